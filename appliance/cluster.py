@@ -1,0 +1,90 @@
+"""Frozen values that every room shares: what a topic, a partition and a broker slot are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from uuid import UUID
+
+NO_LEADER = -1
+NO_EPOCH = -1
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+TOPIC_NAME_LENGTH_MAX = 249
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """A partition by name, printed as Kafka prints it: `topic-3`."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSlot:
+    """What Kafka calls a broker: a node id (the slot's number) and the address clients are told."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    """One partition as the controller last published it.
+
+    `row` is its row in the shared partition table and `incarnation` tells this use of the row from an earlier
+    one; a request that carries an old incarnation is refused, so a reused row never takes a foreign record.
+    """
+
+    partition: int
+    row: int
+    incarnation: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """One topic as the controller last published it. `configs` holds only what was set for the topic."""
+
+    name: str
+    topic_id: UUID
+    partitions: tuple[PartitionImage, ...]
+    configs: dict[str, str] = field(default_factory=dict)
+    internal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterImage:
+    """Everything a process needs to answer Metadata, at one version."""
+
+    version: int
+    cluster_id: str
+    controller_id: int
+    controller_epoch: int
+    slots: tuple[BrokerSlot, ...]
+    topics: dict[str, TopicImage]
+
+
+def topic_name_fault(name: str) -> str | None:
+    """Why `name` is no legal topic name, or None.
+
+    Source: Kafka's `Topic.java`: 1 to 249 of `[a-zA-Z0-9._-]`, neither `.` nor `..`.
+    """
+    if not name:
+        return "Topic name is illegal, it can't be empty"
+    if name in {".", ".."}:
+        return "Topic name cannot be '.' or '..'"
+    if len(name) > TOPIC_NAME_LENGTH_MAX:
+        return f"Topic name is longer than {TOPIC_NAME_LENGTH_MAX} characters"
+    if not all(c.isascii() and (c.isalnum() or c in "._-") for c in name):
+        return "Topic name contains a character other than ASCII letters, digits, '.', '_' and '-'"
+    return None
