@@ -1,0 +1,1 @@
+"""Who says what to whom: descriptors, messages and tables between processes."""

@@ -1,0 +1,130 @@
+"""Commands to and from the controller: ZeroMQ, `ipc://runtime_dir/controller.zmq`, ROUTER ←→ DEALERs.
+
+A DEALER's identity is `<role token>.g<generation>`, so that an answer never reaches a later life of a process.
+Every message is an `Envelope`; `id` pairs an answer with its question, and is the asker's to choose.
+Commands to workers carry the controller's epoch; a worker refuses an older one than it has seen.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import msgspec
+
+
+class NewTopic(msgspec.Struct, frozen=True):
+    """A topic to create. `partitions`/`replication_factor` -1 = the broker's default; `assignments` by hand."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    assignments: dict[int, tuple[int, ...]] = {}
+    configs: dict[str, str | None] = {}
+
+
+class TopicOutcome(msgspec.Struct, frozen=True):
+    """How one topic of a request fared. `error` is a Kafka error code, 0 = done."""
+
+    name: str
+    error: int = 0
+    message: str | None = None
+    topic_id: UUID | None = None
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: dict[str, str] = {}
+
+
+class CreateTopics(msgspec.Struct, tag=True, frozen=True):
+    topics: tuple[NewTopic, ...]
+    validate_only: bool = False
+    automatic: bool = False  # auto-creation by a Metadata request
+
+
+class DeleteTopics(msgspec.Struct, tag=True, frozen=True):
+    names: tuple[str, ...] = ()
+
+
+class CreatePartitions(msgspec.Struct, tag=True, frozen=True):
+    name: str
+    count: int
+    assignments: tuple[tuple[int, ...], ...] | None = None
+    validate_only: bool = False
+
+
+class TopicOutcomes(msgspec.Struct, tag=True, frozen=True):
+    """Answer to the three above, sent after the workers serve (or dropped) the partitions and the metadata
+    image that says so is published as `image_version`."""
+
+    outcomes: tuple[TopicOutcome, ...]
+    image_version: int
+
+
+class AllocateProducerIds(msgspec.Struct, tag=True, frozen=True):
+    """Asks for a block of producer ids (Kafka's blocks have 1,000)."""
+
+
+class ProducerIdBlock(msgspec.Struct, tag=True, frozen=True):
+    first: int
+    count: int
+
+
+class WorkerHello(msgspec.Struct, tag=True, frozen=True):
+    """Worker → controller, first message of a generation: give me my partitions."""
+
+    slot: int
+    worker: int
+    generation: int
+
+
+class AssignedPartition(msgspec.Struct, frozen=True):
+    topic: str
+    topic_id: UUID
+    partition: int
+    row: int
+    incarnation: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    configs: dict[str, str]
+
+
+class Assign(msgspec.Struct, tag=True, frozen=True):
+    """Controller → worker. `full`: these are all of its partitions, anything else on its disk is not served.
+
+    `removed` names (topic, topic_id, partition) whose files are to be deleted.
+    """
+
+    controller_epoch: int
+    full: bool
+    partitions: tuple[AssignedPartition, ...] = ()
+    removed: tuple[tuple[str, UUID, int], ...] = ()
+
+
+class Assigned(msgspec.Struct, tag=True, frozen=True):
+    """Worker → controller: done; `failures` maps `topic-partition` to (error code, why)."""
+
+    controller_epoch: int
+    failures: dict[str, tuple[int, str]] = {}
+
+
+Body = (
+    CreateTopics
+    | DeleteTopics
+    | CreatePartitions
+    | TopicOutcomes
+    | AllocateProducerIds
+    | ProducerIdBlock
+    | WorkerHello
+    | Assign
+    | Assigned
+)
+
+
+class Envelope(msgspec.Struct, frozen=True):
+    id: int
+    body: Body
+
+
+encode = msgspec.msgpack.Encoder().encode
+decode = msgspec.msgpack.Decoder(Envelope).decode

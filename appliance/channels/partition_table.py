@@ -1,0 +1,92 @@
+"""The partition table: what every process may know about a partition without asking its owner.
+
+A numpy structured array in shared memory, one row per partition, a column group per slot. All words are 8-byte
+little-endian integers, so that one word is one machine load or store on x86-64.
+
+| word | written by | a reader may conclude |
+|---|---|---|
+| incarnation | controller | which use of the row this is; 0 = free |
+| leader_slot, leader_epoch, isr_bits | controller | who should lead; the metadata image is the authority for clients |
+| serving_incarnation | the leader's worker | that worker has opened the log of this incarnation; the words below are its |
+| log_start, high_watermark, last_stable_offset | the leader's worker | records in [log_start, high_watermark) are readable *now*: bytes first, then this word |
+| watchers | purgatory | > 0: the purgatory wants a poke when the high watermark moves |
+| slot[n].log_end | slot n's appender (worker when it leads, replica when it follows) | slot n holds the bytes below it |
+| slot[n].caught_up_ms | slot n's appender | when slot n last had all of the leader's log |
+
+Single words need no lock. Whoever needs two words that belong together reads `serving_incarnation` before and
+after them (a row is never reused without changing it).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+ROW_WORDS: Final = 16
+SLOT_WORDS: Final = 4
+
+INCARNATION: Final = 0
+LEADER_SLOT: Final = 1
+LEADER_EPOCH: Final = 2
+ISR_BITS: Final = 3
+SERVING_INCARNATION: Final = 4
+LOG_START: Final = 5
+HIGH_WATERMARK: Final = 6
+LAST_STABLE_OFFSET: Final = 7
+WATCHERS: Final = 8
+
+SLOT_LOG_END: Final = 0
+SLOT_CAUGHT_UP_MS: Final = 1
+
+
+def row_dtype(slots: int) -> np.dtype[np.void]:
+    """The row as numpy sees it; the layout and the word indices above are one and the same."""
+    slot = np.dtype([("log_end", "<i8"), ("caught_up_ms", "<i8"), ("spare", "<i8", (SLOT_WORDS - 2,))])
+    return np.dtype(
+        [
+            ("incarnation", "<i8"),
+            ("leader_slot", "<i8"),
+            ("leader_epoch", "<i8"),
+            ("isr_bits", "<i8"),
+            ("serving_incarnation", "<i8"),
+            ("log_start", "<i8"),
+            ("high_watermark", "<i8"),
+            ("last_stable_offset", "<i8"),
+            ("watchers", "<i8"),
+            ("spare", "<i8", (ROW_WORDS - 9,)),
+            ("slot", slot, (slots,)),
+        ]
+    )
+
+
+def table_size_bytes(rows: int, slots: int) -> int:
+    """Bytes of a table of `rows` partitions for `slots` slots."""
+    return rows * row_dtype(slots).itemsize
+
+
+class PartitionTable:
+    """A view of the table: `rows` for vector steps, `cells` (memoryview of int64) for single words.
+
+    `cells[table.at(row) + HIGH_WATERMARK]` costs 40 ns where a numpy scalar costs 150.
+    """
+
+    __slots__ = ("cells", "row_words", "rows", "slots")
+
+    def __init__(self, view: memoryview, *, slots: int) -> None:
+        self.slots = slots
+        self.row_words = ROW_WORDS + SLOT_WORDS * slots
+        self.cells = view.cast("B").cast("q")
+        self.rows: npt.NDArray[np.void] = np.frombuffer(view, dtype=row_dtype(slots))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def at(self, row: int) -> int:
+        """Index of the first word of `row` in `cells`."""
+        return row * self.row_words
+
+    def slot_at(self, row: int, slot: int) -> int:
+        """Index of the first word of slot `slot`'s column group of `row` in `cells`."""
+        return row * self.row_words + ROW_WORDS + SLOT_WORDS * slot

@@ -1,0 +1,52 @@
+"""What network processes and workers say to the purgatory, and what it answers.
+
+A fetch that has to wait is watched on each of its partitions and armed once:
+
+    network process ──WATCH(row, offset)… ARM(timeout, needed_bytes)──→ purgatory ──COMPLETE──→ network process
+    worker ──POKE(row, high watermark, bytes)──→ purgatory
+
+All messages are 64 bytes, little endian. From a network process (`WATCH` once a partition, then one `ARM`):
+
+    op u8, pad u8, pad u16, request_id u32, row u32, count u32, offset i64, deadline_ns i64, needed_bytes i64, spare 3 × i64
+
+| op | meaning |
+|---|---|
+| WATCH | operation `request_id` is interested in `row` once its high watermark passes `offset` |
+| ARM | all `count` watches are placed; complete at `deadline_ns` (CLOCK_MONOTONIC), or when `needed_bytes` more bytes became readable |
+| CANCEL | forget `request_id`: its connection is gone |
+
+The missed-wake-up race: the network process saw a high watermark, then registers. The purgatory therefore sets
+the row's `watchers` word, fences, and *re-reads* the high watermark; the worker publishes the high watermark,
+fences, and *then* reads `watchers`. One of the two sees the other.
+
+From a worker:   op u8, pad, row u32, high_watermark i64, appended_bytes i64 (since its last poke of the row), spare
+To a network process:   op u8, reason u8, request_id u32, spare
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+
+WATCH = Struct("<BBHIIIqqqqqq")
+POKE = Struct("<BBHIqqqqqqq")
+COMPLETION = Struct("<BBHIqqqqqqq")
+
+assert WATCH.size == POKE.size == COMPLETION.size == 64
+
+
+class PurgatoryOp(IntEnum):
+    """What is said over the purgatory's rings."""
+
+    WATCH = 1
+    ARM = 2
+    CANCEL = 3
+    POKE = 4
+    COMPLETE = 5
+
+
+class CompletionReason(IntEnum):
+    """Why an operation left the purgatory."""
+
+    SATISFIED = 1
+    EXPIRED = 2

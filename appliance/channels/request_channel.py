@@ -1,0 +1,66 @@
+"""Requests from a network process to the worker that owns the partition, and the answers back.
+
+One descriptor is one operation on one partition; a request over many partitions is many descriptors with the
+same `request_id`, told apart by `item`. Payloads stay in the network process's pool: a descriptor says where.
+
+Request, 64 bytes, little endian:
+
+    0        1        2                4                8                12               16
+    ┌────────┬────────┬────────────────┬────────────────┬────────────────┬────────────────┐
+    │ op     │ flags  │ acks           │ request_id     │ item           │ row            │
+    ├────────┴────────┴────────────────┼────────────────┼────────────────┴────────────────┤ 32
+    │ incarnation                      │ leader_epoch   │ payload_position                │
+    ├──────────────────────────────────┼────────────────┼─────────────────────────────────┤ 48
+    │ length_bytes                     │ api_version    │ offset                          │
+    ├──────────────────────────────────┴────────────────┼─────────────────────────────────┤ 64
+    │ placed_ns                                         │ spare                           │
+    └───────────────────────────────────────────────────┴─────────────────────────────────┘
+
+`offset` is the fetch offset (FETCH) or the timestamp in ms (LIST_OFFSETS); `length_bytes` the payload's length
+(PRODUCE) or the most bytes wanted (FETCH). `leader_epoch` is what the client believes, -1 where it does not say.
+
+Response, 64 bytes, little endian:
+
+    op u8, flags u8, error i16, request_id u32, item u32, row u32,
+    a i64, b i64, c i64, position u32, length_bytes u32, first_batch_bytes u32, leader_epoch i32, d i64
+
+| op | a | b | c | d | position | length_bytes |
+|---|---|---|---|---|---|---|
+| PRODUCE | base offset | log append time ms, -1 | log start | - | reject reason | - |
+| FETCH | segment base offset | high watermark | log start | last stable offset | in the segment | of the records |
+| LIST_OFFSETS | offset, -1 | timestamp ms, -1 | log start | - | - | - |
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+
+REQUEST = Struct("<BBhIIIIiQIiqqQ")
+RESPONSE = Struct("<BBhIIIqqqIIIiq")
+
+assert REQUEST.size == RESPONSE.size == 64
+
+REQUEST_ID_LIMIT = 1 << 32
+
+
+class Op(IntEnum):
+    """What is asked of a partition's owner."""
+
+    PRODUCE = 1
+    FETCH = 2
+    LIST_OFFSETS = 3
+
+
+class RequestFlag(IntEnum):
+    """Bits of a request's `flags`."""
+
+    READ_COMMITTED = 1
+    MAX_TIMESTAMP = 2  # LIST_OFFSETS: the record with the greatest timestamp
+    MIN_ONE_BATCH = 4  # FETCH: the first batch comes whole, whatever the limit
+
+
+class ResponseFlag(IntEnum):
+    """Bits of a response's `flags`."""
+
+    DUPLICATE = 1  # PRODUCE: already appended; the offset is the first append's

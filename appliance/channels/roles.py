@@ -1,0 +1,105 @@
+"""Which processes there are, and which rings run between them.
+
+Roles are values; the table below is read by the supervisor (what to fork and restart), by the wiring (which
+rings and pools to create), by `appliance status` (what to show) and by the tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from appliance.config import Settings
+
+
+class RoleKind(StrEnum):
+    """The processes of the appliance, in the order in which they are started."""
+
+    SUPERVISOR = "supervisor"
+    CONTROLLER = "controller"
+    PURGATORY = "purgatory"
+    IOPROC = "ioproc"
+    REPLICA = "replica"
+    COORDINATOR = "coordinator"
+    CLEANER = "cleaner"
+    NETPROC = "netproc"
+    ACCEPTOR = "acceptor"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Role:
+    """One process: its kind, its slot (-1 where slots mean nothing to it) and its index."""
+
+    kind: RoleKind
+    index: int = 0
+    slot: int = -1
+
+    def __str__(self) -> str:
+        """`controller`, `netproc 1`, `replica 2`, `ioproc 0.1` (slot.worker)."""
+        match self.kind:
+            case RoleKind.IOPROC:
+                return f"{self.kind} {self.slot}.{self.index}"
+            case RoleKind.REPLICA:
+                return f"{self.kind} {self.slot}"
+            case RoleKind.NETPROC:
+                return f"{self.kind} {self.index}"
+            case _:
+                return str(self.kind)
+
+    @property
+    def token(self) -> str:
+        """The role as a piece of a shared-memory name: `netproc1`, `ioproc0.1`."""
+        return str(self).replace(" ", "")
+
+
+SUPERVISOR = Role(RoleKind.SUPERVISOR)
+CONTROLLER = Role(RoleKind.CONTROLLER)
+PURGATORY = Role(RoleKind.PURGATORY)
+ACCEPTOR = Role(RoleKind.ACCEPTOR)
+
+# Processes whose code comes with later issues: their places in the supervisor's table are kept, so adding one
+# is a line here and a `main.py` in its room.
+NOT_BUILT_YET = frozenset({RoleKind.REPLICA, RoleKind.COORDINATOR, RoleKind.CLEANER})
+
+# Writer kind → reader kind. One ring per ordered pair of living processes; no ring has two writers.
+RING_ROUTES: tuple[tuple[RoleKind, RoleKind], ...] = (
+    (RoleKind.NETPROC, RoleKind.IOPROC),  # requests
+    (RoleKind.IOPROC, RoleKind.NETPROC),  # responses
+    (RoleKind.NETPROC, RoleKind.PURGATORY),  # watches
+    (RoleKind.PURGATORY, RoleKind.NETPROC),  # completions
+    (RoleKind.IOPROC, RoleKind.PURGATORY),  # pokes
+)
+
+
+def planned_roles(settings: Settings) -> tuple[Role, ...]:
+    """Every role of this configuration, in start order; a role's place is its row in the process table."""
+    slots = range(settings.slots)
+    roles = [SUPERVISOR, CONTROLLER, PURGATORY]
+    roles += [Role(RoleKind.IOPROC, worker, slot) for slot in slots for worker in range(settings.io.workers)]
+    roles += [Role(RoleKind.REPLICA, 0, slot) for slot in slots]
+    roles += [Role(RoleKind.COORDINATOR), Role(RoleKind.CLEANER)]
+    roles += [Role(RoleKind.NETPROC, index) for index in range(settings.network.processes)]
+    roles += [ACCEPTOR]
+    return tuple(roles)
+
+
+def running_roles(settings: Settings) -> tuple[Role, ...]:
+    """The roles that are built, without the supervisor: what it forks and keeps alive."""
+    return tuple(
+        role
+        for role in planned_roles(settings)
+        if role.kind not in NOT_BUILT_YET and role.kind is not RoleKind.SUPERVISOR
+    )
+
+
+def ring_routes(settings: Settings) -> tuple[tuple[Role, Role], ...]:
+    """Every (writer, reader) pair of running roles that a ring connects."""
+    roles = running_roles(settings)
+    return tuple(
+        (writer, reader)
+        for writer_kind, reader_kind in RING_ROUTES
+        for writer in roles
+        if writer.kind is writer_kind
+        for reader in roles
+        if reader.kind is reader_kind
+    )

@@ -1,0 +1,113 @@
+"""What the supervisor and its children say to each other, over one SEQPACKET socket pair per child.
+
+Not ZeroMQ: the supervisor forks restarts at any time, and a ZeroMQ context must not exist before a fork.
+End of file on the socket means that the supervisor is gone: the child stops in good order by itself.
+"""
+
+from __future__ import annotations
+
+import socket
+
+import msgspec
+
+from appliance.channels.roles import Role, RoleKind
+
+MESSAGE_BYTES_MAX = 4096
+
+
+class Ready(msgspec.Struct, tag=True, frozen=True):
+    """Child → supervisor: the process serves."""
+
+
+class Failed(msgspec.Struct, tag=True, frozen=True):
+    """Child → supervisor: the process cannot start; `why` is printed once, by the supervisor."""
+
+    why: str
+    fatal: bool = False
+
+
+class PeerDown(msgspec.Struct, tag=True, frozen=True):
+    """Supervisor → child: that generation of the peer is dead (its pidfd said so); forget its rings."""
+
+    kind: RoleKind
+    index: int
+    slot: int
+    generation: int
+
+    @property
+    def role(self) -> Role:
+        return Role(self.kind, self.index, self.slot)
+
+
+class PeerUp(msgspec.Struct, tag=True, frozen=True):
+    """Supervisor → child: the peer serves again as this generation; fresh rings and pools exist."""
+
+    kind: RoleKind
+    index: int
+    slot: int
+    generation: int
+
+    @property
+    def role(self) -> Role:
+        return Role(self.kind, self.index, self.slot)
+
+
+class Stop(msgspec.Struct, tag=True, frozen=True):
+    """Supervisor → child: finish what is under way within `within_ms`, then exit 0."""
+
+    within_ms: int
+
+
+class Heartbeat(msgspec.Struct, tag=True, frozen=True):
+    """Supervisor → child → supervisor: are you alive? Asked only when systemd's watchdog is on."""
+
+    number: int
+
+
+Message = Ready | Failed | PeerDown | PeerUp | Stop | Heartbeat
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+
+
+class SupervisionSocket:
+    """One end of the pair. Non-blocking; messages are whole or not there."""
+
+    __slots__ = ("_socket",)
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, message: Message) -> bool:
+        """False when the other end is gone or does not read."""
+        try:
+            self._socket.send(_encoder.encode(message))
+        except OSError:
+            return False
+        return True
+
+    def receive(self) -> list[Message] | None:
+        """Everything that waits; None when the other end is gone."""
+        messages: list[Message] = []
+        while True:
+            try:
+                data = self._socket.recv(MESSAGE_BYTES_MAX)
+            except BlockingIOError:
+                return messages
+            except OSError:
+                return None
+            if not data:
+                return messages or None
+            messages.append(_decoder.decode(data))
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """(supervisor's end, child's end)."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,0 +1,235 @@
+"""How the processes of one instance find their shared memory: names, sizes, who attaches to what.
+
+The supervisor makes a `Wiring` before it forks, creates the regions through it and never touches their bytes.
+A child makes an `Attachment` from the wiring it inherited and the generations of its peers, and keeps it right
+as the supervisor tells of peers that died (`peer_down`) and came back (`peer_up`).
+
+Names, all beginning with the instance so that the next start can remove what a killed one left:
+
+    /<instance>-processes                          process table, one row per planned role
+    /<instance>-partitions                         partition table
+    /<instance>-image, -image-<version>            metadata image: pointer, versions
+    /<instance>-pool-<netproc>.g<generation>       payload pool of a network process
+    /<instance>-ring-<writer>.g<n>-<reader>.g<n>   one ring per ordered pair of living generations
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+
+from appliance.channels.metadata_image import POINTER_BYTES, ImageReader
+from appliance.channels.partition_table import PartitionTable, table_size_bytes
+from appliance.channels.purgatory_channel import COMPLETION, POKE, WATCH
+from appliance.channels.request_channel import REQUEST, RESPONSE
+from appliance.channels.roles import Role, RoleKind, planned_roles, ring_routes, running_roles
+from appliance.config import Settings
+from appliance.errors import OperatorFault
+from appliance.ipc.doorbell import Doorbell
+from appliance.ipc.process_table import ProcessRow, ProcessTable, process_table_size_bytes
+from appliance.ipc.ring import RingReader, RingWriter, ring_size_bytes
+from appliance.ipc.shared_memory import Region, names, unlink
+
+RING_MESSAGES: Mapping[tuple[RoleKind, RoleKind], Struct] = {
+    (RoleKind.NETPROC, RoleKind.IOPROC): REQUEST,
+    (RoleKind.IOPROC, RoleKind.NETPROC): RESPONSE,
+    (RoleKind.NETPROC, RoleKind.PURGATORY): WATCH,
+    (RoleKind.PURGATORY, RoleKind.NETPROC): COMPLETION,
+    (RoleKind.IOPROC, RoleKind.PURGATORY): POKE,
+}
+
+
+def instance_name(data_dir: Path) -> str:
+    """`appliance-` and ten hex digits of the data directory's real path: two instances never share a name."""
+    digest = hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()
+    return f"appliance-{digest[:10]}"
+
+
+def runtime_dir(instance: str) -> Path:
+    """Directory of the instance's sockets: under systemd's $RUNTIME_DIRECTORY, else a private one in tmp.
+
+    Created with mode 0700; refused (OperatorFault) where somebody else owns it, since whoever can reach the
+    sockets can command the appliance.
+    """
+    base = os.environ.get("RUNTIME_DIRECTORY")
+    path = Path(base) / instance if base else Path(tempfile.gettempdir()) / f"{instance}.{os.getuid()}"
+    path.mkdir(mode=0o700, parents=False, exist_ok=True)
+    status = path.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise OperatorFault(f"runtime directory {path} is not a private directory of this user")
+    return path
+
+
+def remove_stale(instance: str) -> list[str]:
+    """Removes every shared-memory name of `instance`; the caller holds the data directory's lock."""
+    stale = names(f"/{instance}-")
+    for name in stale:
+        unlink(name)
+    return stale
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """The plan of one instance. Frozen before the first fork; `doorbells` maps each role to its eventfd."""
+
+    settings: Settings
+    instance: str
+    runtime_dir: Path
+    doorbells: Mapping[Role, int]
+
+    @property
+    def planned(self) -> tuple[Role, ...]:
+        return planned_roles(self.settings)
+
+    @property
+    def running(self) -> tuple[Role, ...]:
+        return running_roles(self.settings)
+
+    def process_row(self, role: Role) -> int:
+        """The role's row in the process table."""
+        return self.planned.index(role)
+
+    def socket_path(self, name: str) -> str:
+        """Path of a Unix socket of this instance: `controller.zmq`, `acceptor.zmq`, `acceptor.fd`."""
+        return str(self.runtime_dir / name)
+
+    def zmq_address(self, name: str) -> str:
+        return f"ipc://{self.socket_path(name)}"
+
+    # Names and sizes
+
+    @property
+    def processes_name(self) -> str:
+        return f"/{self.instance}-processes"
+
+    @property
+    def partitions_name(self) -> str:
+        return f"/{self.instance}-partitions"
+
+    @property
+    def image_name(self) -> str:
+        return f"/{self.instance}-image"
+
+    def pool_name(self, role: Role, generation: int) -> str:
+        return f"/{self.instance}-pool-{role.token}.g{generation}"
+
+    def ring_name(self, writer: Role, writer_generation: int, reader: Role, reader_generation: int) -> str:
+        return f"/{self.instance}-ring-{writer.token}.g{writer_generation}-{reader.token}.g{reader_generation}"
+
+    # The supervisor's part
+
+    def create_standing_regions(self) -> None:
+        """Creates the tables that outlive every child."""
+        settings = self.settings
+        sizes = {
+            self.processes_name: process_table_size_bytes(len(self.planned)),
+            self.partitions_name: table_size_bytes(settings.broker.max_partitions, settings.slots),
+            self.image_name: POINTER_BYTES,
+        }
+        for name, size_bytes in sizes.items():
+            Region.create(name, size_bytes).close()
+
+    def create_for(self, role: Role, generation: int, peers: Mapping[Role, int]) -> None:
+        """Creates pool and rings of `role`'s new generation, towards the current generation of its peers."""
+        if role.kind is RoleKind.NETPROC:
+            Region.create(self.pool_name(role, generation), self.settings.network.pool_bytes).close()
+        size_bytes = ring_size_bytes(self.settings.network.ring_slots)
+        for writer, reader in ring_routes(self.settings):
+            if writer == role and reader in peers:
+                Region.create(self.ring_name(role, generation, reader, peers[reader]), size_bytes).close()
+            elif reader == role and writer in peers:
+                Region.create(self.ring_name(writer, peers[writer], role, generation), size_bytes).close()
+
+    def remove_for(self, role: Role, generation: int) -> None:
+        """Removes the names of a dead generation; memory goes when its last peer lets go."""
+        mark = f"{role.token}.g{generation}"
+        for name in names(f"/{self.instance}-"):
+            kind, _, parties = name.removeprefix(f"/{self.instance}-").partition("-")
+            if kind in {"ring", "pool"} and mark in parties.split("-"):
+                unlink(name)
+
+
+class Attachment:
+    """A child's view of the shared memory: its own row and doorbell, its rings, its peers' pools."""
+
+    def __init__(self, wiring: Wiring, role: Role, generation: int, peers: Mapping[Role, int]) -> None:
+        self.wiring = wiring
+        self.role = role
+        self.generation = generation
+        self._processes = Region.open(wiring.processes_name)
+        self._partitions = Region.open(wiring.partitions_name)
+        self._image = Region.open(wiring.image_name)
+        self.process_table = ProcessTable(self._processes.view)
+        self.row: ProcessRow = self.process_table.row(wiring.process_row(role))
+        self.partitions = PartitionTable(self._partitions.view, slots=wiring.settings.slots)
+        self.image = ImageReader(wiring.instance, self._image.view)
+        self.image_pointer = self._image.view
+        self.doorbell = self._doorbell(role)
+        self.generations: dict[Role, int] = {}
+        self.inbound: dict[Role, RingReader] = {}
+        self.outbound: dict[Role, RingWriter] = {}
+        self.bells: dict[Role, Doorbell] = {}
+        self.pools: dict[Role, Region] = {}
+        self._regions: dict[Role, list[Region]] = {}
+        self.pool: Region | None = None
+        if role.kind is RoleKind.NETPROC:
+            self.pool = Region.open(wiring.pool_name(role, generation))
+        for peer, peer_generation in peers.items():
+            self.peer_up(peer, peer_generation)
+
+    def _doorbell(self, role: Role) -> Doorbell:
+        row = self.process_table.row(self.wiring.process_row(role))
+        return Doorbell(self.wiring.doorbells[role], row)
+
+    def peer_up(self, peer: Role, generation: int) -> bool:
+        """Attaches to a peer's new generation. False where no ring runs between the two, or it is gone again."""
+        if self.generations.get(peer) == generation:
+            return False
+        self.peer_down(peer)
+        regions: list[Region] = []
+        wiring = self.wiring
+        for writer, reader in ring_routes(wiring.settings):
+            ours = (writer, reader)
+            if ours not in ((self.role, peer), (peer, self.role)):
+                continue
+            generations = {self.role: self.generation, peer: generation}
+            name = wiring.ring_name(writer, generations[writer], reader, generations[reader])
+            try:
+                region = Region.open(name)
+            except FileNotFoundError:
+                continue  # it died again already; the supervisor will tell
+            regions.append(region)
+            message = RING_MESSAGES[writer.kind, reader.kind]
+            if writer == self.role:
+                self.outbound[peer] = RingWriter(region.view, message)
+            else:
+                self.inbound[peer] = RingReader(region.view, message)
+        if not regions:
+            return False
+        if self.role.kind is RoleKind.IOPROC and peer.kind is RoleKind.NETPROC:
+            with suppress(FileNotFoundError):
+                self.pools[peer] = Region.open(wiring.pool_name(peer, generation))
+        self.bells[peer] = self._doorbell(peer)
+        self._regions[peer] = regions
+        self.generations[peer] = generation
+        return True
+
+    def peer_down(self, peer: Role) -> None:
+        """Lets go of everything shared with a dead peer."""
+        self.generations.pop(peer, None)
+        self.inbound.pop(peer, None)
+        self.outbound.pop(peer, None)
+        self.bells.pop(peer, None)
+        regions = self._regions.pop(peer, [])
+        pool = self.pools.pop(peer, None)
+        if pool is not None:
+            regions.append(pool)
+        for region in regions:
+            region.close()
