@@ -92,10 +92,12 @@ class AssignedPartition(msgspec.Struct, frozen=True):
 class Assign(msgspec.Struct, tag=True, frozen=True):
     """Controller → worker. `full`: these are all of its partitions, anything else on its disk is not served.
 
-    `removed` names (topic, topic_id, partition) whose files are to be deleted.
+    `removed` names (topic, topic_id, partition) whose files are to be deleted. `cluster_id` is checked against
+    the log directory's meta.properties.
     """
 
     controller_epoch: int
+    cluster_id: str
     full: bool
     partitions: tuple[AssignedPartition, ...] = ()
     removed: tuple[tuple[str, UUID, int], ...] = ()

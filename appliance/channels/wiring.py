@@ -100,6 +100,10 @@ class Wiring:
         """Path of a Unix socket of this instance: `controller.zmq`, `acceptor.zmq`, `acceptor.fd`."""
         return str(self.runtime_dir / name)
 
+    def log_directory(self, slot: int) -> Path:
+        """Kafka's log directory of a slot."""
+        return self.settings.data_dir / f"slot-{slot}"
+
     def zmq_address(self, name: str) -> str:
         return f"ipc://{self.socket_path(name)}"
 
@@ -186,7 +190,7 @@ class Attachment:
 
     def _doorbell(self, role: Role) -> Doorbell:
         row = self.process_table.row(self.wiring.process_row(role))
-        return Doorbell(self.wiring.doorbells[role], row)
+        return Doorbell(self.wiring.doorbells[role], row.sleeping_cell)
 
     def peer_up(self, peer: Role, generation: int) -> bool:
         """Attaches to a peer's new generation. False where no ring runs between the two, or it is gone again."""
