@@ -13,7 +13,7 @@ import struct
 import msgspec
 
 from appliance.cluster import ClusterImage
-from appliance.errors import ApplianceDefect
+from appliance.errors import ApplianceDefect, HostFault
 from appliance.ipc.shared_memory import Region, unlink
 
 POINTER_BYTES = 4096
@@ -83,7 +83,7 @@ class ImageReader:
                 return None
             try:
                 region = Region.open(image_region_name(self._instance, version))
-            except FileNotFoundError:
+            except HostFault:
                 continue
             try:
                 (length,) = LENGTH.unpack_from(region.view, 0)

@@ -31,7 +31,7 @@ from appliance.channels.purgatory_channel import COMPLETION, POKE, WATCH
 from appliance.channels.request_channel import REQUEST, RESPONSE
 from appliance.channels.roles import Role, RoleKind, planned_roles, ring_routes, running_roles
 from appliance.config import Settings
-from appliance.errors import OperatorFault
+from appliance.errors import HostFault, OperatorFault
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.process_table import ProcessRow, ProcessTable, process_table_size_bytes
 from appliance.ipc.ring import RingReader, RingWriter, ring_size_bytes
@@ -207,7 +207,7 @@ class Attachment:
             name = wiring.ring_name(writer, generations[writer], reader, generations[reader])
             try:
                 region = Region.open(name)
-            except FileNotFoundError:
+            except HostFault:
                 continue  # it died again already; the supervisor will tell
             regions.append(region)
             message = RING_MESSAGES[writer.kind, reader.kind]
@@ -218,7 +218,7 @@ class Attachment:
         if not regions:
             return False
         if self.role.kind is RoleKind.IOPROC and peer.kind is RoleKind.NETPROC:
-            with suppress(FileNotFoundError):
+            with suppress(HostFault):
                 self.pools[peer] = Region.open(wiring.pool_name(peer, generation))
         self.bells[peer] = self._doorbell(peer)
         self._regions[peer] = regions
