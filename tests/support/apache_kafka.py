@@ -1,0 +1,149 @@
+"""Apache Kafka from Maven artifacts: the judge of the client tests, one node in KRaft mode, shipped defaults."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from tests.support.broker import BrokerFailed, Output
+from tests.support.wire import answers_api_versions, free_ports
+
+REPOSITORY: Final = Path(__file__).resolve().parents[2]
+LIBS: Final = REPOSITORY / ".cache" / "kafka" / "libs"
+INSTALL: Final = REPOSITORY / "scripts" / "install-kafka.sh"
+START_TIMEOUT_S: Final = 60.0
+
+# kafka-server-start.sh's JVM options, with a heap that leaves room on a small machine.
+JVM: Final = ("-Xmx768m", "-Xms256m", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
+
+
+class ApacheKafka:
+    """A broker of Apache Kafka on a loopback port, formatted at its first start.
+
+    Args:
+        data_dir: log directory, properties and the broker's own log.
+        settings: broker settings over the shipped defaults.
+    """
+
+    def __init__(self, data_dir: Path, *, settings: Mapping[str, object] | None = None) -> None:
+        self.data_dir = data_dir
+        self.port = free_ports()
+        self._settings = dict(settings or {})
+        self._process: subprocess.Popen[str] | None = None
+        self._output: Output | None = None
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the broker."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The JVM's process id."""
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    def output(self) -> str:
+        """What the broker printed so far."""
+        return self._output.text() if self._output else ""
+
+    def start(self) -> None:
+        """Formats if needed, starts, and returns when it answers.
+
+        Raises:
+            BrokerFailed: it ended, or was not ready in time.
+        """
+        install()
+        properties = self._write_properties()
+        if not (self.data_dir / "log" / "meta.properties").exists():
+            identity = tool("kafka.tools.StorageTool", "random-uuid").strip().splitlines()[-1]
+            tool("kafka.tools.StorageTool", "format", "--standalone", "-t", identity, "-c", str(properties))
+        self._process = subprocess.Popen(
+            [*java(*JVM, f"-Dkafka.logs.dir={self.data_dir}"), "kafka.Kafka", str(properties)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self._output = Output(self._process, "Kafka Server started")
+        deadline = time.monotonic() + START_TIMEOUT_S
+        self._output.is_ready.wait(START_TIMEOUT_S)
+        if not answers_api_versions(self.port, deadline - time.monotonic()):
+            text = self._output.tail()
+            self.kill()
+            raise BrokerFailed(f"Apache Kafka was not ready in time\n{text}")
+
+    def stop(self) -> None:
+        """SIGTERM; does nothing when it is not running."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(how)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(30)
+        if self._output is not None:
+            self._output.close()
+        self._process = None
+
+    def _write_properties(self) -> Path:
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        controller_port = free_ports()
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller_port}",
+            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller_port}",
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "log.dirs": self.data_dir / "log",
+            "offsets.topic.replication.factor": 1,
+            "offsets.topic.num.partitions": 4,
+            "transaction.state.log.replication.factor": 1,
+            "transaction.state.log.min.isr": 1,
+            "share.coordinator.state.topic.replication.factor": 1,
+            "share.coordinator.state.topic.min.isr": 1,
+            "group.initial.rebalance.delay.ms": 0,
+            "group.min.session.timeout.ms": 1000,
+            **self._settings,
+        }
+        path = self.data_dir / "server.properties"
+        path.write_text("".join(f"{name}={_text(value)}\n" for name, value in settings.items()))
+        return path
+
+
+def install() -> None:
+    """Runs the install script, which returns at once when everything is there."""
+    subprocess.run([str(INSTALL)], check=True, capture_output=True, text=True)
+
+
+def java(*options: str) -> list[str]:
+    """The start of a command line that runs a class of Kafka's jars."""
+    configuration = Path(__file__).with_name("log4j2.properties")
+    return ["java", *options, f"-Dlog4j2.configurationFile={configuration}", "-cp", f"{LIBS}/*"]
+
+
+def tool(name: str, *arguments: str) -> str:
+    """Runs one of Kafka's command line tools and returns what it printed."""
+    done = subprocess.run(
+        [*java("-Xmx256m"), name, *arguments], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, f"{name} failed:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

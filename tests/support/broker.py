@@ -1,0 +1,280 @@
+"""The appliance under test: started as a user starts it, stopped as systemd stops it.
+
+Readiness is a line with `ready` on standard output and an answer to ApiVersions on the port. A stop is SIGTERM;
+it is clean when the command exits with 0 in time and leaves no process and no shared memory name behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import psutil
+
+from tests.support.wire import answers_api_versions, free_ports
+
+START_TIMEOUT_S: Final = 20.0
+STOP_TIMEOUT_S: Final = 10.0
+SHARED_MEMORY: Final = Path("/dev/shm")
+
+
+class Broker(Protocol):
+    """What a client test needs of a broker."""
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the first broker slot."""
+
+    def start(self) -> None:
+        """Returns when requests are answered."""
+
+    def stop(self) -> None:
+        """Stops it and asserts that the stop was clean."""
+
+
+class BrokerFailed(AssertionError):
+    """The broker did not start, did not stop, or left something behind. The text ends with its output."""
+
+
+class Output:
+    """Everything a process printed, gathered by a thread so that its pipe is never full."""
+
+    def __init__(self, process: subprocess.Popen[str], ready: str) -> None:
+        self._lines: list[str] = []
+        self._ready = ready
+        self.is_ready = threading.Event()
+        assert process.stdout is not None
+        self._stream = process.stdout
+        self._thread = threading.Thread(target=self._gather, daemon=True)
+        self._thread.start()
+
+    def _gather(self) -> None:
+        for line in self._stream:
+            self._lines.append(line)
+            if self._ready in line:
+                self.is_ready.set()
+        self.is_ready.set()  # the end of the output wakes the waiter, which then sees the exit code
+
+    def text(self) -> str:
+        """What was printed so far."""
+        return "".join(self._lines)
+
+    def tail(self, lines: int = 40) -> str:
+        """The last lines, for a failure's text."""
+        return "".join(self._lines[-lines:])
+
+    def close(self) -> None:
+        """Waits for the end of the output; the process must have ended."""
+        self._thread.join(timeout=5)
+        self._stream.close()
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRow:
+    """One process as `appliance status` tells it."""
+
+    role: str
+    pid: int
+    generation: int
+
+
+class Appliance:
+    """`appliance serve` in a process of its own.
+
+    Args:
+        data_dir: kept over a stop and a start, so that a test can restart on the same data.
+        slots: broker slots; slot n listens on `port + n`.
+        settings: options under their names, written to the configuration file.
+        arguments: further flags of `appliance serve`.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        slots: int = 1,
+        settings: Mapping[str, object] | None = None,
+        arguments: Sequence[str] = (),
+    ) -> None:
+        self.data_dir = data_dir
+        self.slots = slots
+        self.port = free_ports(slots)
+        self._settings = dict(settings or {})
+        self._arguments = tuple(arguments)
+        self._process: subprocess.Popen[str] | None = None
+        self._output: Output | None = None
+        self._names_before: frozenset[str] = frozenset()
+        self._family: dict[int, psutil.Process] = {}
+
+    @property
+    def address(self) -> str:
+        """`host:port` of slot 0."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's process id."""
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    def output(self) -> str:
+        """What the appliance printed so far."""
+        return self._output.text() if self._output else ""
+
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Starts the appliance and returns when it answers.
+
+        Raises:
+            BrokerFailed: it ended, or was not ready in time.
+        """
+        assert self._process is None, "already started"
+        self._names_before = shared_memory_names()
+        self._process = subprocess.Popen(
+            self._command(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,  # a Ctrl-C at the test runner is not the appliance's
+        )
+        self._output = Output(self._process, "ready")
+        deadline = time.monotonic() + timeout_s
+        ready = self._output.is_ready.wait(timeout_s)
+        if not ready or self._process.poll() is not None:
+            self._give_up("was not ready in time" if self._process.poll() is None else "ended at start")
+        for slot in range(self.slots):
+            if not answers_api_versions(self.port + slot, deadline - time.monotonic()):
+                self._give_up(f"said ready, but port {self.port + slot} does not answer ApiVersions")
+        self._remember_family()
+
+    def stop(self) -> None:
+        """SIGTERM, then the checks of a clean stop; does nothing when it is not running.
+
+        Raises:
+            BrokerFailed: wrong exit code, too slow, or something left behind.
+        """
+        if self._process is None:
+            return
+        self._remember_family()
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            code = self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._give_up(f"did not stop within {STOP_TIMEOUT_S:.0f} s of SIGTERM")
+        _, alive = psutil.wait_procs(list(self._family.values()), timeout=1)
+        left_names = sorted(shared_memory_names() - self._names_before)
+        if code != 0:
+            self._give_up(f"exited with {code} after SIGTERM")
+        if alive:
+            self._give_up(f"left processes behind: {[' '.join(_title(process)) for process in alive]}")
+        if left_names:
+            self._give_up(f"left shared memory behind: {left_names}")
+        self._forget()
+
+    def kill(self) -> None:
+        """SIGKILL for every process at once, as a power cut; leaves what they leave behind."""
+        if self._process is None:
+            return
+        self._remember_family()
+        for process in self._family.values():  # the supervisor first, so that nothing is restarted
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+        for process in self._family.values():
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._process.wait(STOP_TIMEOUT_S)
+        psutil.wait_procs(list(self._family.values()), timeout=STOP_TIMEOUT_S)
+        self._forget()
+
+    def processes(self) -> list[ProcessRow]:
+        """The living processes as `appliance status --json` tells them."""
+        answer = subprocess.run(
+            [*_command(), "status", "--data-dir", str(self.data_dir), "--json"],
+            capture_output=True,
+            text=True,
+            timeout=15,
+            check=False,
+        )
+        assert answer.returncode == 0, answer.stdout + answer.stderr
+        told = json.loads(answer.stdout)
+        rows = told["processes"] if isinstance(told, dict) else told
+        return [
+            ProcessRow(role=row["role"], pid=row["pid"], generation=row.get("generation", 0)) for row in rows
+        ]
+
+    def pids(self, role: str) -> list[int]:
+        """Process ids of a role, such as `netproc`, in the order in which the appliance tells them.
+
+        A role matches whole or by its first word: `ioproc` finds `ioproc 0.0`.
+        """
+        return [row.pid for row in self.processes() if role in (row.role, row.role.split()[0])]
+
+    def kill_role(self, role: str, index: int = 0) -> int:
+        """SIGKILL for one process of a role; returns the process id that died."""
+        pids = self.pids(role)
+        assert index < len(pids), f"no process {index} of role {role}: {self.processes()}"
+        os.kill(pids[index], signal.SIGKILL)
+        return pids[index]
+
+    def family(self) -> list[psutil.Process]:
+        """The supervisor and all its descendants, living."""
+        root = psutil.Process(self.pid)
+        return [root, *root.children(recursive=True)]
+
+    def _command(self) -> list[str]:
+        command = [*_command(), "serve", "--data-dir", str(self.data_dir), "--port", str(self.port)]
+        command += ["--slots", str(self.slots)]
+        if self._settings:
+            command += ["--config", str(self._write_configuration())]
+        return [*command, *self._arguments]
+
+    def _write_configuration(self) -> Path:
+        path = self.data_dir.with_name(self.data_dir.name + ".toml")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [f'"{name}" = {json.dumps(value)}\n' for name, value in self._settings.items()]
+        path.write_text("".join(lines))
+        return path
+
+    def _remember_family(self) -> None:
+        with suppress(psutil.NoSuchProcess):
+            self._family.update((process.pid, process) for process in self.family())
+
+    def _give_up(self, reason: str) -> None:
+        assert self._output is not None
+        text = f"the appliance {reason}\n{self._output.tail()}"
+        names_before = self._names_before
+        self.kill()
+        for name in shared_memory_names() - names_before:
+            (SHARED_MEMORY / name).unlink(missing_ok=True)
+        raise BrokerFailed(text)
+
+    def _forget(self) -> None:
+        if self._output is not None:
+            self._output.close()
+        self._process = None
+        self._family = {}
+
+
+def shared_memory_names() -> frozenset[str]:
+    """Names of every appliance in shared memory."""
+    return frozenset(path.name for path in SHARED_MEMORY.glob("appliance-*"))
+
+
+def _command() -> list[str]:
+    return [sys.executable, "-m", "appliance"]
+
+
+def _title(process: psutil.Process) -> list[str]:
+    with suppress(psutil.NoSuchProcess):
+        return list(process.cmdline())
+    return [str(process.pid)]
