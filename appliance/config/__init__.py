@@ -1,0 +1,30 @@
+"""Configuration: every option declared once, read from one TOML file and flags, shown to Kafka's clients."""
+
+from appliance.config.declaration import ConfigSource, ConfigType
+from appliance.config.describe import (
+    ConfigEntry,
+    ConfigSynonym,
+    describe_broker,
+    describe_topic,
+    effective_topic_configs,
+)
+from appliance.config.loading import load_settings
+from appliance.config.settings import BrokerSettings, IoSettings, NetworkSettings, Settings
+from appliance.config.topic_configs import topic_config_declarations, validate_topic_configs
+
+__all__ = [
+    "BrokerSettings",
+    "ConfigEntry",
+    "ConfigSource",
+    "ConfigSynonym",
+    "ConfigType",
+    "IoSettings",
+    "NetworkSettings",
+    "Settings",
+    "describe_broker",
+    "describe_topic",
+    "effective_topic_configs",
+    "load_settings",
+    "topic_config_declarations",
+    "validate_topic_configs",
+]

@@ -1,0 +1,145 @@
+"""From one TOML file and the flags to `Settings`.
+
+Names are dotted. In the file a name may be one quoted key (`"max.connections.per.ip" = 500`) or tables. TOML
+itself refuses `max.connections = …` beside `max.connections.per.ip = …`, since the first name would be a value and
+a table at once, so quoting is the form the documentation shows.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from appliance.config.declaration import Declaration, Value, text_of, unknown_name
+from appliance.config.settings import SECTIONS, Settings, option_declarations
+from appliance.config.topic_configs import BROKER_WIDE, TOPIC_CONFIGS, scaled, topic_defaults
+from appliance.errors import ConfigurationError
+
+_NO_OVERRIDES: Final[Mapping[str, str]] = {}
+
+_NAMED_OTHERWISE: Final[Mapping[str, str]] = {
+    "advertised.listeners": "set advertised.host; the ports follow from port",
+    "broker.id": "slots are numbered from 0; set slots to how many there are",
+    "listeners": "set host and port",
+    "log.dir": "set data.dir",
+    "log.dirs": "set data.dir",
+    "node.id": "slots are numbered from 0; set slots to how many there are",
+    "num.io.threads": "set io.workers",
+    "num.network.threads": "set network.processes",
+}
+"""Kafka's names for what is decided otherwise here, and how."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A value as somebody wrote it, and where."""
+
+    name: str
+    raw: object
+    origin: str
+
+
+def load_settings(toml_path: Path | None = None, overrides: Mapping[str, str] = _NO_OVERRIDES) -> Settings:
+    """The settings that a file and `overrides` (option name → text, from flags) describe; overrides win.
+
+    Raises:
+        ConfigurationError: naming the file or flag, the option, and what is wrong with it.
+    """
+    given = {one.name: one for one in _from_file(toml_path)} if toml_path is not None else {}
+    given |= {name: _Given(name, text, "command line") for name, text in overrides.items()}
+
+    options = option_declarations()
+    values: dict[str, dict[str, Value]] = {"": {}, **{section: {} for section in SECTIONS}}
+    configured: dict[str, str] = {}
+    for one in given.values():
+        try:
+            if one.name in options:
+                section, field_name, declaration = options[one.name]
+                value = declaration.parse(one.raw)
+                if isinstance(value, Path):
+                    base = (
+                        toml_path.parent if one.origin != "command line" and toml_path is not None else Path()
+                    )
+                    value = (base / value.expanduser()).absolute()
+                values[section][field_name] = value
+            elif one.name in BROKER_WIDE:
+                value = _broker_wide_value(one)
+            else:
+                raise _unknown(one.name)
+        except ConfigurationError as fault:
+            raise ConfigurationError(f"{one.origin}: {fault}") from None
+        configured[one.name] = text_of(value) or ""
+
+    values[""].setdefault("data_dir", Path("data").absolute())
+    origin = f"{toml_path}: " if toml_path is not None else ""
+    try:
+        return _build(values, configured)
+    except ConfigurationError as fault:
+        raise ConfigurationError(f"{origin}{fault}") from None
+
+
+def _build(values: Mapping[str, Mapping[str, Value]], configured: Mapping[str, str]) -> Settings:
+    # The declarations have already checked every type; mypy cannot follow them through a mapping.
+    own: dict[str, Any] = dict(values[""])
+    for section, of in SECTIONS.items():
+        own[section] = of(**dict[str, Any](values[section]))
+    return Settings(**own, topic_defaults=topic_defaults(configured), configured=dict(configured))
+
+
+def _broker_wide_value(given: _Given) -> Value:
+    declaration, topic, synonym = BROKER_WIDE[given.name]
+    value = declaration.parse(given.raw)
+    text = text_of(value)
+    if text is None:
+        raise ConfigurationError(f"{given.name}: wants {declaration.allowed()}")
+    topic.parse(scaled(text, synonym), exact=True)
+    return value
+
+
+def _unknown(name: str) -> ConfigurationError:
+    if name in TOPIC_CONFIGS and (synonyms := TOPIC_CONFIGS[name].synonyms):
+        return ConfigurationError(
+            f"{name}: is set on a topic; its default for all topics is {synonyms[0].name}"
+        )
+    if name in TOPIC_CONFIGS:
+        return ConfigurationError(f"{name}: is set on a topic; it has no default for all topics")
+    if name in _NAMED_OTHERWISE:
+        return ConfigurationError(f"{name}: {_NAMED_OTHERWISE[name]}")
+    return unknown_name(name, [*option_declarations(), *BROKER_WIDE])
+
+
+def _from_file(path: Path) -> Iterator[_Given]:
+    try:
+        with path.open("rb") as file:
+            table = tomllib.load(file)
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: no such file") from None
+    except OSError as fault:
+        raise ConfigurationError(f"{path}: {fault.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
+        raise ConfigurationError(
+            f"{path}: no TOML: {fault} (a dotted name may be quoted as one key)"
+        ) from None
+    seen: set[str] = set()
+    for name, raw in _flat(table, ""):
+        if name in seen:
+            raise ConfigurationError(f"{path}: {name}: set twice")
+        seen.add(name)
+        yield _Given(name, raw, str(path))
+
+
+def _flat(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def broker_declarations() -> dict[str, Declaration]:
+    """Every name a file or flag may set, with its declaration, sorted by name."""
+    own = {name: declaration for name, (_, _, declaration) in option_declarations().items()}
+    return dict(sorted((own | {name: each[0] for name, each in BROKER_WIDE.items()}).items()))

@@ -1,0 +1,405 @@
+"""The options of the appliance, each declared where its value lives.
+
+A field of a section *is* the option: its type is what mypy checks, its declaration (Kafka's name, unit,
+default, range, sentence) is what the file, the flags, DescribeConfigs and docs/configuration.md read. No
+`Settings` with a value outside its range can be made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from appliance.config.declaration import ConfigType, Declaration, Effect, Value
+from appliance.errors import ConfigurationError
+
+T = TypeVar("T")
+
+_DECLARATION: Final = "declaration"
+_PORT_MAX: Final = 65535
+_MIB: Final = 2**20
+_DATA_DIR: Final = Path("data")
+
+
+def option(
+    default: T,
+    name: str,
+    *,
+    doc: str,
+    type: ConfigType | None = None,
+    unit: str = "",
+    minimum: float | None = None,
+    maximum: float | None = None,
+    special: tuple[int, ...] = (),
+    effect: Effect = Effect.AT_RESTART,
+) -> T:
+    """Declares the field it is assigned to. Its type follows from the default; an int is Kafka's INT unless said."""
+    assert default is None or isinstance(default, (bool, int, str, Path))
+    inferred = {bool: ConfigType.BOOLEAN, int: ConfigType.INT}.get(default.__class__, ConfigType.STRING)
+    declaration = Declaration(
+        name=name,
+        type=type or inferred,
+        default=default,
+        doc=doc,
+        unit=unit,
+        minimum=minimum,
+        maximum=maximum,
+        special=special,
+        effect=effect,
+    )
+    declared: T = field(default=default, metadata={_DECLARATION: declaration})
+    return declared
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSettings:
+    """Acceptor and network processes."""
+
+    processes: int = option(
+        2,
+        "network.processes",
+        unit="processes",
+        minimum=1,
+        maximum=64,
+        doc="Network processes that share the connections; Kafka's nearest word is num.network.threads.",
+    )
+    pool_bytes: int = option(
+        128 * _MIB,
+        "network.pool.bytes",
+        type=ConfigType.LONG,
+        unit="bytes",
+        minimum=_MIB,
+        doc="Requests in flight that one network process holds at most; when full, sockets are not read.",
+    )
+    ring_slots: int = option(
+        4096,
+        "network.ring.slots",
+        unit="messages",
+        minimum=64,
+        maximum=2**20,
+        doc="Messages in each ring between a network process and another process; a power of two.",
+    )
+    connections_max: int = option(
+        10_000,
+        "max.connections",
+        unit="connections",
+        minimum=1,
+        doc="Connections held at once; one more is closed as soon as it is accepted.",
+    )
+    connections_max_per_ip: int = option(
+        10_000,
+        "max.connections.per.ip",
+        unit="connections",
+        minimum=1,
+        doc="Connections held at once from one address.",
+    )
+    connections_max_idle_ms: int = option(
+        600_000,
+        "connections.max.idle.ms",
+        type=ConfigType.LONG,
+        unit="ms",
+        minimum=1,
+        doc="After how long a connection that sends nothing is closed.",
+    )
+    request_max_bytes: int = option(
+        104_857_600,
+        "socket.request.max.bytes",
+        unit="bytes",
+        minimum=1024,
+        doc="Largest request; a longer one closes its connection before anything is allocated.",
+    )
+    requests_in_flight_per_connection: int = option(
+        64,
+        "network.requests.in.flight.per.connection",
+        unit="requests",
+        minimum=1,
+        maximum=4096,
+        doc="Requests of one connection under way at once; beyond that its socket is not read.",
+    )
+    request_stall_grace_ms: int = option(
+        1000,
+        "network.request.stall.grace.ms",
+        unit="ms",
+        minimum=1,
+        doc="How long a half-received request may hold pool space while others wait for that space.",
+    )
+    socket_send_buffer_bytes: int = option(
+        -1,
+        "socket.send.buffer.bytes",
+        unit="bytes",
+        minimum=1,
+        special=(-1,),
+        doc="SO_SNDBUF of client sockets; -1 leaves it to the system, which adapts it to the connection.",
+    )
+    socket_receive_buffer_bytes: int = option(
+        -1,
+        "socket.receive.buffer.bytes",
+        unit="bytes",
+        minimum=1,
+        special=(-1,),
+        doc="SO_RCVBUF of client sockets; -1 leaves it to the system, which adapts it to the connection.",
+    )
+    listen_backlog: int = option(
+        1024,
+        "socket.listen.backlog.size",
+        unit="connections",
+        minimum=1,
+        maximum=65535,
+        doc="Connections the system may hold ready before they are accepted.",
+    )
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+        if self.ring_slots & (self.ring_slots - 1):
+            raise ConfigurationError(f"network.ring.slots = {self.ring_slots}: wants a power of two")
+        if self.pool_bytes < self.request_max_bytes:
+            raise ConfigurationError(
+                f"network.pool.bytes = {self.pool_bytes}: under socket.request.max.bytes = "
+                f"{self.request_max_bytes}, so a request of that size could never be received"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class IoSettings:
+    """Workers that own the leader partitions."""
+
+    workers: int = option(
+        1,
+        "io.workers",
+        unit="processes",
+        minimum=1,
+        maximum=64,
+        doc="I/O worker processes of each slot; a partition belongs to one of them. Kafka: num.io.threads.",
+    )
+    ring_slots: int = option(
+        4096,
+        "io.ring.slots",
+        unit="messages",
+        minimum=64,
+        maximum=2**20,
+        doc="Messages in each ring from a worker to another process; a power of two.",
+    )
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+        if self.ring_slots & (self.ring_slots - 1):
+            raise ConfigurationError(f"io.ring.slots = {self.ring_slots}: wants a power of two")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """What Kafka calls broker configs, under Kafka's names where it has one."""
+
+    num_partitions: int = option(
+        1,
+        "num.partitions",
+        unit="partitions",
+        minimum=1,
+        doc="Partitions of a topic that is created without a number.",
+    )
+    default_replication_factor: int = option(
+        0,
+        "default.replication.factor",
+        unit="replicas",
+        minimum=1,
+        special=(0,),
+        doc="Replicas of a topic that is created without a number; 0 is the number of slots, at most 3.",
+    )
+    auto_create_topics_enable: bool = option(
+        True,
+        "auto.create.topics.enable",
+        doc="Whether a client that asks for an unknown topic creates it.",
+    )
+    delete_topic_enable: bool = option(
+        True,
+        "delete.topic.enable",
+        doc="Whether clients may delete topics.",
+    )
+    max_partitions: int = option(
+        10_000,
+        "max.partitions",
+        unit="partitions",
+        minimum=1,
+        maximum=1_000_000,
+        doc="Partitions the appliance holds in total; a row of shared memory each.",
+    )
+    max_partitions_per_request: int = option(
+        2000,
+        "max.request.partition.size.limit",
+        unit="partitions",
+        minimum=1,
+        doc="Partitions that one DescribeTopicPartitions answer lists, or one request creates, at most.",
+    )
+    fetch_max_bytes: int = option(
+        57_671_680,
+        "fetch.max.bytes",
+        unit="bytes",
+        minimum=1024,
+        doc="Largest fetch answer, whatever the client asks for; one batch is always sent.",
+    )
+    fetch_session_slots: int = option(
+        1000,
+        "max.incremental.fetch.session.cache.slots",
+        unit="sessions",
+        minimum=0,
+        doc="Incremental fetch sessions that are remembered.",
+    )
+    max_decompressed_message_bytes: int = option(
+        104_857_600,
+        "max.decompressed.message.bytes",
+        unit="bytes",
+        minimum=1024,
+        doc="Where a batch must be decompressed, the size at which it is refused as a bomb.",
+    )
+    producer_id_expiration_ms: int = option(
+        86_400_000,
+        "producer.id.expiration.ms",
+        unit="ms",
+        minimum=1,
+        doc="After how long the sequence numbers of a silent producer are forgotten.",
+    )
+    log_flush_offset_checkpoint_interval_ms: int = option(
+        60_000,
+        "log.flush.offset.checkpoint.interval.ms",
+        unit="ms",
+        minimum=0,
+        doc="How often recovery points, log starts and high watermarks go to their checkpoint files.",
+    )
+    replica_lag_time_max_ms: int = option(
+        30_000,
+        "replica.lag.time.max.ms",
+        type=ConfigType.LONG,
+        unit="ms",
+        minimum=1,
+        doc="How long a follower may stay behind before it leaves the in-sync replicas.",
+    )
+    rack: str | None = option(
+        None,
+        "broker.rack",
+        doc="The rack that clients are told; for fetching from the nearest replica.",
+    )
+    shutdown_timeout_ms: int = option(
+        10_000,
+        "shutdown.timeout.ms",
+        unit="ms",
+        minimum=100,
+        doc="How long a clean stop may take in total before what still runs is killed.",
+    )
+    restart_backoff_ms: int = option(
+        50,
+        "process.restart.backoff.ms",
+        unit="ms",
+        minimum=0,
+        doc="Pause before a process that died is started again; doubles while it keeps dying.",
+    )
+    restart_backoff_max_ms: int = option(
+        5000,
+        "process.restart.backoff.max.ms",
+        unit="ms",
+        minimum=0,
+        doc="Longest pause before a process is started again.",
+    )
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything the operator decides. Made by `appliance.config.load_settings`, or directly by a test.
+
+    `configured` holds what was set, name → text: by it DescribeConfigs tells a set value from a default.
+    `topic_defaults` is what it makes of the topic settings: topic setting → value, only where set.
+    """
+
+    data_dir: Path = option(
+        _DATA_DIR,
+        "data.dir",
+        doc="Directory of everything that is kept. In a file, relative to that file; Kafka: log.dirs.",
+    )
+    host: str = option(
+        "127.0.0.1",
+        "host",
+        doc="Address to listen on.",
+    )
+    port: int = option(
+        9092,
+        "port",
+        minimum=1,
+        maximum=_PORT_MAX,
+        doc="Port of slot 0; slot n listens on port + n.",
+    )
+    slots: int = option(
+        1,
+        "slots",
+        unit="slots",
+        minimum=1,
+        maximum=32,
+        doc="Broker slots: each is what a client sees as one broker.",
+    )
+    advertised_host: str | None = option(
+        None,
+        "advertised.host",
+        doc="Address that clients are told to connect to, where it differs from `host`.",
+    )
+    network: NetworkSettings = field(default_factory=NetworkSettings)
+    io: IoSettings = field(default_factory=IoSettings)
+    broker: BrokerSettings = field(default_factory=BrokerSettings)
+    topic_defaults: Mapping[str, str] = field(default_factory=dict)
+    configured: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+        if self.port + self.slots - 1 > _PORT_MAX:
+            raise ConfigurationError(f"slots = {self.slots}: port {self.port} leaves no room for their ports")
+        factor = self.broker.default_replication_factor
+        if factor > self.slots:
+            raise ConfigurationError(
+                f"default.replication.factor = {factor}: more replicas than slots = {self.slots}"
+            )
+        if factor == 0:
+            resolved = replace(self.broker, default_replication_factor=min(3, self.slots))
+            object.__setattr__(self, "broker", resolved)
+
+    @property
+    def client_host(self) -> str:
+        """The host that clients are told: `advertised_host`, else `host` (loopback where that means "any")."""
+        if self.advertised_host is not None:
+            return self.advertised_host
+        return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
+
+    def slot_directory(self, slot: int) -> Path:
+        """The log directory of slot `slot`, counted from 0."""
+        return self.data_dir / f"slot-{slot}"
+
+
+SECTIONS: Final[Mapping[str, type[NetworkSettings | IoSettings | BrokerSettings]]] = {
+    "network": NetworkSettings,
+    "io": IoSettings,
+    "broker": BrokerSettings,
+}
+"""Attribute of `Settings` → class of the section."""
+
+
+def declared_fields(section: type[Any] | Any) -> Iterator[tuple[str, Declaration]]:
+    """Field name and declaration of every option of a section, in the order of the source."""
+    for each in fields(section):
+        if _DECLARATION in each.metadata:
+            yield each.name, each.metadata[_DECLARATION]
+
+
+def option_declarations() -> dict[str, tuple[str, str, Declaration]]:
+    """Option name → (section's attribute, "" for Settings itself; field; declaration)."""
+    found: dict[str, tuple[str, str, Declaration]] = {}
+    for section, of in {"": Settings, **SECTIONS}.items():
+        for name, declaration in declared_fields(of):
+            found[declaration.name] = (section, name, declaration)
+    return found
+
+
+def _check_fields(section: Any) -> None:
+    for name, declaration in declared_fields(section):
+        value: Value = getattr(section, name)
+        declaration.check(value)

@@ -1,0 +1,456 @@
+"""Every topic setting of Apache Kafka 4.3, and the broker-wide names that set its default.
+
+Names, types, defaults, ranges and the order of synonyms: Kafka's `LogConfig.java`, `TopicConfig.java` and
+`ServerTopicConfigSynonyms.java`. Remote storage is declared so that tools find what they look for, and can
+only stay off.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from appliance.config.declaration import (
+    INT64_MAX,
+    BrokerSynonym,
+    ConfigType,
+    Declaration,
+    Effect,
+    Value,
+    text_of,
+    unknown_name,
+)
+from appliance.errors import ConfigurationError
+
+_HOUR_MS: Final = 3_600_000
+_DAY_MS: Final = 24 * _HOUR_MS
+
+_NOW = Effect.AT_ONCE
+_NONE = Effect.NONE
+
+
+def _topic(
+    name: str,
+    declared_type: ConfigType,
+    default: Value,
+    doc: str,
+    *,
+    broker: str | tuple[BrokerSynonym, ...] = (),
+    unit: str = "",
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+    special: tuple[int, ...] = (),
+    effect: Effect = _NONE,
+) -> Declaration:
+    """A topic setting; `broker` is its broker-wide name, or all of them where Kafka has several."""
+    if isinstance(broker, str):
+        broker = (BrokerSynonym(broker, text_of(default), unit),)
+    return Declaration(
+        name=name,
+        type=declared_type,
+        default=default,
+        doc=doc,
+        unit=unit,
+        minimum=minimum,
+        maximum=maximum,
+        choices=choices,
+        special=special,
+        effect=effect,
+        synonyms=broker,
+    )
+
+
+BOOLEAN, DOUBLE, INT, LIST, LONG, STRING = (
+    ConfigType.BOOLEAN,
+    ConfigType.DOUBLE,
+    ConfigType.INT,
+    ConfigType.LIST,
+    ConfigType.LONG,
+    ConfigType.STRING,
+)
+
+_DECLARATIONS: Final = (
+    _topic(
+        "cleanup.policy",
+        LIST,
+        ("delete",),
+        "What happens to old segments: deleted by age and size, compacted to the last value of a key, or both.",
+        broker="log.cleanup.policy",
+        choices=("compact", "delete"),
+        effect=_NOW,
+    ),
+    _topic(
+        "compression.gzip.level",
+        INT,
+        -1,
+        "Level used where the broker itself compresses with gzip; -1 is the codec's own default.",
+        broker="compression.gzip.level",
+        minimum=1,
+        maximum=9,
+        special=(-1,),
+    ),
+    _topic(
+        "compression.lz4.level",
+        INT,
+        9,
+        "Level used where the broker itself compresses with lz4.",
+        broker="compression.lz4.level",
+        minimum=1,
+        maximum=17,
+    ),
+    _topic(
+        "compression.type",
+        STRING,
+        "producer",
+        "Codec of stored batches; `producer` keeps what the producer chose, the only one that costs nothing.",
+        broker="compression.type",
+        choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+    ),
+    _topic(
+        "compression.zstd.level",
+        INT,
+        3,
+        "Level used where the broker itself compresses with zstd.",
+        broker="compression.zstd.level",
+        minimum=-131072,
+        maximum=22,
+    ),
+    _topic(
+        "delete.retention.ms",
+        LONG,
+        _DAY_MS,
+        "How long a compacted log keeps the marker of a deleted key.",
+        broker="log.cleaner.delete.retention.ms",
+        unit="ms",
+        minimum=0,
+    ),
+    _topic(
+        "file.delete.delay.ms",
+        LONG,
+        60_000,
+        "How long a deleted segment's file stays on the disk under its `.deleted` name.",
+        broker="log.segment.delete.delay.ms",
+        unit="ms",
+        minimum=0,
+    ),
+    _topic(
+        "flush.messages",
+        LONG,
+        INT64_MAX,
+        "After how many records the log is forced to the disk; the default leaves it to the system.",
+        broker="log.flush.interval.messages",
+        unit="records",
+        minimum=1,
+    ),
+    _topic(
+        "flush.ms",
+        LONG,
+        INT64_MAX,
+        "After how long the log is forced to the disk; the default leaves it to the system.",
+        broker=(
+            BrokerSynonym("log.flush.interval.ms", None, "ms"),
+            BrokerSynonym("log.flush.scheduler.interval.ms", str(INT64_MAX), "ms"),
+        ),
+        unit="ms",
+        minimum=0,
+    ),
+    _topic(
+        "follower.replication.throttled.replicas",
+        LIST,
+        (),
+        "Followers whose replication is throttled: `partition:broker` pairs, or `*` for all.",
+    ),
+    _topic(
+        "index.interval.bytes",
+        INT,
+        4096,
+        "How many bytes of log lie between two entries of the offset index.",
+        broker="log.index.interval.bytes",
+        unit="bytes",
+        minimum=0,
+        effect=_NOW,
+    ),
+    _topic(
+        "leader.replication.throttled.replicas",
+        LIST,
+        (),
+        "Leaders whose replication is throttled: `partition:broker` pairs, or `*` for all.",
+    ),
+    _topic(
+        "local.retention.bytes",
+        LONG,
+        -2,
+        "Bytes kept here when remote storage is on; -2 follows retention.bytes.",
+        broker="log.local.retention.bytes",
+        unit="bytes",
+        minimum=-2,
+    ),
+    _topic(
+        "local.retention.ms",
+        LONG,
+        -2,
+        "Time kept here when remote storage is on; -2 follows retention.ms.",
+        broker="log.local.retention.ms",
+        unit="ms",
+        minimum=-2,
+    ),
+    _topic(
+        "max.compaction.lag.ms",
+        LONG,
+        INT64_MAX,
+        "After how long a record must become open to compaction.",
+        broker="log.cleaner.max.compaction.lag.ms",
+        unit="ms",
+        minimum=1,
+    ),
+    _topic(
+        "max.message.bytes",
+        INT,
+        1_048_588,
+        "Largest record batch a producer may send, as it lies in the log.",
+        broker="message.max.bytes",
+        unit="bytes",
+        minimum=0,
+        effect=_NOW,
+    ),
+    _topic(
+        "message.timestamp.after.max.ms",
+        LONG,
+        _HOUR_MS,
+        "How far a record's timestamp may lie after the broker's clock.",
+        broker="log.message.timestamp.after.max.ms",
+        unit="ms",
+        minimum=0,
+        effect=_NOW,
+    ),
+    _topic(
+        "message.timestamp.before.max.ms",
+        LONG,
+        INT64_MAX,
+        "How far a record's timestamp may lie before the broker's clock.",
+        broker="log.message.timestamp.before.max.ms",
+        unit="ms",
+        minimum=0,
+        effect=_NOW,
+    ),
+    _topic(
+        "message.timestamp.type",
+        STRING,
+        "CreateTime",
+        "Whose time a record carries: the producer's, or that of the append.",
+        broker="log.message.timestamp.type",
+        choices=("CreateTime", "LogAppendTime"),
+        effect=_NOW,
+    ),
+    _topic(
+        "min.cleanable.dirty.ratio",
+        DOUBLE,
+        0.5,
+        "Share of a log that must be uncompacted before it is compacted again.",
+        broker="log.cleaner.min.cleanable.ratio",
+        minimum=0,
+        maximum=1,
+    ),
+    _topic(
+        "min.compaction.lag.ms",
+        LONG,
+        0,
+        "How long a record stays safe from compaction.",
+        broker="log.cleaner.min.compaction.lag.ms",
+        unit="ms",
+        minimum=0,
+    ),
+    _topic(
+        "min.insync.replicas",
+        INT,
+        1,
+        "How many replicas must be in sync before a write with acks=all is taken.",
+        broker="min.insync.replicas",
+        unit="replicas",
+        minimum=1,
+        effect=_NOW,
+    ),
+    _topic(
+        "preallocate",
+        BOOLEAN,
+        False,
+        "Whether a segment gets its full size on the disk at once; the appliance allocates ahead in steps.",
+        broker="log.preallocate",
+    ),
+    _topic(
+        "remote.log.copy.disable",
+        BOOLEAN,
+        False,
+        "Whether copying to remote storage pauses; there is no remote storage.",
+    ),
+    _topic(
+        "remote.log.delete.on.disable",
+        BOOLEAN,
+        False,
+        "Whether switching remote storage off deletes what lies there; there is no remote storage.",
+    ),
+    _topic(
+        "remote.storage.enable",
+        BOOLEAN,
+        False,
+        "Remote storage. Not part of the appliance: only `false` is taken.",
+    ),
+    _topic(
+        "retention.bytes",
+        LONG,
+        -1,
+        "Size above which a partition's oldest segments are deleted; -1 is no limit.",
+        broker="log.retention.bytes",
+        unit="bytes",
+    ),
+    _topic(
+        "retention.ms",
+        LONG,
+        7 * _DAY_MS,
+        "Age above which a partition's segments are deleted; -1 is no limit.",
+        broker=(
+            BrokerSynonym("log.retention.ms", None, "ms"),
+            BrokerSynonym("log.retention.minutes", None, "minutes", 60_000),
+            BrokerSynonym("log.retention.hours", "168", "hours", _HOUR_MS),
+        ),
+        unit="ms",
+        minimum=-1,
+    ),
+    _topic(
+        "segment.bytes",
+        INT,
+        1_073_741_824,
+        "Size at which a segment is closed and the next one begun.",
+        broker="log.segment.bytes",
+        unit="bytes",
+        minimum=1_048_576,
+        effect=_NOW,
+    ),
+    _topic(
+        "segment.index.bytes",
+        INT,
+        10_485_760,
+        "Largest size of a segment's offset index; a full index closes the segment.",
+        broker="log.index.size.max.bytes",
+        unit="bytes",
+        minimum=4,
+        effect=_NOW,
+    ),
+    _topic(
+        "segment.jitter.ms",
+        LONG,
+        0,
+        "Largest random time taken off segment.ms, so that segments do not all close at once.",
+        broker=(
+            BrokerSynonym("log.roll.jitter.ms", None, "ms"),
+            BrokerSynonym("log.roll.jitter.hours", "0", "hours", _HOUR_MS),
+        ),
+        unit="ms",
+        minimum=0,
+        effect=_NOW,
+    ),
+    _topic(
+        "segment.ms",
+        LONG,
+        7 * _DAY_MS,
+        "Age at which a segment is closed even if it is not full.",
+        broker=(
+            BrokerSynonym("log.roll.ms", None, "ms"),
+            BrokerSynonym("log.roll.hours", "168", "hours", _HOUR_MS),
+        ),
+        unit="ms",
+        minimum=1,
+        effect=_NOW,
+    ),
+    _topic(
+        "unclean.leader.election.enable",
+        BOOLEAN,
+        False,
+        "Whether a replica that was not in sync may lead as a last resort, which loses acknowledged records.",
+        broker="unclean.leader.election.enable",
+    ),
+)
+
+TOPIC_CONFIGS: Final[Mapping[str, Declaration]] = {one.name: one for one in _DECLARATIONS}
+
+
+def _broker_wide(topic: Declaration, synonym: BrokerSynonym) -> Declaration:
+    """The declaration of a broker-wide name, from the topic setting it gives a default to."""
+    minimum = topic.minimum
+    if synonym.factor != 1 and minimum is not None and minimum > 0:
+        minimum = 1
+    return Declaration(
+        name=synonym.name,
+        type=topic.type if synonym.factor == 1 else INT,
+        default=topic.default if synonym.factor == 1 and synonym.default is not None else None,
+        doc=topic.doc,
+        unit=synonym.unit,
+        minimum=minimum,
+        maximum=topic.maximum,
+        choices=topic.choices,
+        special=topic.special,
+        effect=Effect.NONE if topic.effect is Effect.NONE else Effect.AT_RESTART,
+    )
+
+
+BROKER_WIDE: Final[Mapping[str, tuple[Declaration, Declaration, BrokerSynonym]]] = {
+    synonym.name: (_broker_wide(topic, synonym), topic, synonym)
+    for topic in _DECLARATIONS
+    for synonym in topic.synonyms
+}
+"""Broker-wide name → its own declaration, the topic setting's, and the synonym that joins them."""
+
+_THROTTLED = re.compile(r"(?:[0-9]+:[0-9]+)(?:,[0-9]+:[0-9]+)*")
+
+
+def topic_config_declarations() -> tuple[Declaration, ...]:
+    """Every topic setting, sorted by name."""
+    return _DECLARATIONS
+
+
+def validate_topic_configs(configs: Mapping[str, str | None]) -> None:
+    """Refuses what Kafka refuses when a topic is created or altered.
+
+    Values are taken as they come over the wire: plain numbers, no units. None (Kafka: null) is refused.
+
+    Raises:
+        ConfigurationError: naming the setting and what is allowed; for an unknown name, the nearest one.
+    """
+    parsed: dict[str, Value] = {}
+    for name, text in configs.items():
+        declaration = TOPIC_CONFIGS.get(name)
+        if declaration is None:
+            raise unknown_name(name, TOPIC_CONFIGS, kind="topic setting")
+        if text is None:
+            raise ConfigurationError(f"{name}: null is no value")
+        parsed[name] = declaration.parse(text, exact=True)
+        if name.endswith("throttled.replicas") and text not in {"", "*"} and not _THROTTLED.fullmatch(text):
+            raise ConfigurationError(f"{name} = {text[:100]!r}: wants partition:broker pairs, or *")
+    if parsed.get("remote.storage.enable"):
+        raise ConfigurationError("remote.storage.enable = 'true': the appliance has no remote storage")
+    soonest = parsed.get("min.compaction.lag.ms", 0)
+    latest = parsed.get("max.compaction.lag.ms", INT64_MAX)
+    if isinstance(soonest, int) and isinstance(latest, int) and soonest > latest:
+        raise ConfigurationError(f"min.compaction.lag.ms = {soonest}: over max.compaction.lag.ms = {latest}")
+
+
+def topic_defaults(configured: Mapping[str, str]) -> dict[str, str]:
+    """What the broker-wide names in `configured` make of the topic settings: topic name → value.
+
+    Where several names of one setting are set the first in Kafka's order wins: log.retention.ms, then
+    log.retention.minutes, then log.retention.hours.
+    """
+    defaults: dict[str, str] = {}
+    for topic in _DECLARATIONS:
+        for synonym in topic.synonyms:
+            if (text := configured.get(synonym.name)) is not None:
+                defaults[topic.name] = scaled(text, synonym)
+                break
+    return defaults
+
+
+def scaled(text: str, synonym: BrokerSynonym) -> str:
+    """A broker-wide value in the topic setting's unit; negative numbers mean "no limit" in every unit."""
+    return text if synonym.factor == 1 or int(text) < 0 else str(int(text) * synonym.factor)
