@@ -1,0 +1,207 @@
+"""The parts of a process's duty cycle: sleep until there is work, wake for it, account for both.
+
+Not a framework: each process writes its own loop in one file, for example
+
+    cycle = DutyCycle(doorbell, row, monotonic_ns=clock.monotonic_ns)
+    cycle.add_inbox(inbox)
+    while running:
+        for descriptor, events in cycle.wait():
+            ...
+        for message in inbox.drain():
+            ...
+
+`wait` never polls: without work it sleeps in epoll until a descriptor, the doorbell or the next timer says
+otherwise. With work left in an inbox (a drain has a limit) it looks at the sockets and returns at once, so
+neither side starves the other.
+"""
+
+from __future__ import annotations
+
+import gc
+import heapq
+import os
+import select
+import signal
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Any, Protocol
+
+from appliance.ipc.doorbell import Doorbell
+from appliance.ipc.process_table import BUSY_NS, IDLE_NS, LOOPS, ProcessRow
+
+MAXIMUM_EVENTS = 256
+
+_NS_PER_MS = 1_000_000
+
+
+class Inbox(Protocol):
+    """What `wait` must know of a queue: whether it may sleep."""
+
+    def is_empty(self) -> bool: ...
+
+
+class Timer:
+    """An action that is due at a moment; `cancel` makes it void."""
+
+    __slots__ = ("action", "due_ns")
+
+    def __init__(self, due_ns: int, action: Callable[[], None]) -> None:
+        self.due_ns = due_ns
+        self.action: Callable[[], None] | None = action
+
+    def cancel(self) -> None:
+        self.action = None
+
+
+class Timers:
+    """A process's few periodic and one-time actions, by CLOCK_MONOTONIC; not for one timer per request."""
+
+    __slots__ = ("_heap", "_order")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Timer]] = []
+        self._order = count()
+
+    def add(self, due_ns: int, action: Callable[[], None]) -> Timer:
+        timer = Timer(due_ns, action)
+        heapq.heappush(self._heap, (due_ns, next(self._order), timer))
+        return timer
+
+    def next_due_ns(self) -> int | None:
+        """When the next one is due, or None when none is set."""
+        while self._heap and self._heap[0][2].action is None:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def run_due(self, now_ns: int) -> int:
+        """Runs what is due at `now_ns`, earliest first; how many ran. Those added meanwhile wait for the next
+        call.
+        """
+        due: list[Timer] = []
+        while self._heap and self._heap[0][0] <= now_ns:
+            due.append(heapq.heappop(self._heap)[2])
+        ran = 0
+        for timer in due:
+            action, timer.action = timer.action, None
+            if action is not None:
+                action()
+                ran += 1
+        return ran
+
+
+class DutyCycle:
+    """An epoll set with the doorbell in it, the inboxes to look at before sleeping, and the timers to sleep
+    for.
+
+    Args:
+        doorbell: this process's own.
+        row: this process's row; `wait` keeps loops, busy_ns and idle_ns.
+        monotonic_ns: the clock, CLOCK_MONOTONIC nanoseconds.
+    """
+
+    __slots__ = ("_doorbell", "_inboxes", "_monotonic_ns", "_poll", "_row", "_woke_ns", "epoll", "timers")
+
+    def __init__(self, doorbell: Doorbell, row: ProcessRow, *, monotonic_ns: Callable[[], int]) -> None:
+        self.epoll = select.epoll()
+        self.timers = Timers()
+        self._poll = self.epoll.poll
+        self._doorbell = doorbell
+        self._row = row
+        self._monotonic_ns = monotonic_ns
+        self._inboxes: list[Inbox] = []
+        self._woke_ns = monotonic_ns()
+        self.epoll.register(doorbell.eventfd, select.EPOLLIN)
+
+    def add_inbox(self, inbox: Inbox) -> None:
+        self._inboxes.append(inbox)
+
+    def remove_inbox(self, inbox: Inbox) -> None:
+        self._inboxes.remove(inbox)
+
+    def wait(self, timeout_ms: int | None = None) -> list[tuple[int, int]]:
+        """Sleeps until there is work: ready (descriptor, epoll events), without the doorbell; often empty.
+
+        At most `timeout_ms` (None: for ever) and not beyond the next timer; due timers have run on return.
+        """
+        cells = self._row.cells
+        before_ns = self._monotonic_ns()
+        timeout_s = self._timeout_s(timeout_ms, before_ns)
+        if timeout_s and self._has_work():
+            timeout_s = 0.0
+        if timeout_s:
+            self._doorbell.announce_sleep()
+            if self._has_work():
+                timeout_s = 0.0
+        events = self._poll(timeout_s, MAXIMUM_EVENTS)
+        self._doorbell.awake()
+        now_ns = self._monotonic_ns()
+        cells[LOOPS] += 1
+        cells[BUSY_NS] += before_ns - self._woke_ns
+        cells[IDLE_NS if timeout_s else BUSY_NS] += now_ns - before_ns
+        self._woke_ns = now_ns
+        bell = self._doorbell.eventfd
+        for index, (descriptor, _) in enumerate(events):
+            if descriptor == bell:
+                self._doorbell.drain()
+                del events[index]
+                break
+        self.timers.run_due(now_ns)
+        return events
+
+    def close(self) -> None:
+        """Closes the epoll set; the doorbell's descriptor stays the supervisor's."""
+        self.epoll.close()
+
+    def _has_work(self) -> bool:
+        return any(not inbox.is_empty() for inbox in self._inboxes)
+
+    def _timeout_s(self, timeout_ms: int | None, now_ns: int) -> float:
+        """What epoll takes: -1.0 sleeps for ever, 0.0 not at all. A part of a millisecond is rounded up by
+        epoll.
+        """
+        due_ns = self.timers.next_due_ns()
+        if due_ns is None:
+            return -1.0 if timeout_ms is None else timeout_ms / 1000
+        until_due_s = max(0, due_ns - now_ns) / 1e9
+        return until_due_s if timeout_ms is None else min(until_due_s, timeout_ms / 1000)
+
+
+class SignalInbox:
+    """Signals as an inbox: the handler only notes the number and rings, the duty cycle acts.
+
+    Args:
+        eventfd: this process's doorbell; written always, since a handler cannot tell whether sleep is near.
+        signals: which to take over, for the life of the process.
+    """
+
+    __slots__ = ("_arrived", "_eventfd")
+
+    def __init__(self, eventfd: int, signals: Iterable[signal.Signals]) -> None:
+        self._eventfd = eventfd
+        self._arrived: list[int] = []
+        for number in signals:
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, _frame: Any) -> None:
+        self._arrived.append(number)
+        os.eventfd_write(self._eventfd, 1)
+
+    def is_empty(self) -> bool:
+        return not self._arrived
+
+    def drain(self) -> list[int]:
+        """The signals that arrived, oldest first."""
+        arrived: list[int] = []
+        while self._arrived:
+            arrived.append(self._arrived.pop(0))
+        return arrived
+
+
+def freeze_garbage() -> None:
+    """Call once when everything is imported and wired: what lives now is never walked by the collector again.
+
+    Pages shared with the parent stay shared, and a collection costs what the loop made, not what the house
+    holds.
+    """
+    gc.collect()
+    gc.freeze()

@@ -1,0 +1,181 @@
+"""The process table: a row of 256 bytes for each process, written by that process alone, readable by
+everybody.
+
+    byte    0        8        16       24       32       40       48       56       64
+            ┌────────┬────────┬────────┬────────┬────────┬────────┬────────┬────────┐
+            │ pid    │ gener- │ state  │ started│ sleep- │ started│ zeros  │ zeros  │  who: written at start;
+            │        │ ation  │        │ _ms    │ ing    │ _ns    │        │        │  only the flag changes
+            ├────────┼────────┼────────┼────────┼────────┼────────┼────────┼────────┤
+            │ loops  │ busy_ns│ idle_ns│requests│bytes_in│ bytes_ │ queue_ │ queue_ │  load
+            │        │        │        │        │        │ out    │ depth  │depth_max
+            ├────────┼────────┼────────┼────────┼────────┼────────┼────────┼────────┤
+            │ errors │ connec-│ zeros  │ zeros  │ zeros  │ zeros  │ zeros  │ zeros  │
+            │        │ tions  │        │        │        │        │        │        │
+            ├────────┼────────┼────────┼────────┼────────┼────────┼────────┼────────┤
+            │ counter 0 … counter 7: each role names its own                        │
+            └────────┴────────┴────────┴────────┴────────┴────────┴────────┴────────┘
+
+Words are signed 64-bit. The sleeping flag shares its cache line only with words that do not change, so those
+who look at it before ringing do not stumble over the counters. Each word is whole at any instant; a row is
+not, and need not be: it is for display. `busy_ns` and `idle_ns` are brought up to date when the process
+wakes; of a process that sleeps now, the time since then is idle. A row of zeros is a process that has not
+started.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+ROW_BYTES = 256
+WORD_BYTES = 8
+COUNTERS = 8
+
+PID = 0
+GENERATION = 1
+STATE = 2
+STARTED_MS = 3
+SLEEPING = 4
+STARTED_NS = 5
+LOOPS = 8
+BUSY_NS = 9
+IDLE_NS = 10
+REQUESTS = 11
+BYTES_IN = 12
+BYTES_OUT = 13
+QUEUE_DEPTH = 14
+QUEUE_DEPTH_MAX = 15
+ERRORS = 16
+CONNECTIONS = 17
+COUNTER_0 = 24
+
+_WORDS = ROW_BYTES // WORD_BYTES
+
+
+class ProcessState(IntEnum):
+    """ABSENT → STARTING → RUNNING → STOPPING; a killed process leaves its last state behind (see `pid`)."""
+
+    ABSENT = 0
+    STARTING = 1
+    RUNNING = 2
+    STOPPING = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSnapshot:
+    """A row, copied out. Field for field as drawn above."""
+
+    index: int
+    pid: int
+    generation: int
+    state: ProcessState
+    sleeping: bool
+    started_ms: int
+    started_ns: int
+    loops: int
+    busy_ns: int
+    idle_ns: int
+    requests: int
+    bytes_in: int
+    bytes_out: int
+    queue_depth: int
+    queue_depth_max: int
+    errors: int
+    connections: int
+    counters: tuple[int, ...]
+
+    def idle_share(self, now_ns: int) -> float:
+        """The part of its life that the process was idle, 0 to 1; `now_ns` is CLOCK_MONOTONIC."""
+        lived_ns = now_ns - self.started_ns
+        accounted_ns = self.busy_ns + self.idle_ns
+        busy_ns = self.busy_ns + (0 if self.sleeping else max(0, lived_ns - accounted_ns))
+        return 1.0 if lived_ns <= 0 else max(0.0, 1.0 - busy_ns / lived_ns)
+
+
+class ProcessRow:
+    """One process's row. `cells[REQUESTS] += 1` counts; only the owner may write."""
+
+    __slots__ = ("cells", "index")
+
+    def __init__(self, cells: memoryview, index: int) -> None:
+        self.cells = cells
+        self.index = index
+
+    @property
+    def sleeping_cell(self) -> memoryview:
+        """The word a doorbell watches."""
+        return self.cells[SLEEPING : SLEEPING + 1]
+
+    def start(self, pid: int, generation: int, *, now_ms: int, now_ns: int) -> None:
+        """Owner, first thing: clears what a former process left and says who is here (state STARTING)."""
+        for word in range(_WORDS):
+            self.cells[word] = 0
+        self.cells[GENERATION] = generation
+        self.cells[STARTED_MS] = now_ms
+        self.cells[STARTED_NS] = now_ns
+        self.cells[STATE] = ProcessState.STARTING
+        self.cells[PID] = pid
+
+    def set_state(self, state: ProcessState) -> None:
+        self.cells[STATE] = state
+
+    def set_queue_depth(self, depth: int) -> None:
+        """Owner: the depth now; the greatest seen is kept beside it."""
+        self.cells[QUEUE_DEPTH] = depth
+        self.cells[QUEUE_DEPTH_MAX] = max(depth, self.cells[QUEUE_DEPTH_MAX])
+
+    def snapshot(self) -> ProcessSnapshot:
+        words = self.cells.tolist()
+        try:
+            state = ProcessState(words[STATE])
+        except ValueError:
+            state = ProcessState.ABSENT
+        return ProcessSnapshot(
+            index=self.index,
+            pid=words[PID],
+            generation=words[GENERATION],
+            state=state,
+            sleeping=bool(words[SLEEPING]),
+            started_ms=words[STARTED_MS],
+            started_ns=words[STARTED_NS],
+            loops=words[LOOPS],
+            busy_ns=words[BUSY_NS],
+            idle_ns=words[IDLE_NS],
+            requests=words[REQUESTS],
+            bytes_in=words[BYTES_IN],
+            bytes_out=words[BYTES_OUT],
+            queue_depth=words[QUEUE_DEPTH],
+            queue_depth_max=words[QUEUE_DEPTH_MAX],
+            errors=words[ERRORS],
+            connections=words[CONNECTIONS],
+            counters=tuple(words[COUNTER_0 : COUNTER_0 + COUNTERS]),
+        )
+
+
+def process_table_size_bytes(processes: int) -> int:
+    """The bytes a table of `processes` rows needs."""
+    return processes * ROW_BYTES
+
+
+class ProcessTable:
+    """The whole table over a region named "…-processes"; rows are numbered as the supervisor numbers its
+    processes.
+    """
+
+    __slots__ = ("_cells", "rows")
+
+    def __init__(self, view: memoryview) -> None:
+        rows, rest = divmod(len(view), ROW_BYTES)
+        if rest or not rows:
+            raise ValueError(f"{len(view)} bytes are no whole rows of {ROW_BYTES}")
+        self.rows = rows
+        self._cells = view.cast("q")
+
+    def row(self, index: int) -> ProcessRow:
+        if not 0 <= index < self.rows:
+            raise IndexError(f"process row {index} of {self.rows}")
+        return ProcessRow(self._cells[index * _WORDS : (index + 1) * _WORDS], index)
+
+    def snapshot(self) -> list[ProcessSnapshot]:
+        """Every row, also of processes that never started (state ABSENT)."""
+        return [self.row(index).snapshot() for index in range(self.rows)]
