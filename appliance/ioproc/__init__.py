@@ -1,0 +1,1 @@
+"""The I/O worker: owns the leader partitions of its slot."""

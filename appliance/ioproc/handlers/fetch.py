@@ -1,0 +1,64 @@
+"""FETCH on a partition's owner: which bytes of which segment, never the bytes themselves.
+
+The network process holds the segment open and sends it; the answer is bounded by the high watermark, or by the last
+stable offset for read_committed. A fetch at an offset inside a batch gets that whole batch.
+"""
+
+from __future__ import annotations
+
+from appliance.channels.request_channel import Op, RequestFlag
+from appliance.errors import ApplianceError
+from appliance.ioproc.handlers.produce import Answer
+from appliance.ioproc.partition import Partition
+from appliance.protocol.errors import ErrorCode, code_for
+
+_OP = int(Op.FETCH)
+_READ_COMMITTED = int(RequestFlag.READ_COMMITTED)
+_MIN_ONE_BATCH = int(RequestFlag.MIN_ONE_BATCH)
+
+
+def leader_epoch_fault(partition: Partition, current_leader_epoch: int) -> int:
+    """KIP-320: 0, or the error for a client that believes in another leader epoch (-1: it does not say)."""
+    if current_leader_epoch < 0 or current_leader_epoch == partition.leader_epoch:
+        return 0
+    if current_leader_epoch < partition.leader_epoch:
+        return int(ErrorCode.FENCED_LEADER_EPOCH)
+    return int(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+
+def fetch(partition: Partition, message: tuple[int, ...]) -> Answer:
+    """Locates the records from the message's offset on; fields as in `channels.request_channel`."""
+    flags, request_id, item, row = message[1], message[3], message[4], message[5]
+    high_watermark = partition.high_watermark
+    last_stable = partition.last_stable_offset
+    log = partition.log
+    error = leader_epoch_fault(partition, message[7])
+    if not error:
+        try:
+            found = log.read(
+                message[11],
+                max_bytes=message[9],
+                upper_bound=last_stable if flags & _READ_COMMITTED else high_watermark,
+                min_one_batch=bool(flags & _MIN_ONE_BATCH),
+            )
+        except ApplianceError as fault:
+            error = int(code_for(fault))
+        else:
+            return (
+                _OP,
+                0,
+                0,
+                request_id,
+                item,
+                row,
+                found.segment_base_offset,
+                high_watermark,
+                log.log_start_offset,
+                found.position,
+                found.length_bytes,
+                found.first_batch_bytes,
+                partition.leader_epoch,
+                last_stable,
+            )
+    log_start = log.log_start_offset
+    return (_OP, 0, error, request_id, item, row, -1, high_watermark, log_start, 0, 0, 0, -1, last_stable)

@@ -1,0 +1,51 @@
+"""PRODUCE on a partition's owner: check, append in place, publish, answer.
+
+Serves every version: batches are v2 in all that are served. acks=all is answered at once while the slot is the only
+in-sync replica; with more, the answer waits in the purgatory (slots issue). Left out here on purpose: transactional
+batches (transactions issue) are refused by the log with INVALID_TXN_STATE.
+"""
+
+from __future__ import annotations
+
+from appliance.channels.request_channel import Op, ResponseFlag
+from appliance.errors import ApplianceError, RejectedRequest
+from appliance.ioproc.partition import Partition
+from appliance.protocol.errors import ErrorCode, code_for
+
+ACKS_ALL = -1
+
+_OP = int(Op.PRODUCE)
+_DUPLICATE = int(ResponseFlag.DUPLICATE)
+_NOT_ENOUGH_REPLICAS = int(ErrorCode.NOT_ENOUGH_REPLICAS)
+
+Answer = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int]
+
+
+def produce(partition: Partition, message: tuple[int, ...], batch: memoryview) -> Answer:
+    """Appends `batch` and returns the response's fields (see `channels.request_channel`)."""
+    request_id, item = message[3], message[4]
+    if message[2] == ACKS_ALL and len(partition.isr) < partition.min_insync_replicas:
+        return (_OP, 0, _NOT_ENOUGH_REPLICAS, request_id, item, partition.row, -1, -1, -1, 0, 0, 0, -1, -1)
+    try:
+        result = partition.log.append(batch, leader_epoch=partition.leader_epoch)
+    except RejectedRequest as rejected:
+        return (_OP, 0, rejected.code, request_id, item, partition.row, -1, -1, -1, 0, 0, 0, -1, -1)
+    except ApplianceError as error:
+        return (_OP, 0, int(code_for(error)), request_id, item, partition.row, -1, -1, -1, 0, 0, 0, -1, -1)
+    flags = _DUPLICATE if result.duplicate else 0
+    return (
+        _OP,
+        flags,
+        0,
+        request_id,
+        item,
+        partition.row,
+        result.base_offset,
+        result.log_append_time_ms,
+        result.log_start_offset,
+        0,
+        result.bytes,
+        0,
+        partition.leader_epoch,
+        0,
+    )

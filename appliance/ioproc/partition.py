@@ -1,0 +1,101 @@
+"""A partition that this worker leads: its log, its row in the partition table, its watermarks.
+
+Publishing order, which readers of the table rely on: the bytes are in the segment, then the log end, then the high
+watermark. Nothing here talks to a socket; what a request may see is decided by the words in the table.
+"""
+
+from __future__ import annotations
+
+from appliance.channels.control_channel import AssignedPartition
+from appliance.channels.partition_table import (
+    HIGH_WATERMARK,
+    LAST_STABLE_OFFSET,
+    LOG_START,
+    SERVING_INCARNATION,
+    SLOT_LOG_END,
+    PartitionTable,
+)
+from appliance.cluster import TopicPartition
+from appliance.ioproc.high_watermark import high_watermark
+from appliance.log.partition_log import PartitionLog
+
+
+class Partition:
+    """One led partition. Single-threaded; `slot` is the slot this worker serves."""
+
+    __slots__ = (
+        "_cells",
+        "_log_end_cell",
+        "_row_at",
+        "_table",
+        "incarnation",
+        "isr",
+        "leader_epoch",
+        "log",
+        "min_insync_replicas",
+        "row",
+        "slot",
+        "topic_partition",
+    )
+
+    def __init__(
+        self,
+        assigned: AssignedPartition,
+        log: PartitionLog,
+        *,
+        table: PartitionTable,
+        slot: int,
+        min_insync_replicas: int,
+    ) -> None:
+        self.topic_partition = TopicPartition(assigned.topic, assigned.partition)
+        self.log = log
+        self.slot = slot
+        self.row = assigned.row
+        self.incarnation = assigned.incarnation
+        self.leader_epoch = assigned.leader_epoch
+        self.isr = assigned.isr
+        self.min_insync_replicas = min_insync_replicas
+        self._table = table
+        self._cells = table.cells
+        self._row_at = table.at(assigned.row)
+        self._log_end_cell = table.slot_at(assigned.row, slot) + SLOT_LOG_END
+
+    def serve(self) -> None:
+        """Publishes the first words of this incarnation, last of them that it is served."""
+        cells, at = self._cells, self._row_at
+        cells[at + SERVING_INCARNATION] = 0
+        self.publish()
+        cells[at + SERVING_INCARNATION] = self.incarnation
+
+    def withdraw(self) -> None:
+        """Says that nobody serves the row, before the log is closed."""
+        self._cells[self._row_at + SERVING_INCARNATION] = 0
+
+    def publish(self) -> None:
+        """Brings the row up to the log: log end, then the watermarks that follow from it."""
+        cells, at, log = self._cells, self._row_at, self.log
+        log_end = log.log_end_offset
+        cells[at + LOG_START] = log.log_start_offset
+        cells[self._log_end_cell] = log_end
+        if len(self.isr) > 1:
+            log_end = high_watermark(self._table, row=self.row, isr=self.isr, leader_log_end=log_end)
+        cells[at + LAST_STABLE_OFFSET] = min(log.last_stable_offset, log_end)
+        cells[at + HIGH_WATERMARK] = log_end
+
+    @property
+    def high_watermark(self) -> int:
+        return self._cells[self._row_at + HIGH_WATERMARK]
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self._cells[self._row_at + LAST_STABLE_OFFSET]
+
+    def statistics(self) -> dict[str, int]:
+        """Offsets as published."""
+        cells, at = self._cells, self._row_at
+        return {
+            "log_start": cells[at + LOG_START],
+            "log_end": cells[self._log_end_cell],
+            "high_watermark": cells[at + HIGH_WATERMARK],
+            "last_stable_offset": cells[at + LAST_STABLE_OFFSET],
+        }

@@ -1,0 +1,116 @@
+"""Which partitions this worker leads, by row; made to be what the controller says.
+
+The controller's word is final: a full assignment replaces everything, a delta adds and removes. A command with an
+older controller epoch than one already obeyed is refused, so a superseded controller changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from uuid import UUID
+
+from appliance.channels.control_channel import Assign, Assigned, AssignedPartition
+from appliance.channels.partition_table import PartitionTable
+from appliance.cluster import TopicPartition
+from appliance.errors import ApplianceError
+from appliance.ioproc.partition import Partition
+from appliance.log.config import LogSettings
+from appliance.log.log_directory import LogDirectory
+from appliance.protocol.errors import ErrorCode, code_for
+
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
+
+
+class Partitions:
+    """Led partitions: `by_row[row]` is None where this worker leads nothing. One log directory, one slot."""
+
+    __slots__ = ("_defaults", "_directory", "_slot", "_table", "_warn", "by_name", "by_row", "controller_epoch")
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        table: PartitionTable,
+        *,
+        slot: int,
+        topic_defaults: Mapping[str, str],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._directory = directory
+        self._table = table
+        self._slot = slot
+        self._defaults = dict(topic_defaults)
+        self._warn = warn
+        self.by_row: list[Partition | None] = [None] * len(table)
+        self.by_name: dict[TopicPartition, Partition] = {}
+        self.controller_epoch = -1
+
+    def obey(self, command: Assign) -> Assigned | None:
+        """Carries `command` out; None (and no change) when its controller epoch is old."""
+        if command.controller_epoch < self.controller_epoch:
+            self._warn(f"refused a command of controller epoch {command.controller_epoch} < {self.controller_epoch}")
+            return None
+        self.controller_epoch = command.controller_epoch
+        failures: dict[str, tuple[int, str]] = {}
+        if command.full:
+            wanted = {(p.topic, p.partition, p.incarnation) for p in command.partitions}
+            for name, partition in list(self.by_name.items()):
+                if (name.topic, name.partition, partition.incarnation) not in wanted:
+                    self._withdraw(partition)
+        for topic, topic_id, index in command.removed:
+            self._attempt(failures, TopicPartition(topic, index), lambda t=topic, i=topic_id, n=index: self._remove(t, i, n))
+        for assigned in command.partitions:
+            name = TopicPartition(assigned.topic, assigned.partition)
+            self._attempt(failures, name, lambda a=assigned: self._lead(a))
+        return Assigned(command.controller_epoch, failures)
+
+    def _attempt(
+        self, failures: dict[str, tuple[int, str]], name: TopicPartition, action: Callable[[], None]
+    ) -> None:
+        try:
+            action()
+        except ApplianceError as error:
+            failures[str(name)] = (int(code_for(error)), str(error))
+            self._warn(f"partition {name}: {error}")
+        except OSError as error:
+            failures[str(name)] = (int(ErrorCode.KAFKA_STORAGE_ERROR), str(error))
+            self._warn(f"partition {name}: {error}")
+
+    def _lead(self, assigned: AssignedPartition) -> None:
+        name = TopicPartition(assigned.topic, assigned.partition)
+        configs = self._defaults | assigned.configs
+        known = self.by_name.get(name)
+        if known is not None and (known.incarnation, known.row) == (assigned.incarnation, assigned.row):
+            log = known.log
+        else:
+            if known is not None:
+                self._withdraw(known)
+            log = self._directory.open_partition(name, assigned.topic_id, LogSettings.from_configs(configs))
+        if log.latest_epoch != assigned.leader_epoch:
+            log.assign_epoch(assigned.leader_epoch, log.log_end_offset)
+        partition = Partition(
+            assigned,
+            log,
+            table=self._table,
+            slot=self._slot,
+            min_insync_replicas=int(configs.get(MIN_INSYNC_REPLICAS, "1")),
+        )
+        self.by_name[name] = partition
+        self.by_row[assigned.row] = partition
+        partition.serve()
+
+    def _withdraw(self, partition: Partition) -> None:
+        partition.withdraw()
+        del self.by_name[partition.topic_partition]
+        if self.by_row[partition.row] is partition:
+            self.by_row[partition.row] = None
+
+    def _remove(self, topic: str, topic_id: UUID, index: int) -> None:
+        name = TopicPartition(topic, index)
+        known = self.by_name.get(name)
+        if known is not None:
+            self._withdraw(known)
+        self._directory.delete_partition(name, topic_id)
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """For the checkpoint."""
+        return {name: partition.high_watermark for name, partition in self.by_name.items()}

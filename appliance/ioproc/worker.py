@@ -1,0 +1,283 @@
+"""The duty cycle of an I/O worker: drain requests, append or locate, answer, poke; sleep when there is nothing.
+
+Does: owns mmap'd segments and indexes, offsets, producer state and high watermark of the partitions it leads.
+Never: talks to a client's socket; waits for a disk flush on a request's path; polls while idle.
+Dies: the supervisor restarts it; the log recovers from its recovery point, and network processes answer what was
+under way with a retriable error. Whatever was answered before is in the page cache and survives.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from appliance.channels.control_channel import Assign, Envelope, WorkerHello
+from appliance.channels.controller_link import ControllerLink
+from appliance.channels.request_channel import Op
+from appliance.channels.roles import PURGATORY, Role, RoleKind
+from appliance.channels.supervision import (
+    Failed,
+    Heartbeat,
+    Message,
+    PeerDown,
+    PeerUp,
+    Ready,
+    Stop,
+    SupervisionSocket,
+)
+from appliance.channels.wiring import Attachment
+from appliance.clock import Clock
+from appliance.errors import ApplianceError, HostFault
+from appliance.ioproc.handlers.fetch import fetch
+from appliance.ioproc.handlers.list_offsets import list_offsets
+from appliance.ioproc.handlers.produce import Answer, produce
+from appliance.ioproc.partitions import Partitions
+from appliance.ioproc.pokes import Pokes
+from appliance.ipc.agent import DutyCycle
+from appliance.ipc.process_table import BYTES_IN, ERRORS, REQUESTS, ProcessState
+from appliance.ipc.ring import RingWriter
+from appliance.log.log_directory import LogDirectory
+from appliance.protocol.errors import ErrorCode
+
+# Answers are published after this many requests or payload bytes, so that one network process's burst of large
+# batches does not keep the first of its answers waiting for the last.
+BURST_REQUESTS = 32
+BURST_BYTES = 1 << 20
+
+_PRODUCE, _FETCH, _LIST_OFFSETS = int(Op.PRODUCE), int(Op.FETCH), int(Op.LIST_OFFSETS)
+_NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_INVALID_REQUEST = int(ErrorCode.INVALID_REQUEST)
+_NS_PER_MS = 1_000_000
+
+
+class Worker:
+    """One worker's loop and its state. `run` returns when the supervisor said stop and the logs are closed."""
+
+    def __init__(
+        self,
+        attachment: Attachment,
+        controller: ControllerLink,
+        supervision: SupervisionSocket,
+        *,
+        clock: Clock,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._attachment = attachment
+        self._controller = controller
+        self._supervision = supervision
+        self._clock = clock
+        self._warn = warn
+        self._settings = attachment.wiring.settings
+        self._slot = attachment.role.slot
+        self._cycle = DutyCycle(attachment.doorbell, attachment.row, monotonic_ns=clock.monotonic_ns)
+        self._cycle.add_inbox(controller)
+        self._cycle.epoll.register(controller.fileno())
+        self._cycle.epoll.register(supervision.fileno())
+        for reader in attachment.inbound.values():
+            self._cycle.add_inbox(reader)
+        self._pokes = Pokes(attachment.partitions)
+        self._directory: LogDirectory | None = None
+        self._partitions: Partitions | None = None
+        self._by_row: list[Any] = []
+        self._kept_back: dict[Role, deque[Answer]] = {}
+        self._dirty = False
+        self._flusher: threading.Thread | None = None
+        self._running = True
+        controller.ask(WorkerHello(attachment.role.slot, attachment.role.index, attachment.generation))
+
+    # The cycle
+
+    def run(self) -> None:
+        """Serves until told to stop."""
+        controller_fd, supervision_fd = self._controller.fileno(), self._supervision.fileno()
+        while self._running:
+            for descriptor, _ in self._cycle.wait(1 if self._kept_back or self._pokes.owed else None):
+                if descriptor == supervision_fd:
+                    self._supervised(self._supervision.receive())
+                elif descriptor == controller_fd:
+                    self._controller.wants_look = True
+            if self._controller.wants_look:
+                self._commanded(self._controller.receive())
+            self._serve_rings()
+        self._serve_rings()
+        self._close()
+
+    def _serve_rings(self) -> None:
+        if self._kept_back:
+            self._send_kept_back()
+        attachment = self._attachment
+        depth = 0
+        for peer, reader in attachment.inbound.items():
+            messages = reader.drain(BURST_REQUESTS)
+            if messages:
+                depth += len(messages) + reader.depth()
+                self._serve(peer, messages)
+        if depth:
+            attachment.row.set_queue_depth(depth)
+        self._pokes.tell(attachment.outbound.get(PURGATORY), attachment.bells.get(PURGATORY))
+
+    def _serve(self, peer: Role, messages: list[tuple[Any, ...]]) -> None:
+        writer = self._attachment.outbound.get(peer)
+        pool = self._attachment.pools.get(peer)
+        if writer is None or pool is None:
+            return  # the asker is gone; so is its wish
+        view, by_row, cells = pool.view, self._by_row, self._attachment.row.cells
+        burst_bytes = 0
+        cells[REQUESTS] += len(messages)
+        for message in messages:
+            op, row = message[0], message[5]
+            partition = by_row[row] if row < len(by_row) else None
+            if partition is None or partition.incarnation != message[6]:
+                answer: Answer = (op, 0, _NOT_LEADER, message[3], message[4], row, -1, -1, -1, 0, 0, 0, -1, -1)
+            elif op == _PRODUCE:
+                length_bytes = message[9]
+                position = message[8]
+                answer = produce(partition, message, view[position : position + length_bytes])
+                if not answer[2] and not answer[1]:
+                    partition.publish()
+                    self._pokes.moved(row, length_bytes)
+                    self._note_dirty()
+                burst_bytes += length_bytes
+            elif op == _FETCH:
+                answer = fetch(partition, message)
+            elif op == _LIST_OFFSETS:
+                answer = list_offsets(partition, message)
+            else:
+                answer = (op, 0, _INVALID_REQUEST, message[3], message[4], row, -1, -1, -1, 0, 0, 0, -1, -1)
+            if answer[2]:
+                cells[ERRORS] += 1
+            if not writer.put(*answer):
+                self._kept_back.setdefault(peer, deque()).append(answer)
+            if burst_bytes >= BURST_BYTES:
+                cells[BYTES_IN] += burst_bytes
+                burst_bytes = 0
+                self._publish(peer, writer)
+        cells[BYTES_IN] += burst_bytes
+        self._publish(peer, writer)
+
+    def _publish(self, peer: Role, writer: RingWriter) -> None:
+        writer.publish()
+        self._attachment.bells[peer].ring()
+
+    def _send_kept_back(self) -> None:
+        """Answers that a full ring kept back; a network process's own bound on requests bounds them."""
+        for peer, answers in list(self._kept_back.items()):
+            writer = self._attachment.outbound.get(peer)
+            while answers and writer is not None and writer.put(*answers[0]):
+                answers.popleft()
+            if writer is not None:
+                self._publish(peer, writer)
+            if not answers or writer is None:
+                del self._kept_back[peer]
+
+    # The supervisor's and the controller's words
+
+    def _supervised(self, messages: list[Message] | None) -> None:
+        if messages is None:
+            self._warn("the supervisor is gone; stopping")
+            self._running = False
+            return
+        for message in messages:
+            match message:
+                case PeerUp():
+                    if self._attachment.peer_up(message.role, message.generation):
+                        reader = self._attachment.inbound.get(message.role)
+                        if reader is not None:
+                            self._cycle.add_inbox(reader)
+                case PeerDown():
+                    if self._attachment.generations.get(message.role) == message.generation:
+                        reader = self._attachment.inbound.get(message.role)
+                        if reader is not None:
+                            self._cycle.remove_inbox(reader)
+                        self._kept_back.pop(message.role, None)
+                        self._attachment.peer_down(message.role)
+                case Stop():
+                    self._running = False
+                case Heartbeat():
+                    self._supervision.send(message)
+                case _:
+                    self._warn(f"unexpected word of the supervisor: {message}")
+
+    def _commanded(self, envelopes: list[Envelope]) -> None:
+        for envelope in envelopes:
+            if not isinstance(envelope.body, Assign):
+                self._warn(f"unexpected command: {type(envelope.body).__name__}")
+                continue
+            partitions = self._partitions or self._open(envelope.body)
+            if partitions is None:
+                return
+            done = partitions.obey(envelope.body)
+            if done is None:
+                continue
+            self._controller.send(Envelope(envelope.id, done))
+            if envelope.body.full:
+                self._attachment.row.set_state(ProcessState.RUNNING)
+                self._supervision.send(Ready())
+            if envelope.body.removed:
+                self._sweep_later()
+
+    def _open(self, command: Assign) -> Partitions | None:
+        path = self._attachment.wiring.log_directory(self._slot)
+        defaults: Mapping[str, str] = self._settings.topic_defaults
+        try:
+            self._directory = LogDirectory.open(
+                path, node_id=self._slot, cluster_id=command.cluster_id, clock=self._clock
+            )
+        except ApplianceError as error:
+            self._supervision.send(Failed(f"log directory {path}: {error}", fatal=not isinstance(error, HostFault)))
+            self._running = False
+            return None
+        self._partitions = Partitions(
+            self._directory,
+            self._attachment.partitions,
+            slot=self._slot,
+            topic_defaults=defaults,
+            warn=self._warn,
+        )
+        self._by_row = self._partitions.by_row
+        return self._partitions
+
+    # Flushing, beside the requests
+
+    def _note_dirty(self) -> None:
+        if not self._dirty:
+            self._dirty = True
+            interval_ns = self._settings.broker.log_flush_offset_checkpoint_interval_ms * _NS_PER_MS
+            self._cycle.timers.add(self._clock.monotonic_ns() + interval_ns, self._checkpoint)
+
+    def _checkpoint(self) -> None:
+        """Recovery points and high watermarks to disk; the flush itself runs on a thread of its own."""
+        self._dirty = False
+        if self._directory is None or self._partitions is None:
+            return
+        if self._flusher is not None and self._flusher.is_alive():
+            self._note_dirty()
+            return
+        task = self._directory.flush_task(self._partitions.high_watermarks())
+        self._flusher = threading.Thread(target=task, name="flush", daemon=True)
+        self._flusher.start()
+
+    def _sweep_later(self) -> None:
+        if self._directory is not None:
+            threading.Thread(target=self._directory.remove_deleted, name="sweep", daemon=True).start()
+
+    def _close(self) -> None:
+        self._attachment.row.set_state(ProcessState.STOPPING)
+        if self._flusher is not None:
+            self._flusher.join()
+        if self._directory is not None and self._partitions is not None:
+            for partition in self._partitions.by_name.values():
+                partition.withdraw()
+            self._directory.close(self._partitions.high_watermarks())
+        self._cycle.close()
+        self._controller.close()
+
+    def statistics(self) -> dict[str, int]:
+        """Partitions led, answers kept back."""
+        return {
+            "partitions": len(self._partitions.by_name) if self._partitions else 0,
+            "kept_back": sum(map(len, self._kept_back.values())),
+            "peers": sum(role.kind is RoleKind.NETPROC for role in self._attachment.inbound),
+        }
