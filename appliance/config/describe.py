@@ -1,8 +1,8 @@
 """What DescribeConfigs answers, for a topic and for a broker slot.
 
-Order of synonyms and the source that is reported: Kafka's `ConfigHelper.scala`. A topic setting lists itself if
-it was set on the topic, then its broker-wide names: each with what was set, then with its default, if it has one.
-The source of the first of them is the source of the setting.
+Order of synonyms and the source that is reported: Kafka's `ConfigHelper.scala`. A topic setting lists itself
+if it was set on the topic, then its broker-wide names: each with what was set, then with its default, if it
+has one. The source of the first of them is the source of the setting.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """From one TOML file and the flags to `Settings`.
 
 Names are dotted. In the file a name may be one quoted key (`"max.connections.per.ip" = 500`) or tables. TOML
-itself refuses `max.connections = …` beside `max.connections.per.ip = …`, since the first name would be a value and
-a table at once, so quoting is the form the documentation shows.
+itself refuses `max.connections = …` beside `max.connections.per.ip = …`, since the first name would be a
+value and a table at once, so quoting is the form the documentation shows.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def option(
     special: tuple[int, ...] = (),
     effect: Effect = Effect.AT_RESTART,
 ) -> T:
-    """Declares the field it is assigned to. Its type follows from the default; an int is Kafka's INT unless said."""
+    """Declares the field it is assigned to; its type follows from the default, an int being Kafka's INT."""
     assert default is None or isinstance(default, (bool, int, str, Path))
     inferred = {bool: ConfigType.BOOLEAN, int: ConfigType.INT}.get(default.__class__, ConfigType.STRING)
     declaration = Declaration(
@@ -314,7 +314,7 @@ class Settings:
     `topic_defaults` is what it makes of the topic settings: topic setting → value, only where set.
     """
 
-    data_dir: Path = option(
+    data_dir: Path = option(  # noqa: RUF009 - a dataclass field like the others
         _DATA_DIR,
         "data.dir",
         doc="Directory of everything that is kept. In a file, relative to that file; Kafka: log.dirs.",
@@ -365,7 +365,7 @@ class Settings:
 
     @property
     def client_host(self) -> str:
-        """The host that clients are told: `advertised_host`, else `host` (loopback where that means "any")."""
+        """The host clients are told: `advertised_host`, else `host` (loopback where that means "any")."""
         if self.advertised_host is not None:
             return self.advertised_host
         return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)

@@ -76,7 +76,7 @@ _DECLARATIONS: Final = (
         "cleanup.policy",
         LIST,
         ("delete",),
-        "What happens to old segments: deleted by age and size, compacted to the last value of a key, or both.",
+        "What happens to old segments: deleted by age and size, compacted to each key's last value, or both.",
         broker="log.cleanup.policy",
         choices=("compact", "delete"),
         effect=_NOW,
