@@ -1,4 +1,4 @@
-"""Apache Kafka from Maven artifacts: the judge of the client tests, one node in KRaft mode, shipped defaults."""
+"""Apache Kafka from Maven artifacts: the judge of the client tests; one KRaft node, shipped defaults."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The appliance under test: started as a user starts it, stopped as systemd stops it.
 
-Readiness is a line with `ready` on standard output and an answer to ApiVersions on the port. A stop is SIGTERM;
-it is clean when the command exits with 0 in time and leaves no process and no shared memory name behind.
+Readiness is a line with `ready` on standard output and an answer to ApiVersions on the port. A stop is
+SIGTERM; it is clean when the command exits with 0 in time and leaves no process and no shared memory name.
 """
 
 from __future__ import annotations

@@ -120,7 +120,8 @@ def answers_api_versions(port: int, timeout_s: float) -> bool:
         try:
             with WireSocket(port, timeout_s=1.0) as connection:
                 correlation_id = connection.send_request(API_VERSIONS, 0, b"", flexible=False)
-                return INT32.unpack_from(connection.read_frame())[0] == correlation_id
+                answered: int = INT32.unpack_from(connection.read_frame())[0]
+                return answered == correlation_id
         except (OSError, ConnectionEnded):
             time.sleep(0.02)  # nobody can say when another process will listen
     return False

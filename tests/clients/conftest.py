@@ -1,0 +1,42 @@
+"""One broker for the whole room; the strict one is started by the first scenario that wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.clients.confluent import ConfluentClient
+from tests.clients.scenarios import Stage
+from tests.support.broker import Broker
+from tests.support.judge import running_broker
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker with its shipped settings."""
+    with running_broker(tmp_path_factory.mktemp("broker") / "data") as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def strict_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], str]]:
+    """Starts a broker that creates no topics by itself, once, and tells its address."""
+    with ExitStack() as stack:
+        started: list[Broker] = []
+
+        def address() -> str:
+            if not started:
+                data_dir = tmp_path_factory.mktemp("strict") / "data"
+                settings = {"auto.create.topics.enable": False}
+                started.append(stack.enter_context(running_broker(data_dir, settings)))
+            return started[0].address
+
+        yield address
+
+
+@pytest.fixture(scope="session")
+def stage(broker: Broker, strict_address: Callable[[], str]) -> Stage:
+    """Where the scenarios play."""
+    return Stage(broker.address, strict_address, ConfluentClient(broker.address))

@@ -1,0 +1,13 @@
+"""confluent-kafka: librdkafka of today."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.clients.confluent import ConfluentClient
+from tests.clients.scenarios import Scenario, Stage, cells
+
+
+@pytest.mark.parametrize("scenario", cells(ConfluentClient))
+def test_confluent_kafka(scenario: Scenario, stage: Stage) -> None:
+    scenario.play(ConfluentClient, stage)

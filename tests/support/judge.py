@@ -1,0 +1,34 @@
+"""Which broker the tests run against: the appliance, or with APPLIANCE_JUDGE=kafka the judge of the tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tests.support.broker import Appliance, Broker
+
+JUDGE: Final = os.environ.get("APPLIANCE_JUDGE", "appliance")
+
+
+def make_broker(data_dir: Path, settings: Mapping[str, object] | None = None) -> Broker:
+    """A broker of the chosen kind, not yet started."""
+    if JUDGE == "kafka":
+        from tests.support.apache_kafka import ApacheKafka
+
+        return ApacheKafka(data_dir, settings=settings)
+    assert JUDGE == "appliance", f"APPLIANCE_JUDGE is {JUDGE!r}: appliance or kafka"
+    return Appliance(data_dir, settings=settings)
+
+
+@contextmanager
+def running_broker(data_dir: Path, settings: Mapping[str, object] | None = None) -> Iterator[Broker]:
+    """A started broker; its stop is checked."""
+    broker = make_broker(data_dir, settings)
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.stop()
