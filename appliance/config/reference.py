@@ -49,9 +49,9 @@ _TOPIC_HEAD: Final = """
 ## Topic settings
 
 Every topic setting of Apache Kafka 4.3. Set one on a topic with any Kafka tool or with
-`appliance topics create TOPIC --config NAME=VALUE`, or for all topics by its broker-wide name in the file. Where a
-setting has several broker-wide names, the first one that is set wins. On a topic, values are plain numbers, as
-with Kafka.
+`appliance topics create TOPIC --config NAME=VALUE`, or for all topics by its broker-wide name in the file.
+Where a setting has several broker-wide names, the first one that is set wins. On a topic, values are plain
+numbers, as with Kafka.
 
 | setting | broker-wide | default | takes | acts | meaning |
 |---|---|---|---|---|---|
