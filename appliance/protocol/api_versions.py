@@ -1,0 +1,179 @@
+"""Which APIs exist, in which versions, and which of them this broker serves: one table.
+
+A row is `NAME = key, min, max, first flexible version, state`. The ranges are those of Apache Kafka 4.3
+(`clients/src/main/resources/common/message/*Request.json`); clients infer what kind of broker they talk to
+from the set of maxima, so a range is served whole or not at all. To serve one more API, give its row
+`SERVED` and write its shapes (see the room's README); what is not built is not advertised.
+
+Three rows need a reason:
+  Produce          advertised from 0 though 0-2 are refused: librdkafka before 2.11.1 asks for v0 before it
+                   compresses, and would silently send everything plain (KAFKA-18659).
+  ApiVersions      a version above ours is answered in the body of v0 with error 35 and our range (KIP-511).
+  InitProducerId   v6 is marked unstable in Kafka 4.3 and therefore not advertised.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+NEVER = 1 << 15
+"""First flexible version of an API that has none."""
+
+SERVED = True
+LATER = False
+
+
+class ApiKey(IntEnum):
+    """An API by its key on the wire, with the versions that Kafka 4.3 serves to clients."""
+
+    min_version: int
+    max_version: int
+    first_flexible: int
+    served: bool
+
+    # The defaults are for type checkers: `ApiKey(3)` looks a member up and never comes here.
+    def __new__(
+        cls, key: int, low: int = 0, high: int = 0, flexible: int = NEVER, served: bool = LATER
+    ) -> ApiKey:
+        member = int.__new__(cls, key)
+        member._value_ = key
+        member.min_version = low
+        member.max_version = high
+        member.first_flexible = flexible
+        member.served = served
+        return member
+
+    PRODUCE = 0, 3, 13, 9, SERVED
+    FETCH = 1, 4, 18, 12, SERVED
+    LIST_OFFSETS = 2, 1, 11, 6, SERVED
+    METADATA = 3, 0, 13, 9, SERVED
+    OFFSET_COMMIT = 8, 2, 10, 8, LATER
+    OFFSET_FETCH = 9, 1, 10, 6, LATER
+    FIND_COORDINATOR = 10, 0, 6, 3, LATER
+    JOIN_GROUP = 11, 0, 9, 6, LATER
+    HEARTBEAT = 12, 0, 4, 4, LATER
+    LEAVE_GROUP = 13, 0, 5, 4, LATER
+    SYNC_GROUP = 14, 0, 5, 4, LATER
+    DESCRIBE_GROUPS = 15, 0, 6, 5, LATER
+    LIST_GROUPS = 16, 0, 5, 3, LATER
+    SASL_HANDSHAKE = 17, 0, 1, NEVER, LATER
+    API_VERSIONS = 18, 0, 4, 3, SERVED
+    CREATE_TOPICS = 19, 2, 7, 5, SERVED
+    DELETE_TOPICS = 20, 1, 6, 4, SERVED
+    DELETE_RECORDS = 21, 0, 2, 2, LATER
+    INIT_PRODUCER_ID = 22, 0, 5, 2, SERVED
+    OFFSET_FOR_LEADER_EPOCH = 23, 2, 4, 4, LATER
+    ADD_PARTITIONS_TO_TXN = 24, 0, 5, 3, LATER
+    ADD_OFFSETS_TO_TXN = 25, 0, 4, 3, LATER
+    END_TXN = 26, 0, 5, 3, LATER
+    WRITE_TXN_MARKERS = 27, 1, 2, 1, LATER
+    TXN_OFFSET_COMMIT = 28, 0, 5, 3, LATER
+    DESCRIBE_ACLS = 29, 1, 3, 2, LATER
+    CREATE_ACLS = 30, 1, 3, 2, LATER
+    DELETE_ACLS = 31, 1, 3, 2, LATER
+    DESCRIBE_CONFIGS = 32, 1, 4, 4, SERVED
+    ALTER_CONFIGS = 33, 0, 2, 2, LATER
+    ALTER_REPLICA_LOG_DIRS = 34, 1, 2, 2, LATER
+    DESCRIBE_LOG_DIRS = 35, 1, 5, 2, LATER
+    SASL_AUTHENTICATE = 36, 0, 2, 2, LATER
+    CREATE_PARTITIONS = 37, 0, 3, 2, SERVED
+    CREATE_DELEGATION_TOKEN = 38, 1, 3, 2, LATER
+    RENEW_DELEGATION_TOKEN = 39, 1, 2, 2, LATER
+    EXPIRE_DELEGATION_TOKEN = 40, 1, 2, 2, LATER
+    DESCRIBE_DELEGATION_TOKEN = 41, 1, 3, 2, LATER
+    DELETE_GROUPS = 42, 0, 2, 2, LATER
+    ELECT_LEADERS = 43, 0, 2, 2, LATER
+    INCREMENTAL_ALTER_CONFIGS = 44, 0, 1, 1, LATER
+    ALTER_PARTITION_REASSIGNMENTS = 45, 0, 1, 0, LATER
+    LIST_PARTITION_REASSIGNMENTS = 46, 0, 0, 0, LATER
+    OFFSET_DELETE = 47, 0, 0, NEVER, LATER
+    DESCRIBE_CLIENT_QUOTAS = 48, 0, 1, 1, LATER
+    ALTER_CLIENT_QUOTAS = 49, 0, 1, 1, LATER
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50, 0, 0, 0, LATER
+    ALTER_USER_SCRAM_CREDENTIALS = 51, 0, 0, 0, LATER
+    DESCRIBE_QUORUM = 55, 0, 2, 0, LATER
+    UPDATE_FEATURES = 57, 0, 2, 0, LATER
+    DESCRIBE_CLUSTER = 60, 0, 2, 0, SERVED
+    DESCRIBE_PRODUCERS = 61, 0, 0, 0, LATER
+    UNREGISTER_BROKER = 64, 0, 0, 0, LATER
+    DESCRIBE_TRANSACTIONS = 65, 0, 0, 0, LATER
+    LIST_TRANSACTIONS = 66, 0, 2, 0, LATER
+    CONSUMER_GROUP_HEARTBEAT = 68, 0, 1, 0, LATER
+    CONSUMER_GROUP_DESCRIBE = 69, 0, 1, 0, LATER
+    GET_TELEMETRY_SUBSCRIPTIONS = 71, 0, 0, 0, LATER
+    PUSH_TELEMETRY = 72, 0, 0, 0, LATER
+    LIST_CONFIG_RESOURCES = 74, 0, 1, 0, LATER
+    DESCRIBE_TOPIC_PARTITIONS = 75, 0, 0, 0, SERVED
+    SHARE_GROUP_HEARTBEAT = 76, 1, 1, 0, LATER
+    SHARE_GROUP_DESCRIBE = 77, 1, 1, 0, LATER
+    SHARE_FETCH = 78, 1, 2, 0, LATER
+    SHARE_ACKNOWLEDGE = 79, 1, 2, 0, LATER
+    ADD_RAFT_VOTER = 80, 0, 1, 0, LATER
+    REMOVE_RAFT_VOTER = 81, 0, 0, 0, LATER
+    STREAMS_GROUP_HEARTBEAT = 88, 0, 0, 0, LATER
+    STREAMS_GROUP_DESCRIBE = 89, 0, 0, 0, LATER
+    DESCRIBE_SHARE_GROUP_OFFSETS = 90, 0, 1, 0, LATER
+    ALTER_SHARE_GROUP_OFFSETS = 91, 0, 0, 0, LATER
+    DELETE_SHARE_GROUP_OFFSETS = 92, 0, 0, 0, LATER
+
+    @property
+    def title(self) -> str:
+        """The name as Kafka writes it: `ListOffsets`."""
+        return self.name.title().replace("_", "")
+
+    def is_flexible(self, version: int) -> bool:
+        """Whether `version` uses compact lengths and tagged fields (KIP-482)."""
+        return version >= self.first_flexible
+
+    def request_header_version(self, version: int) -> int:
+        """1, or 2 for flexible versions."""
+        return 2 if version >= self.first_flexible else 1
+
+    def response_header_version(self, version: int) -> int:
+        """0, or 1 for flexible versions; ApiVersions always 0, so that any client can read the answer."""
+        if self is ApiKey.API_VERSIONS:
+            return 0
+        return 1 if version >= self.first_flexible else 0
+
+
+class AdvertisedVersions(NamedTuple):
+    """One row of an ApiVersions response: versions `min_version` to `max_version`, both included."""
+
+    api_key: int
+    min_version: int
+    max_version: int
+
+
+PRODUCE_ADVERTISED_MIN = 0
+
+SERVED_VERSIONS: dict[int, tuple[int, int, int]] = {
+    int(api): (api.min_version, api.max_version, api.first_flexible) for api in ApiKey if api.served
+}
+"""Key to (lowest, highest, first flexible) version, of served APIs only: what a request header is held
+against."""
+
+ADVERTISED: tuple[AdvertisedVersions, ...] = tuple(
+    AdvertisedVersions(
+        int(api),
+        PRODUCE_ADVERTISED_MIN if api is ApiKey.PRODUCE else api.min_version,
+        api.max_version,
+    )
+    for api in ApiKey
+    if api.served
+)
+"""What an ApiVersions response lists, by ascending key."""
+
+
+def is_served(api_key: int, version: int) -> bool:
+    """Whether a request of this key and version can be parsed and answered."""
+    row = SERVED_VERSIONS.get(api_key)
+    return row is not None and row[0] <= version <= row[1]
+
+
+def api_name(api_key: int) -> str:
+    """A name for log lines: `Metadata`, or `API 12345` for a key that Kafka does not know."""
+    return _TITLES.get(api_key) or f"API {api_key}"
+
+
+_TITLES = {int(api): api.title for api in ApiKey}

@@ -1,0 +1,49 @@
+"""ApiVersions (18), versions 0-4: what the broker speaks.
+
+v3 adds the client's software and the features; v4 allows a feature's lowest level to be 0. A version that
+we do not know is answered by `messages.encode_unsupported_api_versions`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ApiVersionsRequest:
+    client_software_name: str = ""
+    client_software_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiVersionRange:
+    api_key: int
+    min_version: int
+    max_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SupportedFeature:
+    name: str
+    min_version: int
+    max_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinalizedFeature:
+    name: str
+    max_version_level: int
+    min_version_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class ApiVersionsResponse:
+    """`finalized_features` mean something only with an epoch of 0 or more."""
+
+    error_code: int = 0
+    api_keys: tuple[ApiVersionRange, ...] = ()
+    throttle_time_ms: int = 0
+    supported_features: tuple[SupportedFeature, ...] = ()
+    finalized_features_epoch: int = -1
+    finalized_features: tuple[FinalizedFeature, ...] = ()
+    zk_migration_ready: bool = False

@@ -1,0 +1,17 @@
+"""A topic named by a client, by name or by id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+from uuid import UUID
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSelector:
+    """One of both is given; where a client gave both, the id decides (KIP-516)."""
+
+    BARE_FIELD: ClassVar[str] = "name"
+
+    name: str | None = None
+    topic_id: UUID | None = None

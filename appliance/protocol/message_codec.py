@@ -1,0 +1,376 @@
+"""Readers and writers for our shapes, compiled once per message and version from its `Structure`.
+
+A *shape* is a frozen dataclass of ours, the same for every version of its API (`apis/`). A wire field finds
+its home in the shape's field of the same name. What a version lacks keeps the shape's default when it is
+read and is left out when it is written. Three class variables of a shape say the exceptions:
+
+    WIRE_NAMES  {name on the wire: name in the shape}, where Kafka renamed a field
+    BARE_FIELD  the field that an older version sends alone instead of the structure
+    adapt       staticmethod (version, fields), called before a shape is made, where a value changed its sense
+
+Reading costs some µs per structure; writing packs runs of fixed fields with one `struct` call, 2 to 3 µs per
+partition of a metadata response.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from operator import attrgetter
+from struct import Struct
+from struct import error as struct_error
+from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
+
+from appliance.errors import ApplianceDefect, MalformedFrame
+from appliance.protocol.primitives import (
+    INT32,
+    Cursor,
+    compact_string_bytes,
+    string_bytes,
+    uuid_bytes,
+    uvarint_bytes,
+)
+from appliance.protocol.schema import Structure, WireField
+
+Read: TypeAlias = Callable[[Cursor], Any]
+Write: TypeAlias = Callable[[bytearray, Any], None]
+
+_FORMATS = {"int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint16": "H", "bool": "?"}
+
+_READ_FIXED: dict[str, Read] = {
+    "int8": Cursor.int8,
+    "int16": Cursor.int16,
+    "int32": Cursor.int32,
+    "int64": Cursor.int64,
+    "uint16": Cursor.uint16,
+    "bool": Cursor.boolean,
+    "uuid": Cursor.uuid,
+}
+
+_READ_STRING: dict[tuple[bool, bool], Read] = {
+    (False, False): Cursor.string,
+    (False, True): Cursor.nullable_string,
+    (True, False): Cursor.compact_string,
+    (True, True): Cursor.compact_nullable_string,
+}
+
+
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def reader_for(structure: Structure, shape: type, version: int) -> Read:
+    """A function that reads one `structure` from a cursor into a `shape`."""
+    homes = _homes(structure, shape)
+    steps = tuple(
+        (homes[field.name][0], _field_reader(field, structure, shape, version)) for field in structure.fields
+    )
+    tagged = {
+        field.tag: (homes[field.name][0], _field_reader(field, structure, shape, version))
+        for field in structure.tagged
+    }
+    missing = _required(shape) - {home for home, _ in homes.values()}
+    if missing:
+        raise ApplianceDefect(
+            f"{shape.__name__}.{missing.pop()} has no default and is not in version {version}"
+        )
+    adapt: Callable[[int, dict[str, Any]], None] | None = getattr(shape, "adapt", None)
+    flexible = structure.flexible
+
+    def read(cursor: Cursor) -> Any:
+        values = {name: read_field(cursor) for name, read_field in steps}
+        if flexible:
+            _read_tagged(cursor, tagged, values)
+        if adapt is not None:
+            adapt(version, values)
+        return shape(**values)
+
+    return read
+
+
+def _read_tagged(cursor: Cursor, known: dict[int | None, tuple[str, Read]], values: dict[str, Any]) -> None:
+    for _ in range(cursor.tagged_field_count()):
+        tag = cursor.uvarint()
+        size = cursor.tagged_field_size()
+        field_end = cursor.position + size
+        if tag in known:
+            name, read_field = known[tag]
+            values[name] = read_field(cursor)
+            if cursor.position != field_end:
+                raise MalformedFrame(f"tagged field {tag} is not {size} bytes long")
+        cursor.position = field_end
+
+
+def _field_reader(field: WireField, structure: Structure, shape: type, version: int) -> Read:
+    flexible = structure.flexible
+    if field.structure is not None:
+        element = reader_for(field.structure, _element_shape(field, shape), version)
+        if not field.is_array:
+            return _nullable_structure(element) if field.nullable else element
+    elif field.primitive == "string":
+        element = _READ_STRING[flexible, field.nullable and not field.is_array]
+    else:
+        element = _READ_FIXED[field.primitive or ""]
+    if not field.is_array:
+        return element
+    if field.structure is None and (bare := _bare_shape(field, shape)):
+        element = _wrapped(element, *bare)
+    return _array_reader(field, element, flexible=flexible)
+
+
+def _array_reader(field: WireField, element: Read, *, flexible: bool) -> Read:
+    count_of = Cursor.compact_array_count if flexible else Cursor.array_count
+    bytes_min, nullable, name = field.element_bytes_min(flexible), field.nullable, field.name
+
+    def read(cursor: Cursor) -> tuple[Any, ...] | None:
+        count = count_of(cursor, bytes_min)
+        if count < 0:
+            if nullable:
+                return None
+            raise MalformedFrame(f"null where the array {name} must stand")
+        return tuple([element(cursor) for _ in range(count)])
+
+    return read
+
+
+def _nullable_structure(element: Read) -> Read:
+    """A nullable structure is led by an int8: below 0 for null (KIP-893)."""
+
+    def read(cursor: Cursor) -> Any:
+        return None if cursor.int8() < 0 else element(cursor)
+
+    return read
+
+
+def _wrapped(element: Read, shape: type, bare_field: str) -> Read:
+    def read(cursor: Cursor) -> Any:
+        return shape(**{bare_field: element(cursor)})
+
+    return read
+
+
+# ── writing ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def writer_for(structure: Structure, shape: type) -> Write:
+    """A function that appends one `shape` to a bytearray as `structure`."""
+    homes = _homes(structure, shape)
+    steps: list[Write] = []
+    run: list[WireField] = []
+    for field in structure.fields:
+        if not field.is_array and field.structure is None and field.primitive in _FORMATS:
+            run.append(field)
+            continue
+        if run:
+            steps.append(_run_writer(run, homes))
+            run = []
+        steps.append(_field_writer(field, structure, shape, homes[field.name][0]))
+    if run:
+        steps.append(_run_writer(run, homes))
+    tagged = tuple(
+        (field.tag or 0, home, default, _value_writer(field, structure, shape))
+        for field in structure.tagged
+        for home, default in (homes[field.name],)
+    )
+    flexible = structure.flexible
+    plain = tuple(steps)
+
+    def write(out: bytearray, value: Any) -> None:
+        for step in plain:
+            step(out, value)
+        if flexible:
+            _write_tagged(out, value, tagged)
+
+    return write
+
+
+def _run_writer(run: list[WireField], homes: dict[str, tuple[str, Any]]) -> Write:
+    """Consecutive fixed fields go out in one `struct` call."""
+    pack = Struct(">" + "".join(_FORMATS[field.primitive or ""] for field in run)).pack
+    names = [homes[field.name][0] for field in run]
+    get = attrgetter(*names)
+
+    def fault(value: Any, error: Exception) -> ApplianceDefect:
+        return ApplianceDefect(
+            f"{type(value).__name__}: one of {', '.join(names)} does not fit its field: {error}"
+        )
+
+    if len(names) == 1:
+
+        def write_one(out: bytearray, value: Any) -> None:
+            try:
+                out += pack(get(value))
+            except struct_error as error:
+                raise fault(value, error) from error
+
+        return write_one
+
+    def write_run(out: bytearray, value: Any) -> None:
+        try:
+            out += pack(*get(value))
+        except struct_error as error:
+            raise fault(value, error) from error
+
+    return write_run
+
+
+def _field_writer(field: WireField, structure: Structure, shape: type, home: str) -> Write:
+    get = attrgetter(home)
+    write_value = _value_writer(field, structure, shape)
+
+    def write(out: bytearray, value: Any) -> None:
+        write_value(out, get(value))
+
+    return write
+
+
+def _value_writer(field: WireField, structure: Structure, shape: type) -> Write:
+    flexible = structure.flexible
+    if field.is_array:
+        if field.primitive in _FORMATS:
+            return _number_array_writer(field, _FORMATS[field.primitive or ""], flexible=flexible)
+        return _array_writer(field, _element_writer(field, structure, shape), flexible=flexible)
+    element = _element_writer(field, structure, shape)
+    if not field.nullable or field.structure is None:
+        return element
+
+    def write_nullable(out: bytearray, value: Any) -> None:
+        if value is None:
+            out += b"\xff"
+            return
+        out += b"\x01"
+        element(out, value)
+
+    return write_nullable
+
+
+def _element_writer(field: WireField, structure: Structure, shape: type) -> Write:
+    if field.structure is not None:
+        return writer_for(field.structure, _element_shape(field, shape))
+    if field.primitive == "uuid":
+        return _uuid_writer
+    if field.primitive in _FORMATS:
+        pack = Struct(">" + _FORMATS[field.primitive]).pack
+
+        def write_number(out: bytearray, value: int) -> None:
+            out += pack(value)
+
+        return write_number
+    encode = compact_string_bytes if structure.flexible else string_bytes
+    nullable, name = field.nullable and not field.is_array, field.name
+    bare = _bare_shape(field, shape) if field.is_array else None
+    unwrap: Callable[[Any], Any] | None = attrgetter(bare[1]) if bare else None
+
+    def write_text(out: bytearray, value: Any) -> None:
+        text: str | None = unwrap(value) if unwrap is not None else value
+        if text is None and not nullable:
+            raise ApplianceDefect(f"null where the string {name} must stand")
+        out += encode(text)
+
+    return write_text
+
+
+def _uuid_writer(out: bytearray, value: Any) -> None:
+    out += uuid_bytes(value)
+
+
+def _count_writer(field: WireField, *, flexible: bool) -> Callable[[bytearray, Any], bool]:
+    """Writes the count of an array; True if elements follow."""
+    nullable, name, pack = field.nullable, field.name, INT32.pack
+
+    def write(out: bytearray, value: Any) -> bool:
+        if value is None:
+            if not nullable:
+                raise ApplianceDefect(f"null where the array {name} must stand")
+            out += b"\x00" if flexible else b"\xff\xff\xff\xff"
+            return False
+        out += uvarint_bytes(len(value) + 1) if flexible else pack(len(value))
+        return len(value) > 0
+
+    return write
+
+
+def _array_writer(field: WireField, element: Write, *, flexible: bool) -> Write:
+    write_count = _count_writer(field, flexible=flexible)
+
+    def write(out: bytearray, value: Any) -> None:
+        if write_count(out, value):
+            for one in value:
+                element(out, one)
+
+    return write
+
+
+def _number_array_writer(field: WireField, fmt: str, *, flexible: bool) -> Write:
+    write_count = _count_writer(field, flexible=flexible)
+    # Replica lists are nearly always this short.
+    packs = tuple(Struct(f">{count}{fmt}").pack for count in range(8))
+
+    def write(out: bytearray, value: Any) -> None:
+        if write_count(out, value):
+            count = len(value)
+            out += packs[count](*value) if count < 8 else Struct(f">{count}{fmt}").pack(*value)
+
+    return write
+
+
+def _write_tagged(out: bytearray, value: Any, tagged: tuple[tuple[int, str, Any, Write], ...]) -> None:
+    if not tagged:
+        out += b"\x00"
+        return
+    present: list[tuple[int, bytearray]] = []
+    for tag, home, default, write_value in tagged:
+        field_value = getattr(value, home)
+        if field_value != default:
+            body = bytearray()
+            write_value(body, field_value)
+            present.append((tag, body))
+    out += uvarint_bytes(len(present))
+    for tag, body in present:
+        out += uvarint_bytes(tag) + uvarint_bytes(len(body)) + body
+
+
+# ── shapes ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _homes(structure: Structure, shape: type) -> dict[str, tuple[str, Any]]:
+    """Wire field name to (field of the shape, its default)."""
+    renamed: dict[str, str] = getattr(shape, "WIRE_NAMES", {})
+    own = {field.name: field.default for field in fields(shape)}
+    homes: dict[str, tuple[str, Any]] = {}
+    for field in (*structure.fields, *structure.tagged):
+        home = renamed.get(field.name, field.name)
+        if home not in own:
+            raise ApplianceDefect(f"{shape.__name__} has no field for {structure.name}.{field.name}")
+        homes[field.name] = (home, own[home])
+    return homes
+
+
+def _required(shape: type) -> set[str]:
+    return {
+        field.name for field in fields(shape) if field.default is MISSING and field.default_factory is MISSING
+    }
+
+
+def _home_type(field: WireField, shape: type) -> Any:
+    """The class that the shape's annotation names for `field`, without None and tuple."""
+    home = getattr(shape, "WIRE_NAMES", {}).get(field.name, field.name)
+    annotation = get_type_hints(shape)[home]
+    members = [annotation] if get_origin(annotation) is tuple else (get_args(annotation) or (annotation,))
+    for member in members:
+        if get_origin(member) is tuple:
+            return get_args(member)[0]
+        if member is not type(None):
+            return member
+    raise ApplianceDefect(f"cannot read the type of {shape.__name__}.{home}")
+
+
+def _element_shape(field: WireField, shape: type) -> type:
+    element: type = _home_type(field, shape)
+    return element
+
+
+def _bare_shape(field: WireField, shape: type) -> tuple[type, str] | None:
+    """(shape, field) if an array of plain values stands for an array of shapes in this version."""
+    element = _home_type(field, shape)
+    bare_field: str | None = getattr(element, "BARE_FIELD", None)
+    return None if bare_field is None else (element, bare_field)

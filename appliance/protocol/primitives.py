@@ -1,0 +1,243 @@
+"""Kafka's primitive types: a cursor that reads them from hostile bytes, and functions that write them.
+
+    type             bytes
+    int8 … int64     big endian, two's complement                       bool: int8, 0 or 1
+    uuid             16 bytes, all zero for none
+    uvarint          7 bits a byte, lowest first, high bit: one more follows; at most 5 bytes
+    string           int16 length, UTF-8; length -1 is null
+    compact string   uvarint length + 1, UTF-8; 0 is null               (flexible versions, KIP-482)
+    array            int32 count, elements; count -1 is null
+    compact array    uvarint count + 1, elements; 0 is null
+    tagged fields    uvarint count, then (uvarint tag, uvarint size, bytes), by ascending tag; we take any order
+
+Nothing is allocated from a declared length: a length is held against the bytes that are left, a count
+against the bytes that its smallest elements would take, and all elements and tagged fields of one request
+come out of one budget (`ELEMENTS_MAX`). Lessons behind this: CVE-2022-34917, CVE-2026-111108 (arrays),
+CVE-2026-111115 (tags). Source of the format: KIP-482 and Kafka's `Readable.java`, `ByteUtils.java`.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from uuid import UUID
+
+from appliance.errors import ApplianceDefect, MalformedFrame
+
+INT8 = Struct(">b")
+INT16 = Struct(">h")
+INT32 = Struct(">i")
+INT64 = Struct(">q")
+
+UVARINT_BYTES_MAX = 5
+STRING_BYTES_MAX = 32_767
+
+ELEMENTS_MAX = 100_000
+"""Array elements and tagged fields in one request. A hundred bytes of Python a piece: 10 MB at the worst. The
+largest honest request known is a fetch of every partition of a consumer, tens of thousands."""
+
+TAGGED_FIELDS_MAX = 16
+"""Tagged fields of one structure. Kafka's own structures have up to four."""
+
+TAGGED_BYTES_MAX = 64 * 1024
+"""Bytes of one tagged field that we do not know and skip."""
+
+NO_UUID = UUID(int=0)
+_NO_UUID_BYTES = bytes(16)
+
+
+def uvarint_at(buffer: memoryview, position: int, end: int) -> tuple[int, int]:
+    """(value, position after it) of the unsigned varint at `position`, which must end before `end`."""
+    value = 0
+    for shift in range(0, 7 * UVARINT_BYTES_MAX, 7):
+        if position >= end:
+            raise MalformedFrame("the frame ends inside a varint")
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > 0xFFFFFFFF:
+                raise MalformedFrame("a varint does not fit into 32 bits")
+            return value, position
+    raise MalformedFrame(f"a varint is longer than {UVARINT_BYTES_MAX} bytes")
+
+
+def skip_tagged_fields(buffer: memoryview, position: int, end: int) -> int:
+    """The position after the tagged fields at `position`, none of which we know."""
+    count, position = uvarint_at(buffer, position, end)
+    if count > TAGGED_FIELDS_MAX:
+        raise MalformedFrame(f"{count} tagged fields in one structure")
+    for _ in range(count):
+        _, position = uvarint_at(buffer, position, end)
+        size, position = uvarint_at(buffer, position, end)
+        if size > min(TAGGED_BYTES_MAX, end - position):
+            raise MalformedFrame(f"a tagged field of {size} bytes")
+        position += size
+    return position
+
+
+class Cursor:
+    """Reads primitives one after the other from `buffer[position:end]`; every method moves `position`.
+
+    Raises:
+        MalformedFrame: whenever the bytes cannot be what was asked for.
+    """
+
+    __slots__ = ("buffer", "elements_left", "end", "position")
+
+    def __init__(self, buffer: memoryview, position: int, end: int) -> None:
+        self.buffer = buffer
+        self.position = position
+        self.end = end
+        self.elements_left = ELEMENTS_MAX
+
+    def skip(self, length_bytes: int) -> int:
+        """Step over `length_bytes` and return where they begin."""
+        start = self.position
+        if length_bytes > self.end - start:
+            raise MalformedFrame(
+                f"a field of {length_bytes} bytes where the frame has {self.end - start} left"
+            )
+        self.position = start + length_bytes
+        return start
+
+    def int8(self) -> int:
+        value: int = INT8.unpack_from(self.buffer, self.skip(1))[0]
+        return value
+
+    def int16(self) -> int:
+        value: int = INT16.unpack_from(self.buffer, self.skip(2))[0]
+        return value
+
+    def int32(self) -> int:
+        value: int = INT32.unpack_from(self.buffer, self.skip(4))[0]
+        return value
+
+    def int64(self) -> int:
+        value: int = INT64.unpack_from(self.buffer, self.skip(8))[0]
+        return value
+
+    def uint16(self) -> int:
+        return self.int16() & 0xFFFF
+
+    def boolean(self) -> bool:
+        # Kafka takes every value but 0 for true, and some clients send other ones.
+        return self.int8() != 0
+
+    def uuid(self) -> UUID | None:
+        start = self.skip(16)
+        raw = bytes(self.buffer[start : start + 16])
+        return None if raw == _NO_UUID_BYTES else UUID(bytes=raw)
+
+    def uvarint(self) -> int:
+        value, self.position = uvarint_at(self.buffer, self.position, self.end)
+        return value
+
+    def string(self) -> str:
+        return _present(self.nullable_string(), "string")
+
+    def nullable_string(self) -> str | None:
+        return self._text(self.int16())
+
+    def compact_string(self) -> str:
+        return _present(self.compact_nullable_string(), "string")
+
+    def compact_nullable_string(self) -> str | None:
+        return self._text(self.uvarint() - 1)
+
+    def array_count(self, element_bytes_min: int) -> int:
+        """The count of an array whose elements take at least `element_bytes_min` each; -1 for null."""
+        return self._count(self.int32(), element_bytes_min)
+
+    def compact_array_count(self, element_bytes_min: int) -> int:
+        return self._count(self.uvarint() - 1, element_bytes_min)
+
+    def tagged_field_count(self) -> int:
+        count = self.uvarint()
+        if count > TAGGED_FIELDS_MAX:
+            raise MalformedFrame(f"{count} tagged fields in one structure")
+        self._spend(count)
+        return count
+
+    def tagged_field_size(self) -> int:
+        size = self.uvarint()
+        if size > min(TAGGED_BYTES_MAX, self.end - self.position):
+            raise MalformedFrame(f"a tagged field of {size} bytes")
+        return size
+
+    def _text(self, length_bytes: int) -> str | None:
+        if length_bytes == -1:
+            return None
+        if not 0 <= length_bytes <= STRING_BYTES_MAX:
+            raise MalformedFrame(f"a string of {length_bytes} bytes")
+        start = self.skip(length_bytes)
+        try:
+            return str(self.buffer[start : start + length_bytes], "utf-8")
+        except UnicodeDecodeError as error:
+            raise MalformedFrame("a string is not UTF-8") from error
+
+    def _count(self, count: int, element_bytes_min: int) -> int:
+        if count < -1 or count * element_bytes_min > self.end - self.position:
+            raise MalformedFrame(
+                f"an array of {count} elements where the frame has {self.end - self.position} bytes left"
+            )
+        self._spend(count)
+        return count
+
+    def _spend(self, elements: int) -> None:
+        self.elements_left -= max(elements, 0)
+        if self.elements_left < 0:
+            raise MalformedFrame(f"more than {ELEMENTS_MAX} elements in one request")
+
+
+def _present(value: str | None, what: str) -> str:
+    if value is None:
+        raise MalformedFrame(f"null where a {what} must stand")
+    return value
+
+
+def uvarint_bytes(value: int) -> bytes:
+    """`value`, not negative, as an unsigned varint."""
+    if value < 0x80:
+        return _ONE_BYTE[value]
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def uvarint_length(value: int) -> int:
+    """How many bytes `value` takes as an unsigned varint."""
+    return max(1, (value.bit_length() + 6) // 7)
+
+
+def string_bytes(text: str | None) -> bytes:
+    """A nullable string with its int16 length."""
+    if text is None:
+        return b"\xff\xff"
+    raw = _encoded(text)
+    return INT16.pack(len(raw)) + raw
+
+
+def compact_string_bytes(text: str | None) -> bytes:
+    """A nullable string with its uvarint length + 1."""
+    if text is None:
+        return b"\x00"
+    raw = _encoded(text)
+    return uvarint_bytes(len(raw) + 1) + raw
+
+
+def uuid_bytes(value: UUID | None) -> bytes:
+    """16 bytes; None is all zero."""
+    return _NO_UUID_BYTES if value is None else value.bytes
+
+
+def _encoded(text: str) -> bytes:
+    raw = text.encode()
+    if len(raw) > STRING_BYTES_MAX:
+        raise ApplianceDefect(f"a string of {len(raw)} bytes does not fit a Kafka message")
+    return raw
+
+
+_ONE_BYTE = tuple(bytes((value,)) for value in range(0x80))
