@@ -41,6 +41,16 @@ def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
     Raises:
         InvalidRecords: more than five bytes, or the buffer ends inside of the value.
     """
+    try:
+        byte = buffer[position]
+        if byte < 0x80:
+            return (byte >> 1) ^ -(byte & 1), position + 1
+        second = buffer[position + 1]
+        if second < 0x80:
+            byte = byte & 0x7F | second << 7
+            return (byte >> 1) ^ -(byte & 1), position + 2
+    except IndexError:
+        raise InvalidRecords("a record ends inside of a variable-length integer") from None
     return _read(buffer, position, VARINT_BYTES_MAX)
 
 
