@@ -1,0 +1,120 @@
+"""Sessions of the embedded store: who lives, and how the others learn that something happened.
+
+One small file beside the database, `metadata.sessions`:
+
+    byte 0                8                    4096 + n
+    ┌─────────────────────┬────────  …  ───────┬───┐
+    │ bell: last zxid     │ unused (a hole)    │ n │ ...
+    └─────────────────────┴────────  …  ───────┴───┘
+
+Session n lives as long as somebody holds the lock on byte 4096 + n: an *open file description* lock (Linux,
+fcntl(2) F_OFD_SETLK), which the kernel drops when the process dies, however it dies. No heartbeat, no
+timeout, no pid that could belong to somebody else by now. The bytes themselves are never written.
+
+Whoever committed a change writes its transaction id into the bell. Sessions with watches have an inotify
+watch on the file: IN_MODIFY is a bell, IN_CLOSE_WRITE a session that ended. So watching costs nothing until
+something happens.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from appliance.errors import ApplianceDefect, HostFault
+
+BELL: Final = struct.Struct("<Q")
+FIRST_LOCK_BYTE: Final = 4096
+
+# struct flock of x86-64 Linux: l_type, l_whence, (padding), l_start, l_len, l_pid, (padding)
+_FLOCK: Final = struct.Struct("hhqqi4x")
+
+_IN_MODIFY: Final = 0x2
+_IN_CLOSE_WRITE: Final = 0x8
+_IN_NONBLOCK: Final = os.O_NONBLOCK
+_IN_CLOEXEC: Final = os.O_CLOEXEC
+_EVENT_BYTES: Final = 16
+_READ_BYTES: Final = 4096
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class SessionFile:
+    """One session's descriptor of the file. `fileno` is readable after a bell, once `listen` was called."""
+
+    __slots__ = ("_descriptor", "_inotify", "_listening", "_path")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._listening = False
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise HostFault(f"session file {path}: {error.strerror}") from error
+        self._inotify = _libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC)
+        if self._inotify < 0:
+            os.close(self._descriptor)
+            raise HostFault(f"inotify: {os.strerror(ctypes.get_errno())}")
+
+    def fileno(self) -> int:
+        return int(self._inotify)
+
+    def begin(self, session_id: int) -> None:
+        """Takes the lock of a session id that nobody has had."""
+        try:
+            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, session_id))
+        except OSError as error:
+            if error.errno in {errno.EAGAIN, errno.EACCES}:
+                raise ApplianceDefect(f"session {session_id} lives already") from error
+            raise HostFault(f"session file {self._path}: {error.strerror}") from error
+
+    def lives(self, session_id: int) -> bool:
+        """Whether another descriptor holds that session; not for asking about one's own."""
+        found = fcntl.fcntl(self._descriptor, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK, session_id))
+        return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
+
+    def ring(self, zxid: int) -> None:
+        """Tells the sessions that watch. A full disk cannot refuse it: the block is the file's first."""
+        with suppress(OSError):
+            os.pwrite(self._descriptor, BELL.pack(zxid), 0)
+
+    def bell(self) -> int:
+        """The transaction id that was rung last; 0 where none was."""
+        data = os.pread(self._descriptor, BELL.size, 0)
+        return int(BELL.unpack(data)[0]) if len(data) == BELL.size else 0
+
+    def listen(self) -> None:
+        """From now on bells make `fileno` readable."""
+        if self._listening:
+            return
+        mask = _IN_MODIFY | _IN_CLOSE_WRITE
+        if _libc.inotify_add_watch(self._inotify, os.fsencode(self._path), mask) < 0:
+            raise HostFault(f"inotify on {self._path}: {os.strerror(ctypes.get_errno())}")
+        self._listening = True
+
+    def drain(self) -> bool:
+        """Takes the bells that rang; whether a session may have ended among them."""
+        ended = False
+        while True:
+            try:
+                data = os.read(self._inotify, _READ_BYTES)
+            except BlockingIOError:
+                return ended
+            for position in range(0, len(data), _EVENT_BYTES):
+                (mask,) = struct.unpack_from("I", data, position + 4)
+                ended = ended or bool(mask & ~_IN_MODIFY)
+
+    def close(self) -> None:
+        """Ends the session: the lock goes, and the others hear it."""
+        os.close(self._inotify)
+        os.close(self._descriptor)
+
+
+def _flock(kind: int, session_id: int) -> bytes:
+    return _FLOCK.pack(kind, os.SEEK_SET, FIRST_LOCK_BYTE + session_id, 1, 0)

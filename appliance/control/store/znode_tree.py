@@ -1,0 +1,180 @@
+"""Where things lie in the tree and what their JSON looks like: Kafka's paths, Kafka's field names.
+
+| path | holds | written by |
+|---|---|---|
+| `/cluster/id` | cluster id | first controller |
+| `/controller` (ephemeral) | who is controller | the controller |
+| `/controller_epoch` | how many controllers there were, as decimal text | the controller |
+| `/brokers/ids/N` (ephemeral) | address of slot N | the slot's registrar |
+| `/brokers/topics/T` | topic id, partition → replicas | the controller |
+| `/brokers/topics/T/partitions/P/state` | leader, leader epoch, ISR | the controller |
+| `/config/topics/T` | what was set for the topic | the controller |
+| `/admin/delete_topics/T` | mark: T is being deleted | the controller |
+| `/latest_producer_id_block` | last block of producer ids handed out | the controller |
+
+Source: Kafka 3.9, `core/src/main/scala/kafka/zk/ZkData.scala` (the last release that kept its metadata in
+ZooKeeper).
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Final, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from appliance.errors import CorruptFile
+
+CLUSTER_ID: Final = "/cluster/id"
+CONTROLLER: Final = "/controller"
+CONTROLLER_EPOCH: Final = "/controller_epoch"
+BROKER_IDS: Final = "/brokers/ids"
+TOPICS: Final = "/brokers/topics"
+TOPIC_CONFIGS: Final = "/config/topics"
+DELETE_TOPICS: Final = "/admin/delete_topics"
+PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
+
+STANDING_PATHS: Final = ("/cluster", BROKER_IDS, TOPICS, TOPIC_CONFIGS, DELETE_TOPICS)
+"""Nodes that exist in every tree, made by the first controller."""
+
+
+def broker_path(node_id: int) -> str:
+    return f"{BROKER_IDS}/{node_id}"
+
+
+def topic_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}"
+
+
+def partitions_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}/partitions"
+
+
+def partition_path(topic: str, partition: int) -> str:
+    return f"{TOPICS}/{topic}/partitions/{partition}"
+
+
+def partition_state_path(topic: str, partition: int) -> str:
+    return f"{TOPICS}/{topic}/partitions/{partition}/state"
+
+
+def topic_config_path(topic: str) -> str:
+    return f"{TOPIC_CONFIGS}/{topic}"
+
+
+def delete_topic_path(topic: str) -> str:
+    return f"{DELETE_TOPICS}/{topic}"
+
+
+class ClusterIdRecord(msgspec.Struct, frozen=True):
+    """`{"version":"1","id":"…"}`; the version is a text, in Kafka too."""
+
+    id: str
+    version: str = "1"
+
+
+class ControllerRecord(msgspec.Struct, frozen=True):
+    brokerid: int
+    timestamp: str
+    version: int = 2
+    kraft_controller_epoch: int = msgspec.field(default=-1, name="kraftControllerEpoch")
+
+
+class BrokerRecord(msgspec.Struct, frozen=True):
+    host: str
+    port: int
+    endpoints: tuple[str, ...]
+    listener_security_protocol_map: dict[str, str]
+    timestamp: str
+    rack: str | None = None
+    jmx_port: int = -1
+    features: dict[str, str] = {}
+    version: int = 5
+
+
+class TopicRecord(msgspec.Struct, frozen=True):
+    """`partitions` maps the partition number, as text, to its replicas."""
+
+    topic_id: str
+    partitions: dict[str, tuple[int, ...]]
+    adding_replicas: dict[str, tuple[int, ...]] = {}
+    removing_replicas: dict[str, tuple[int, ...]] = {}
+    version: int = 3
+
+    @property
+    def replicas(self) -> list[tuple[int, ...]]:
+        """Replicas of partition 0, 1, …"""
+        return [self.partitions[key] for key in sorted(self.partitions, key=int)]
+
+
+class PartitionStateRecord(msgspec.Struct, frozen=True):
+    controller_epoch: int
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    version: int = 1
+
+
+class TopicConfigRecord(msgspec.Struct, frozen=True):
+    config: dict[str, str]
+    version: int = 1
+
+
+class ProducerIdBlockRecord(msgspec.Struct, frozen=True):
+    """The block's first and last id, as texts, in Kafka too."""
+
+    broker: int
+    block_start: str
+    block_end: str
+    version: int = 1
+
+
+Record = TypeVar(
+    "Record",
+    ClusterIdRecord,
+    ControllerRecord,
+    BrokerRecord,
+    TopicRecord,
+    PartitionStateRecord,
+    TopicConfigRecord,
+    ProducerIdBlockRecord,
+)
+
+encode = msgspec.json.Encoder().encode
+_decoders: Final[dict[type, msgspec.json.Decoder[object]]] = {}
+
+
+def decode(kind: type[Record], data: bytes, *, path: str) -> Record:
+    """The record in `data`. Fields that this program does not know are passed over, as Kafka does.
+
+    Raises:
+        CorruptFile: `data` is no such record; `path` is named.
+    """
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+    try:
+        record = decoder.decode(data)
+    except msgspec.DecodeError as error:
+        raise CorruptFile(f"metadata node {path} does not hold what it should: {error}") from error
+    assert isinstance(record, kind)
+    return record
+
+
+def topic_record(topic_id: UUID, replicas: Mapping[int, tuple[int, ...]]) -> TopicRecord:
+    return TopicRecord(id_text(topic_id), {str(number): replicas[number] for number in sorted(replicas)})
+
+
+def id_text(identity: UUID) -> str:
+    """An id as Kafka prints it: 22 characters of URL-safe base64. Source: Kafka's `Uuid.java`."""
+    return base64.urlsafe_b64encode(identity.bytes).rstrip(b"=").decode()
+
+
+def id_from_text(text: str, *, path: str) -> UUID:
+    """The id that `id_text` printed. Raises CorruptFile."""
+    try:
+        return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+    except ValueError as error:
+        raise CorruptFile(f"metadata node {path}: {text!r} is no id") from error
