@@ -100,10 +100,6 @@ class Wiring:
         """Path of a Unix socket of this instance: `controller.zmq`, `acceptor.zmq`, `acceptor.fd`."""
         return str(self.runtime_dir / name)
 
-    def log_directory(self, slot: int) -> Path:
-        """Kafka's log directory of a slot."""
-        return self.settings.data_dir / f"slot-{slot}"
-
     def zmq_address(self, name: str) -> str:
         return f"ipc://{self.socket_path(name)}"
 

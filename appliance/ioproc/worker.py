@@ -219,7 +219,7 @@ class Worker:
                 self._sweep_later()
 
     def _open(self, command: Assign) -> Partitions | None:
-        path = self._attachment.wiring.log_directory(self._slot)
+        path = self._settings.slot_directory(self._slot)
         defaults: Mapping[str, str] = self._settings.topic_defaults
         try:
             self._directory = LogDirectory.open(
