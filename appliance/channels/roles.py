@@ -83,6 +83,11 @@ def planned_roles(settings: Settings) -> tuple[Role, ...]:
     return tuple(roles)
 
 
+def owner_of(slot: int) -> Role:
+    """The worker that owns the partitions led by `slot`. One worker a slot until the scaling issue splits them."""
+    return Role(RoleKind.IOPROC, 0, slot)
+
+
 def running_roles(settings: Settings) -> tuple[Role, ...]:
     """The roles that are built, without the supervisor: what it forks and keeps alive."""
     return tuple(

@@ -1,0 +1,111 @@
+"""One client connection: where its bytes lie, which of its requests wait, what is still to be sent.
+
+Responses leave in request order, so every request has a `Pending` place in `queue` from the moment its frame is
+cut; its answer fills the place, and only the head of the queue leaves.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Callable
+
+from appliance.ipc.buffer_pool import Block
+from appliance.netproc.segment_files import SegmentFile
+
+LANDING_BYTES = 16 * 1024
+
+
+class FilePiece:
+    """Bytes of a segment to send, `position` and `remaining` moving as they leave."""
+
+    __slots__ = ("file", "position", "remaining")
+
+    def __init__(self, file: SegmentFile, position: int, length_bytes: int) -> None:
+        self.file = file
+        self.position = position
+        self.remaining = length_bytes
+
+
+Piece = bytes | FilePiece
+
+
+class Pending:
+    """One request's place in its connection's queue.
+
+    `answer` is None while it is under way; an empty list answers nothing (acks=0). `drop` is called when the
+    connection ends first, and gives back what the request holds outside.
+    """
+
+    __slots__ = ("answer", "api_key", "block", "connection", "correlation_id", "drop", "version")
+
+    def __init__(
+        self, connection: Connection, block: Block, api_key: int, version: int, correlation_id: int
+    ) -> None:
+        self.connection = connection
+        self.block: Block | None = block
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.answer: list[Piece] | None = None
+        self.drop: Callable[[], None] | None = None
+
+
+class Connection:
+    """State only; `intake` reads, `outlet` writes, the processor decides."""
+
+    __slots__ = (
+        "block",
+        "client_id",
+        "closed",
+        "connection_id",
+        "end",
+        "fd",
+        "frame_began_ns",
+        "last_active_ns",
+        "listener",
+        "mask",
+        "muted",
+        "out",
+        "peer",
+        "produce_memo",
+        "queue",
+        "slot",
+        "sock",
+        "starved",
+        "start",
+        "stash",
+        "wanted_bytes",
+    )
+
+    def __init__(
+        self, sock: socket.socket, *, connection_id: int, slot: int, listener: str, peer: str, now_ns: int
+    ) -> None:
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.connection_id = connection_id
+        self.slot = slot
+        self.listener = listener
+        self.peer = peer
+        self.client_id: str | None = None
+        self.closed = False
+        # Receiving: bytes [start, end) of `block` are not yet cut into frames; a few of them wait in `stash`
+        # instead, so that a connection at rest, or one that drips, holds no block.
+        self.block: Block | None = None
+        self.start = 0
+        self.end = 0
+        self.stash = b""
+        self.wanted_bytes = LANDING_BYTES
+        self.frame_began_ns = now_ns
+        self.muted = False
+        self.starved = False
+        # Sending
+        self.queue: deque[Pending] = deque()
+        self.out: deque[Piece] = deque()
+        self.mask = 0
+        self.last_active_ns = now_ns
+        self.produce_memo: object | None = None
+
+    def __str__(self) -> str:
+        name = f" ({self.client_id})" if self.client_id else ""
+        return f"connection {self.connection_id} from {self.peer}{name}"

@@ -1,0 +1,199 @@
+"""Receiving: sockets straight into the shared pool, frames cut where they lie, nothing copied that is whole.
+
+A connection holds a block only while bytes of it are unread or in flight:
+
+    readable ─→ take a block ─→ recv_into ─→ cut whole frames ─→ rest?  none: give the block back
+                                                                 small: keep it as bytes, give the block back
+                                                                 fits the block: keep receiving into it
+                                                                 does not fit: move it to a larger block
+
+Each frame that is under way holds a reference on its block; the last answer gives it back.
+
+When the pool has no block, the socket is not read (the kernel's window closes and the client waits); it is read
+again in turn as blocks come back. A half-received frame may not take the pool's reserve, so whole requests always
+pass; and while others wait for space, half-received frames that have been longer than the grace under way are
+closed, the slowest first: a slow client holds back itself only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from appliance.errors import MalformedFrame
+from appliance.ipc.buffer_pool import Block, BufferPool
+from appliance.netproc.connection import LANDING_BYTES, Connection
+from appliance.protocol.framing import SIZE_BYTES, frame_size
+
+STASH_BYTES = 2048
+WANTED_BYTES_MAX = 1 << 20
+# A frame at most this large gets its whole block at once; larger ones grow with what has really arrived.
+TRUSTED_BYTES = 4 << 20
+
+CLOSED = -1
+STARVED = -2
+NOTHING = 0
+
+
+class Intake:
+    """Reads connections into `pool`.
+
+    Args:
+        pool: this process's payload pool.
+        frame_bytes_max: `socket.request.max.bytes`.
+        grace_ns: how long a half-received frame may hold space that others wait for.
+    """
+
+    __slots__ = ("_pool", "frame_bytes_max", "grace_ns", "starved")
+
+    def __init__(self, pool: BufferPool, *, frame_bytes_max: int, grace_ns: int) -> None:
+        self._pool = pool
+        self.frame_bytes_max = frame_bytes_max
+        self.grace_ns = grace_ns
+        self.starved: deque[Connection] = deque()
+
+    def receive(self, connection: Connection) -> int:
+        """Reads once: bytes read, NOTHING, CLOSED (also on a socket error) or STARVED."""
+        block = connection.block
+        if block is None:
+            block = self._land(connection)
+            if block is None:
+                return self._starve(connection)
+        elif connection.end == block.size_bytes:
+            moved = self._move(connection, block)
+            if moved is None:
+                return self._starve(connection)
+            block = moved
+        try:
+            count = connection.sock.recv_into(block.view[connection.end :])
+        except BlockingIOError:
+            count = NOTHING
+        except OSError:
+            return CLOSED
+        else:
+            if not count:
+                return CLOSED
+        connection.end += count
+        return count
+
+    def frames(self, connection: Connection) -> Iterator[tuple[Block, int, int]]:
+        """Whole frames as (block, first byte after the size, end), oldest first; stops when the caller mutes.
+
+        Raises:
+            MalformedFrame: a size prefix that cannot be; the connection must be closed.
+        """
+        while not connection.muted and not connection.closed:
+            block = connection.block
+            if block is None:
+                return
+            start, end = connection.start, connection.end
+            if end - start < SIZE_BYTES:
+                return
+            first = start + SIZE_BYTES
+            stop = first + frame_size(block.view, start, size_max=self.frame_bytes_max)
+            if stop > end:
+                return
+            connection.start = stop
+            block.references += 1
+            yield block, first, stop
+
+    def settle(self, connection: Connection, now_ns: int) -> None:
+        """After the frames are cut: gives back, keeps or moves what is left of the block."""
+        block = connection.block
+        if block is None:
+            return
+        start, end = connection.start, connection.end
+        left = end - start
+        if not left:
+            connection.block = None
+            self._pool.give(block)
+            return
+        if connection.muted:
+            return
+        if start:
+            connection.frame_began_ns = now_ns
+        if left <= STASH_BYTES:
+            connection.stash = bytes(block.view[start:end])
+            connection.block = None
+            self._pool.give(block)
+            if left >= SIZE_BYTES:
+                self._expect(connection, frame_size(connection_view(connection), 0, size_max=self.frame_bytes_max))
+            return
+        size = frame_size(block.view, start, size_max=self.frame_bytes_max)
+        self._expect(connection, size)
+        if start and start + SIZE_BYTES + size > block.size_bytes:
+            self._move(connection, block)
+
+    def release(self, connection: Connection) -> None:
+        """The connection is closed: gives back what it was receiving into."""
+        block = connection.block
+        connection.block = None
+        connection.stash = b""
+        if block is not None:
+            self._pool.give(block)
+        if connection.starved:
+            connection.starved = False
+            self.starved.remove(connection)
+
+    def next_fed(self) -> Connection | None:
+        """The longest-starved connection, when the pool can serve one again."""
+        if not self.starved or self._pool.free_bytes() <= self._pool.reserve_bytes // 2:
+            return None
+        connection = self.starved.popleft()
+        connection.starved = False
+        return connection
+
+    def _land(self, connection: Connection) -> Block | None:
+        wanted = connection.wanted_bytes
+        block = None
+        if wanted > LANDING_BYTES:
+            block = self._pool.take(wanted, partial=True)
+        if block is None:
+            block = self._pool.take(LANDING_BYTES)
+            if block is None:
+                return None
+        stash = connection.stash
+        connection.start = 0
+        connection.end = len(stash)
+        if stash:
+            block.view[: len(stash)] = stash
+            connection.stash = b""
+        connection.block = block
+        return block
+
+    def _expect(self, connection: Connection, size: int) -> None:
+        """Reads of a connection that sends large frames ask for much at once."""
+        wanted = LANDING_BYTES
+        while wanted < size + SIZE_BYTES and wanted < WANTED_BYTES_MAX:
+            wanted <<= 1
+        connection.wanted_bytes = wanted
+
+    def _move(self, connection: Connection, block: Block) -> Block | None:
+        """Carries the half-received frame over to a block it fits, or at least to one twice its size."""
+        start, end = connection.start, connection.end
+        left = end - start
+        need = SIZE_BYTES + frame_size(block.view, start, size_max=self.frame_bytes_max)
+        if not self._pool.fits(need):
+            raise MalformedFrame(f"a frame of {need} bytes is larger than the pool (network.pool.bytes)")
+        if need > TRUSTED_BYTES:
+            need = min(need, max(2 * left, TRUSTED_BYTES))
+        larger = self._pool.take(need, partial=True)
+        if larger is None:
+            return None
+        larger.view[:left] = block.view[start:end]
+        self._pool.give(block)
+        connection.block = larger
+        connection.start = 0
+        connection.end = left
+        return larger
+
+    def _starve(self, connection: Connection) -> int:
+        if not connection.starved:
+            connection.starved = True
+            self.starved.append(connection)
+        return STARVED
+
+
+def connection_view(connection: Connection) -> memoryview:
+    """The stash as a view, for a look at its size prefix."""
+    return memoryview(connection.stash)

@@ -1,0 +1,78 @@
+"""DescribeConfigs 1-4: topics and broker slots, with sources and synonyms as Kafka's.
+
+Left out on purpose until their issues: dynamic broker settings, broker loggers, groups, client metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from appliance.cluster import topic_name_fault
+from appliance.config import ConfigEntry as DeclaredEntry
+from appliance.config import describe_broker, describe_topic
+from appliance.netproc.local_handlers.view import LocalView
+from appliance.protocol.apis.describe_configs import (
+    ConfigEntry,
+    ConfigSynonym,
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribedResource,
+    ResourceType,
+)
+from appliance.protocol.errors import ErrorCode
+
+
+def describe_configs(request: DescribeConfigsRequest, view: LocalView) -> DescribeConfigsResponse:
+    """One result for each resource, in the order asked."""
+    return DescribeConfigsResponse(tuple(_result(r, request, view) for r in request.resources))
+
+
+def _result(
+    resource: DescribedResource, request: DescribeConfigsRequest, view: LocalView
+) -> DescribeConfigsResult:
+    name = resource.resource_name
+    if resource.resource_type == ResourceType.TOPIC:
+        fault = topic_name_fault(name)
+        if fault is not None:
+            return _refused(resource, ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
+        topic = view.image.topics.get(name)
+        if topic is None:
+            return _refused(resource, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        entries: Iterable[DeclaredEntry] = describe_topic(view.settings, topic.configs)
+    elif resource.resource_type == ResourceType.BROKER:
+        if name not in {str(slot.node_id) for slot in view.image.slots} | {""}:
+            return _refused(resource, ErrorCode.INVALID_REQUEST, f"there is no broker slot {name!r} here")
+        # The empty name asks for cluster-wide dynamic settings: there are none.
+        entries = describe_broker(view.settings, int(name)) if name else ()
+    else:
+        return _refused(resource, ErrorCode.INVALID_REQUEST, f"unexpected resource type {resource.resource_type}")
+    wanted = resource.configuration_keys
+    return DescribeConfigsResult(
+        resource.resource_type,
+        name,
+        tuple(_entry(e, request) for e in entries if wanted is None or e.name in wanted),
+    )
+
+
+def _entry(entry: DeclaredEntry, request: DescribeConfigsRequest) -> ConfigEntry:
+    synonyms = entry.synonyms if request.include_synonyms else ()
+    return ConfigEntry(
+        name=entry.name,
+        value=None if entry.sensitive else entry.value,
+        read_only=entry.read_only,
+        config_source=int(entry.source),
+        is_sensitive=entry.sensitive,
+        synonyms=tuple(ConfigSynonym(s.name, s.value, int(s.source)) for s in synonyms),
+        config_type=int(entry.type),
+        documentation=entry.documentation if request.include_documentation else None,
+    )
+
+
+def _refused(resource: DescribedResource, error: ErrorCode, message: str | None = None) -> DescribeConfigsResult:
+    return DescribeConfigsResult(
+        resource.resource_type,
+        resource.resource_name,
+        error_code=error,
+        error_message=message or error.message,
+    )

@@ -1,0 +1,71 @@
+"""DescribeTopicPartitions 0: topics in the order of their names, in pages (KIP-966).
+
+Left out on purpose: eligible leader replicas, which the broker does not keep.
+"""
+
+from __future__ import annotations
+
+from appliance.cluster import NO_LEADER, TopicImage, topic_name_fault
+from appliance.netproc.local_handlers.view import TOPIC_OPERATIONS, LocalView
+from appliance.protocol.apis.describe_topic_partitions import (
+    DescribedPartition,
+    DescribedTopic,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    PartitionCursor,
+)
+from appliance.protocol.errors import ErrorCode
+
+
+def describe_topic_partitions(
+    request: DescribeTopicPartitionsRequest, view: LocalView
+) -> DescribeTopicPartitionsResponse:
+    """At most `response_partition_limit` partitions (never more than max.request.partition.size.limit)."""
+    topics = view.image.topics
+    names = sorted({topic.name for topic in request.topics}) if request.topics else sorted(topics)
+    first = 0
+    if request.cursor is not None:
+        names = [name for name in names if name >= request.cursor.topic_name]
+        if names and names[0] == request.cursor.topic_name:
+            first = max(0, request.cursor.partition_index)
+    room = max(1, min(request.response_partition_limit, view.settings.broker.max_partitions_per_request))
+    described: list[DescribedTopic] = []
+    for name in names:
+        topic = topics.get(name)
+        if topic is None:
+            if not request.topics:
+                continue
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            illegal = ErrorCode.INVALID_TOPIC_EXCEPTION
+            described.append(DescribedTopic(illegal if topic_name_fault(name) else unknown, name))
+            continue
+        if room == 0:
+            return DescribeTopicPartitionsResponse(tuple(described), PartitionCursor(name, first))
+        until = min(len(topic.partitions), first + room)
+        described.append(_described(topic, first, until))
+        room -= max(0, until - first)
+        if until < len(topic.partitions):
+            return DescribeTopicPartitionsResponse(tuple(described), PartitionCursor(name, until))
+        first = 0
+    return DescribeTopicPartitionsResponse(tuple(described))
+
+
+def _described(topic: TopicImage, first: int, until: int) -> DescribedTopic:
+    return DescribedTopic(
+        error_code=0,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=tuple(
+            DescribedPartition(
+                error_code=ErrorCode.LEADER_NOT_AVAILABLE if p.leader == NO_LEADER else 0,
+                partition_index=p.partition,
+                leader_id=p.leader,
+                leader_epoch=p.leader_epoch,
+                replica_nodes=p.replicas,
+                isr_nodes=p.isr,
+            )
+            for p in topic.partitions[first:until]
+        ),
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )

@@ -1,0 +1,34 @@
+"""InitProducerId 0-5 for idempotent producers: a new id, epoch 0, every time.
+
+Left out until the transactions issue: transactional ids (FindCoordinator is not advertised, so no client comes here
+with one by itself); they are refused with INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+from appliance.channels.control_channel import AllocateProducerIds, Body, ProducerIdBlock
+from appliance.netproc.local_handlers.view import AskController, LocalView
+from appliance.protocol.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from appliance.protocol.errors import ErrorCode
+
+ALLOCATE_TIMEOUT_MS = 5_000
+
+
+def init_producer_id(request: InitProducerIdRequest, view: LocalView) -> InitProducerIdResponse | AskController:
+    """From the block at hand, else from the controller's next."""
+    if request.transactional_id is not None:
+        return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
+    producer_id = view.producer_ids.take()
+    if producer_id is not None:
+        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+    def then(answers: tuple[Body | None, ...]) -> InitProducerIdResponse:
+        answer = answers[0]
+        if not isinstance(answer, ProducerIdBlock):
+            return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        first = answer.first
+        # Others may have asked meanwhile: what is left of an older block is not worth keeping in order.
+        view.producer_ids.refill(first + 1, answer.count - 1)
+        return InitProducerIdResponse(producer_id=first, producer_epoch=0)
+
+    return AskController((AllocateProducerIds(),), then, ALLOCATE_TIMEOUT_MS)

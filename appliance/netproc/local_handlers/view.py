@@ -1,0 +1,71 @@
+"""What a local handler sees, and what it may give back.
+
+Handlers decide; they never wait. Where the controller's word is needed they return an `AskController`: the
+questions, and the function that makes the response of the answers (or of their absence).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from appliance.channels.control_channel import Body
+from appliance.cluster import BrokerSlot, ClusterImage
+from appliance.config import Settings
+from appliance.netproc.topic_routes import TopicRoutes
+
+# Without an authorizer every operation is allowed (KIP-430 bit fields, `AclEntry.supportedOperations`).
+TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
+CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12, 13, 14))
+
+
+@dataclass(frozen=True, slots=True)
+class AskController:
+    """Ask `bodies` in order; `then` gets one answer for each, None where none came in time."""
+
+    bodies: tuple[Body, ...]
+    then: Callable[[tuple[Body | None, ...]], Any]
+    timeout_ms: int
+
+
+class ProducerIds:
+    """Producer ids this process may hand out: what is left of the controller's last block."""
+
+    __slots__ = ("_next", "_until")
+
+    def __init__(self) -> None:
+        self._next = self._until = 0
+
+    def refill(self, first: int, count: int) -> None:
+        self._next, self._until = first, first + count
+
+    def take(self) -> int | None:
+        """A producer id never handed out before, None when the block is used up."""
+        if self._next == self._until:
+            return None
+        self._next += 1
+        return self._next - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LocalView:
+    """The settings, the current metadata image, and the slot whose port the client spoke to."""
+
+    settings: Settings
+    routes: TopicRoutes
+    slot: int
+    producer_ids: ProducerIds
+
+    @property
+    def image(self) -> ClusterImage:
+        """The current image, an empty one before the controller has published."""
+        return self.routes.image or EMPTY_IMAGE
+
+    def brokers(self) -> Iterator[BrokerSlot]:
+        yield from self.image.slots
+
+
+EMPTY_IMAGE = ClusterImage(
+    version=0, cluster_id="", controller_id=-1, controller_epoch=-1, slots=(), topics={}
+)

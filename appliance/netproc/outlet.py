@@ -1,0 +1,96 @@
+"""Sending: answers in request order, small ones joined, records by sendfile from the segment.
+
+A client that does not read holds its own answers only: they stay in `out`, its socket is watched for EPOLLOUT, and
+the processor stops cutting its frames when too many of its requests are unanswered.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+
+from appliance.errors import StorageFault
+from appliance.netproc.connection import Connection, FilePiece, Piece
+
+# One connection's turn; then the others are looked at. Level-triggered epoll brings it back.
+TURN_BYTES = 4 << 20
+JOIN_BYTES = 64 * 1024
+
+
+def collect(connection: Connection) -> bool:
+    """Moves the answers at the head of the queue into `out`; whether there were any."""
+    queue, out = connection.queue, connection.out
+    moved = False
+    while queue and (answer := queue[0].answer) is not None:
+        out.extend(answer)
+        queue.popleft()
+        moved = True
+    return moved
+
+
+def flush(connection: Connection) -> int:
+    """Sends what the socket takes, at most a turn; how many bytes left.
+
+    Raises:
+        OSError: the peer is gone.
+        StorageFault: a segment ended before the bytes that were promised; the connection must be closed.
+    """
+    out, sock = connection.out, connection.sock
+    sent_bytes = 0
+    try:
+        while out and sent_bytes < TURN_BYTES:
+            piece = out[0]
+            if isinstance(piece, FilePiece):
+                sent_bytes += _send_file(connection.fd, piece)
+                if piece.remaining:
+                    continue
+                piece.file.release()
+                out.popleft()
+            else:
+                if len(out) > 1:
+                    piece = _join(out)
+                more = socket.MSG_MORE if len(out) > 1 else 0
+                count = sock.send(piece, more)
+                sent_bytes += count
+                if count == len(piece):
+                    out.popleft()
+                else:
+                    out[0] = piece[count:]
+    except BlockingIOError:
+        pass
+    return sent_bytes
+
+
+def abandon(connection: Connection) -> None:
+    """The connection is closed: releases the segments it would have sent from."""
+    for piece in connection.out:
+        if isinstance(piece, FilePiece):
+            piece.file.release()
+    connection.out.clear()
+    for pending in connection.queue:
+        for piece in pending.answer or ():
+            if isinstance(piece, FilePiece):
+                piece.file.release()
+
+
+def _send_file(fd: int, piece: FilePiece) -> int:
+    count = os.sendfile(fd, piece.file.fd, piece.position, min(piece.remaining, TURN_BYTES))
+    if not count:
+        raise StorageFault(f"a segment ended {piece.remaining} bytes before its promised end")
+    piece.position += count
+    piece.remaining -= count
+    return count
+
+
+def _join(out: deque[Piece]) -> bytes:
+    """Joins the small answers at the head of `out` into one, so that they leave in one system call."""
+    joined: list[bytes] = []
+    size_bytes = 0
+    while out and size_bytes < JOIN_BYTES and not isinstance(piece := out[0], FilePiece):
+        joined.append(piece)
+        size_bytes += len(piece)
+        out.popleft()
+    whole = joined[0] if len(joined) == 1 else b"".join(joined)
+    out.appendleft(whole)
+    return whole

@@ -1,0 +1,91 @@
+"""Segments held open for sending.
+
+A segment that is being sent stays readable because this process holds it open, whatever the owner does with its
+name. Descriptors are few and shared: one per (partition incarnation, segment), the least recently used closed first,
+never one that a response still needs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from pathlib import Path
+
+from appliance.log.file_names import log_file_name
+from appliance.netproc.topic_routes import PartitionRoute
+
+OPEN_SEGMENTS_MAX = 1024
+
+Key = tuple[int, int, int]
+
+
+class SegmentFile:
+    """An open segment; `holders` counts the responses that will still send from it."""
+
+    __slots__ = ("dropped", "fd", "holders")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.holders = 0
+        self.dropped = False
+
+    def release(self) -> None:
+        """One response less; the last one closes a descriptor that the cache has let go of."""
+        self.holders -= 1
+        if self.dropped and not self.holders:
+            os.close(self.fd)
+
+
+class SegmentFiles:
+    """The open segments of one network process.
+
+    Args:
+        directory_of: the log directory of a slot.
+    """
+
+    __slots__ = ("_directories", "_limit", "_open")
+
+    def __init__(self, directories: dict[int, Path], *, limit: int = OPEN_SEGMENTS_MAX) -> None:
+        self._directories = directories
+        self._limit = limit
+        self._open: OrderedDict[Key, SegmentFile] = OrderedDict()
+
+    def hold(self, route: PartitionRoute, segment_base_offset: int) -> SegmentFile:
+        """The segment, held for one response until its `release`.
+
+        Raises:
+            OSError: the file is gone (topic deleted, segment retired) or cannot be opened.
+        """
+        key = (route.row, route.incarnation, segment_base_offset)
+        held = self._open.get(key)
+        if held is None:
+            directory = self._directories[route.leader] / f"{route.topic}-{route.partition}"
+            fd = os.open(directory / log_file_name(segment_base_offset), os.O_RDONLY | os.O_CLOEXEC)
+            held = self._open[key] = SegmentFile(fd)
+            if len(self._open) > self._limit:
+                self._drop_oldest()
+        else:
+            self._open.move_to_end(key)
+        held.holders += 1
+        return held
+
+    def forget(self, row: int, incarnation: int) -> None:
+        """Lets go of every segment of a partition (it was deleted, or its log was cut)."""
+        for key in [key for key in self._open if key[:2] == (row, incarnation)]:
+            self._drop(key)
+
+    def _drop_oldest(self) -> None:
+        self._drop(next(iter(self._open)))
+
+    def _drop(self, key: Key) -> None:
+        segment = self._open.pop(key)
+        segment.dropped = True
+        if not segment.holders:
+            os.close(segment.fd)
+
+    def close(self) -> None:
+        for key in list(self._open):
+            self._drop(key)
+
+    def statistics(self) -> dict[str, int]:
+        return {"open": len(self._open), "held": sum(segment.holders > 0 for segment in self._open.values())}

@@ -1,0 +1,118 @@
+"""From a topic's name or id to the rows and workers of its partitions, remembered per metadata image.
+
+A look costs one load while the image stands; a new image empties what was remembered, and each topic is resolved
+again when it is asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from appliance.channels.metadata_image import ImageReader
+from appliance.channels.roles import Role, owner_of
+from appliance.cluster import NO_LEADER, ClusterImage, TopicImage
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRoute:
+    """Where requests for one partition go. `worker` is None while the partition has no leader."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    row: int
+    incarnation: int
+    leader: int
+    leader_epoch: int
+    worker: Role | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """One topic: its image and a route for each partition, by index."""
+
+    image: TopicImage
+    partitions: tuple[PartitionRoute, ...]
+
+    def partition(self, index: int) -> PartitionRoute | None:
+        return self.partitions[index] if 0 <= index < len(self.partitions) else None
+
+
+class TopicRoutes:
+    """Routes by topic name and by topic id, of the current image."""
+
+    __slots__ = ("_by_id", "_by_name", "_ids", "_image", "_reader", "_version")
+
+    def __init__(self, reader: ImageReader) -> None:
+        self._reader = reader
+        self._version = -1
+        self._image: ClusterImage | None = None
+        self._by_name: dict[str, TopicRoute] = {}
+        self._by_id: dict[UUID, TopicRoute] = {}
+        self._ids: dict[UUID, str] | None = None
+
+    @property
+    def image(self) -> ClusterImage | None:
+        """The current image; None before the controller published one."""
+        self._refresh()
+        return self._image
+
+    @property
+    def version(self) -> int:
+        self._refresh()
+        return self._version
+
+    def by_name(self, topic: str) -> TopicRoute | None:
+        """The topic's routes, None when it does not exist."""
+        self._refresh()
+        route = self._by_name.get(topic)
+        if route is None and self._image is not None:
+            image = self._image.topics.get(topic)
+            if image is None:
+                return None
+            route = self._by_name[topic] = _route(image)
+        return route
+
+    def by_id(self, topic_id: UUID) -> TopicRoute | None:
+        """The topic's routes, None when no topic has this id."""
+        self._refresh()
+        route = self._by_id.get(topic_id)
+        if route is None and self._image is not None:
+            if self._ids is None:
+                self._ids = {topic.topic_id: name for name, topic in self._image.topics.items()}
+            name = self._ids.get(topic_id)
+            if name is None:
+                return None
+            route = self.by_name(name)
+            if route is not None:
+                self._by_id[topic_id] = route
+        return route
+
+    def _refresh(self) -> None:
+        if self._reader.version == self._version:
+            return
+        self._image = self._reader.current()
+        self._version = self._image.version if self._image is not None else self._reader.version
+        self._by_name.clear()
+        self._by_id.clear()
+        self._ids = None
+
+
+def _route(topic: TopicImage) -> TopicRoute:
+    return TopicRoute(
+        topic,
+        tuple(
+            PartitionRoute(
+                topic=topic.name,
+                topic_id=topic.topic_id,
+                partition=p.partition,
+                row=p.row,
+                incarnation=p.incarnation,
+                leader=p.leader,
+                leader_epoch=p.leader_epoch,
+                worker=owner_of(p.leader) if p.leader != NO_LEADER else None,
+            )
+            for p in topic.partitions
+        ),
+    )

@@ -1,0 +1,136 @@
+"""Asking the workers: requests onto their rings, answers matched to who asked, a dead worker answered for.
+
+An *asker* places operations under one request id and is called back once for each of them, by an answer or by the
+worker's death, whichever comes first; an answer from an older life of a worker cannot come, because its ring is gone.
+
+When a ring is full the operation waits here in order and the process stops reading sockets until it is placed, so
+what waits is bounded by what the pool holds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from typing import Any, Protocol
+
+from appliance.channels.request_channel import REQUEST_ID_LIMIT
+from appliance.channels.roles import Role, RoleKind
+from appliance.channels.wiring import Attachment
+
+Operation = tuple[int, ...]
+Answer = tuple[Any, ...]
+
+ANSWERS_AT_ONCE = 128
+
+
+class Asker(Protocol):
+    """Who placed operations and waits for their answers."""
+
+    request_id: int
+    outstanding: int
+
+    def answered(self, answer: Answer) -> None:
+        """One operation was answered (fields as in `channels.request_channel`)."""
+        ...
+
+    def worker_lost(self, worker: Role) -> None:
+        """Every operation of this request on `worker` that is not answered never will be."""
+        ...
+
+
+class WorkerLines:
+    """The rings to and from the workers, and who waits for what."""
+
+    __slots__ = ("_askers", "_attachment", "_ids", "_overflow", "_touched", "inboxes")
+
+    def __init__(self, attachment: Attachment) -> None:
+        self._attachment = attachment
+        self._ids = itertools.count(1)
+        self._askers: dict[int, Asker] = {}
+        self._touched: set[Role] = set()
+        self._overflow: dict[Role, deque[Operation]] = {}
+        self.inboxes: dict[Role, Any] = {
+            role: reader for role, reader in attachment.inbound.items() if role.kind is RoleKind.IOPROC
+        }
+
+    def enter(self, asker: Asker) -> int:
+        """Gives `asker` its request id; `leave` must follow when nothing more is expected."""
+        identity = next(self._ids) % REQUEST_ID_LIMIT
+        asker.request_id = identity
+        self._askers[identity] = asker
+        return identity
+
+    def leave(self, asker: Asker) -> None:
+        """Nobody waits for this id any more; late answers are dropped."""
+        self._askers.pop(asker.request_id, None)
+
+    def is_up(self, worker: Role) -> bool:
+        return worker in self._attachment.outbound
+
+    def place(self, worker: Role, operation: Operation) -> bool:
+        """Puts one operation on the worker's ring (published by `publish`); False when the worker is down."""
+        writer = self._attachment.outbound.get(worker)
+        if writer is None:
+            return False
+        waiting = self._overflow.get(worker)
+        if waiting is not None or not writer.put(*operation):
+            self._overflow.setdefault(worker, deque()).append(operation)
+        self._touched.add(worker)
+        return True
+
+    @property
+    def congested(self) -> bool:
+        """Whether a ring is full: read no sockets until it is not."""
+        return bool(self._overflow)
+
+    def publish(self) -> None:
+        """Makes what was placed visible, and wakes the workers that sleep."""
+        if self._overflow:
+            self._place_waiting()
+        attachment = self._attachment
+        for worker in self._touched:
+            writer = attachment.outbound.get(worker)
+            if writer is not None:
+                writer.publish()
+                attachment.bells[worker].ring()
+        self._touched.clear()
+
+    def take_answers(self) -> bool:
+        """Delivers answers that have arrived; whether there were any."""
+        askers = self._askers
+        arrived = False
+        for reader in self.inboxes.values():
+            answers = reader.drain(ANSWERS_AT_ONCE)
+            if answers:
+                arrived = True
+                for answer in answers:
+                    asker = askers.get(answer[3])
+                    if asker is not None:
+                        asker.answered(answer)
+        return arrived
+
+    def worker_up(self, worker: Role) -> Any:
+        """A worker serves again: its new inbox, for the duty cycle."""
+        self.inboxes[worker] = self._attachment.inbound[worker]
+        return self.inboxes[worker]
+
+    def worker_down(self, worker: Role) -> Any:
+        """A worker died: tells every asker; its old inbox, for the duty cycle to forget."""
+        inbox = self.inboxes.pop(worker, None)
+        self._overflow.pop(worker, None)
+        self._touched.discard(worker)
+        for asker in list(self._askers.values()):
+            asker.worker_lost(worker)
+        return inbox
+
+    def _place_waiting(self) -> None:
+        for worker, operations in list(self._overflow.items()):
+            writer = self._attachment.outbound[worker]
+            while operations and writer.put(*operations[0]):
+                operations.popleft()
+            self._touched.add(worker)
+            if not operations:
+                del self._overflow[worker]
+
+    def statistics(self) -> dict[str, int]:
+        return {"askers": len(self._askers), "overflow": sum(map(len, self._overflow.values()))}
