@@ -18,14 +18,15 @@ class Child:
 
     `run` sends Ready over `supervision` once it serves (or Failed, and returns CANNOT_START), obeys
     Stop, answers Heartbeat with the same Heartbeat, and ends in good order when `supervision` reports
-    end of file. SIGINT and SIGTERM are ignored: only the supervisor orders a stop.
+    end of file. SIGINT and SIGTERM are ignored: only the supervisor orders a stop. An OperatorFault that
+    leaves `run` counts as Failed(fatal) and ends the appliance with its text, any other ApplianceError as
+    Failed, anything else as a defect whose traceback is logged.
 
     Args:
         role: which process this is.
         generation: 1 for the first life, one more for each restart.
-        peers: the generation of every other role whose rings with this one exist. A peer may not serve
-            yet: PeerUp is
-            said of each generation once it does, at the first start too; PeerDown when it died.
+        peers: the generation of every other role that has one. A peer may not serve yet: PeerUp is said
+            of each generation once it does, at the first start too; PeerDown when it died.
         wiring: names and sizes of everything shared.
         supervision: this end of the supervision socket.
         listeners: slot → listening socket, non-blocking; empty for all but the acceptor.

@@ -98,6 +98,9 @@ class SupervisionSocket:
                 data = self._socket.recv(MESSAGE_BYTES_MAX)
             except BlockingIOError:
                 return messages
+            except ConnectionResetError:
+                # The other end left without reading everything; what it said before still waits behind this.
+                continue
             except OSError:
                 return None
             if not data:

@@ -1,0 +1,138 @@
+"""The data directory belongs to one instance at a time: an flock on `DATA_DIR/.lock` says to which.
+
+Children inherit the locked descriptor, so the directory is held while any process of the instance lives,
+also when the supervisor was killed. The lock's file holds the supervisor's pid, for the message that
+refuses a second instance; `DATA_DIR/run.json` says more, for `appliance status`.
+
+    {"instance": "appliance-0123456789", "pid": 42, "host": "127.0.0.1", "port": 9092, "slots": 1,
+     "started_ms": 1700000000000}
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from appliance.errors import DataDirectoryInUse, HostFault, OperatorFault
+
+LOCK_FILE = ".lock"
+RUN_FILE = "run.json"
+
+
+class DataDirectory:
+    """A data directory that this process holds. `lock` is the descriptor that children keep open."""
+
+    __slots__ = ("lock", "path")
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path = path
+        self.lock = lock
+
+    @classmethod
+    def hold(cls, path: Path, *, patience_ms: int) -> DataDirectory:
+        """Creates `path` where there is none and takes its lock.
+
+        Where the supervisor of an earlier instance is dead and its children are still stopping, waits for
+        them, at most `patience_ms`.
+
+        Raises:
+            DataDirectoryInUse: another instance lives there; the text names its pid.
+            OperatorFault: the directory cannot be made or written.
+        """
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise OperatorFault(f"data directory {path}: {error.strerror}") from error
+        deadline_ns = time.monotonic_ns() + patience_ms * 1_000_000
+        try:
+            while not _try_lock(lock):
+                _wait_for_orphans(path, lock, deadline_ns)
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            os.close(lock)
+            raise HostFault(f"data directory {path}: {error}") from error
+        except BaseException:
+            os.close(lock)
+            raise
+        return cls(path, lock)
+
+    def write_run_file(self, facts: Mapping[str, object]) -> None:
+        """Replaces run.json whole."""
+        temporary = self.path / f"{RUN_FILE}.new"
+        try:
+            temporary.write_text(json.dumps(facts) + "\n")
+            temporary.replace(self.path / RUN_FILE)
+        except OSError as error:
+            raise HostFault(f"data directory {self.path}: {error}") from error
+
+    def release(self) -> None:
+        """Removes run.json and gives the directory free, unless a child still holds it."""
+        with suppress(OSError):
+            (self.path / RUN_FILE).unlink(missing_ok=True)
+        with suppress(OSError):
+            os.ftruncate(self.lock, 0)
+        os.close(self.lock)
+
+
+def _try_lock(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _wait_for_orphans(path: Path, lock: int, deadline_ns: int) -> None:
+    """Returns once a process that holds the lock has ended and it is worth another try."""
+    holders = holders_of(lock)
+    if not holders:
+        # It ended while we looked, or belongs to a user whose descriptors we may not see.
+        if time.monotonic_ns() >= deadline_ns:
+            raise DataDirectoryInUse(f"data directory {path} is in use by another appliance")
+        time.sleep(0.01)
+        return
+    owner = os.pread(lock, 32, 0).strip().decode(errors="replace")
+    if owner in {str(pid) for pid in holders}:
+        raise DataDirectoryInUse(f"data directory {path} is in use by another appliance (pid {owner})")
+    poll = select.poll()
+    pidfds: list[int] = []
+    try:
+        for pid in holders:
+            with suppress(ProcessLookupError):
+                pidfds.append(os.pidfd_open(pid))
+                poll.register(pidfds[-1], select.POLLIN)
+        left_ms = (deadline_ns - time.monotonic_ns()) // 1_000_000
+        if left_ms <= 0 or (pidfds and not poll.poll(left_ms)):
+            pids = ", ".join(str(pid) for pid in holders)
+            raise DataDirectoryInUse(
+                f"data directory {path} is still held by processes of an appliance whose supervisor is gone"
+                f" (pid {pids}); they do not stop by themselves: end them"
+            )
+    finally:
+        for pidfd in pidfds:
+            os.close(pidfd)
+
+
+def holders_of(descriptor: int) -> list[int]:
+    """The other processes that have the file of `descriptor` open, as far as this user may look."""
+    wanted = os.fstat(descriptor)
+    found: list[int] = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) == os.getpid():
+            continue
+        with suppress(OSError):
+            for link in os.scandir(f"/proc/{entry}/fd"):
+                with suppress(OSError):
+                    status = os.stat(link.path)
+                    if (status.st_dev, status.st_ino) == (wanted.st_dev, wanted.st_ino):
+                        found.append(int(entry))
+                        break
+    return sorted(found)
