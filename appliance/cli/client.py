@@ -1,0 +1,140 @@
+"""confluent-kafka as the commands use it: quiet, quick to say that nobody answers, one sentence per fault."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from appliance.errors import ApplianceError
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaError, Producer
+    from confluent_kafka.admin import AdminClient
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT_S: Final = 5.0
+REQUEST_TIMEOUT_S: Final = 30.0
+
+# Groups are never used: partitions are assigned, nothing is committed. librdkafka wants a name all the same.
+UNUSED_GROUP: Final = "appliance-command-line"
+
+
+class BrokerError(ApplianceError):
+    """No broker answers, or the one that does refuses."""
+
+
+def admin_client(bootstrap: str) -> AdminClient:
+    """A client for topics and settings; raises BrokerError when nobody listens at `bootstrap`."""
+    from confluent_kafka.admin import AdminClient
+
+    return AdminClient(_common(bootstrap))
+
+
+def producer(bootstrap: str, options: Mapping[str, object]) -> Producer:
+    """A producer with `options` on top; raises BrokerError when nobody listens at `bootstrap`."""
+    from confluent_kafka import Producer
+
+    return Producer({**_common(bootstrap), **options})
+
+
+def consumer(bootstrap: str, options: Mapping[str, object]) -> Consumer:
+    """A consumer with `options` on top; raises BrokerError when nobody listens at `bootstrap`."""
+    from confluent_kafka import Consumer
+
+    return Consumer(
+        {
+            **_common(bootstrap),
+            "group.id": UNUSED_GROUP,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            **options,
+        }
+    )
+
+
+def _common(bootstrap: str) -> dict[str, Any]:
+    require_listener(bootstrap)
+    return {
+        "bootstrap.servers": bootstrap,
+        "client.id": "appliance",
+        "log_level": 0,  # librdkafka writes to standard error on its own; errors reach us anyway
+        "allow.auto.create.topics": False,
+        # librdkafka tries ::1 first for "localhost", waits, and most brokers listen on IPv4 only.
+        "broker.address.family": "v4" if _has_ipv4(bootstrap) else "any",
+    }
+
+
+def _has_ipv4(bootstrap: str) -> bool:
+    for address in bootstrap.split(","):
+        host, _ = split_address(address)
+        try:
+            socket.getaddrinfo(host, None, socket.AF_INET)
+        except OSError:
+            return False
+    return True
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT` or `[IPV6]:PORT`; the port may be left out.
+
+    Raises:
+        BrokerError: the port is no port.
+    """
+    text = address.strip()
+    host, colon, port = text.rpartition(":")
+    if not colon or (text.startswith("[") and text.endswith("]")):
+        host, port = text, "9092"
+    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536 or not host:
+        raise BrokerError(f"{address!r} is no HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def require_listener(bootstrap: str) -> None:
+    """Returns as soon as one of the addresses accepts a connection.
+
+    librdkafka retries for as long as it is asked to; a person who mistyped a port should not wait for that.
+
+    Raises:
+        BrokerError: none of them does; the text gives each one's reason.
+    """
+    reasons = []
+    for address in bootstrap.split(","):
+        host, port = split_address(address)
+        try:
+            socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S).close()
+        except OSError as fault:
+            reasons.append(f"{address.strip()}: {fault.strerror or fault}")
+        else:
+            return
+    raise BrokerError(f"no broker answers at {'; '.join(reasons)}")
+
+
+def refusal(error: KafkaError) -> str:
+    """One sentence for a person, with Kafka's name of the error for a search."""
+    return f"{error.str().rstrip('.')} ({error.name()})"
+
+
+def answer_of(future: Future[T]) -> T:
+    """What an admin request came to.
+
+    Raises:
+        BrokerError: with the broker's reason.
+    """
+    return asked(lambda: future.result(timeout=REQUEST_TIMEOUT_S))
+
+
+def asked(request: Callable[[], T]) -> T:
+    """The answer of a client call, its KafkaException turned into a BrokerError."""
+    from confluent_kafka import KafkaError, KafkaException
+
+    try:
+        return request()
+    except KafkaException as fault:
+        error = fault.args[0]
+        raise BrokerError(refusal(error) if isinstance(error, KafkaError) else str(error)) from fault
+    except TimeoutError as fault:
+        raise BrokerError(f"no answer within {REQUEST_TIMEOUT_S:.0f} s") from fault

@@ -1,0 +1,112 @@
+"""`appliance`: the commands by name, and what becomes of their errors.
+
+Exit codes: 0 done, 1 failed, 2 asked for wrongly (a flag, an option, an argument), 130 interrupted, 141 when
+the reader of our output has gone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Final
+
+import click
+
+from appliance.errors import ApplianceError, ConfigurationError
+
+VERSION: Final = "0.1.0"
+
+FAILED: Final = 1
+USAGE: Final = 2
+INTERRUPTED: Final = 130
+PIPE_CLOSED: Final = 141
+
+
+@dataclass(frozen=True, slots=True)
+class LazyCommand:
+    """Where a command lives, and its line in the help, which is shown without importing it."""
+
+    module: str
+    attribute: str
+    summary: str
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command when it is run: `appliance --version` loads none of them."""
+
+    def __init__(self, *, lazy: Mapping[str, LazyCommand], **attributes: object) -> None:
+        super().__init__(**attributes)  # type: ignore[arg-type]
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        lazy = self._lazy.get(cmd_name)
+        if lazy is None:
+            return None
+        command = getattr(import_module(lazy.module), lazy.attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, lazy.summary) for name, lazy in self._lazy.items()])
+
+
+COMMANDS: Final[Mapping[str, LazyCommand]] = {
+    "serve": LazyCommand("appliance.cli.serve", "serve", "Run the broker until it is stopped."),
+    "topics": LazyCommand(
+        "appliance.cli.topics", "topics", "Create, list, describe, grow and delete topics."
+    ),
+    "produce": LazyCommand("appliance.cli.produce", "produce", "Send lines or files to a topic."),
+    "consume": LazyCommand("appliance.cli.consume", "consume", "Print the records of a topic."),
+    "log": LazyCommand("appliance.cli.log_dump", "log", "Look into log files, straight off the disk."),
+    "status": LazyCommand("appliance.cli.status", "status", "Show each process of a running appliance."),
+}
+
+program = LazyGroup(
+    name="appliance",
+    lazy=COMMANDS,
+    help="A log broker for one big host: Kafka on the wire, Kafka's bytes on the disk.",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+program = click.version_option(VERSION, prog_name="appliance", message="%(prog)s %(version)s")(program)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command in `arguments` (default: the process's) and returns its exit code.
+
+    Prints no traceback for what a person or the machine did wrong; only for a mistake of ours.
+    """
+    return _exit_code(lambda: program.main(args=arguments, prog_name="appliance", standalone_mode=False))
+
+
+def _exit_code(command: Callable[[], object]) -> int:
+    try:
+        code = command()
+        sys.stdout.flush()
+    except click.exceptions.Exit as left:
+        return left.exit_code
+    except click.ClickException as fault:  # usage, a bad parameter, a file that cannot be opened
+        fault.show()
+        return USAGE
+    except ConfigurationError as fault:
+        return _say(fault, USAGE)
+    except ApplianceError as fault:
+        return _say(fault, FAILED)
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes standard output once more at exit; give it somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    return code if isinstance(code, int) else 0
+
+
+def _say(fault: Exception, code: int) -> int:
+    click.echo(f"appliance: {fault}", err=True)
+    return code

@@ -1,0 +1,81 @@
+"""`appliance serve`: settings from file and flags, a line to try, then the supervisor."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+from appliance.cli.options import name_and_value
+from appliance.config import Settings, load_settings
+
+
+@click.command(short_help="Run the broker until it is stopped.")
+@click.option("--data-dir", metavar="DIR", help="Directory of everything that is kept.  [default: ./data]")
+@click.option("--host", metavar="ADDRESS", help="Address to listen on.  [default: 127.0.0.1]")
+@click.option("--port", metavar="PORT", help="Port of slot 0; slot n listens on PORT + n.  [default: 9092]")
+@click.option("--slots", metavar="N", help="Broker slots.  [default: 1]")
+@click.option(
+    "--config", "config_path", metavar="FILE", type=click.Path(path_type=Path), help="A TOML file of options."
+)
+@click.option(
+    "--set", "overrides", metavar="NAME=VALUE", multiple=True, help="Any option by its name; repeatable."
+)
+def serve(
+    *,
+    data_dir: str | None,
+    host: str | None,
+    port: str | None,
+    slots: str | None,
+    config_path: Path | None,
+    overrides: tuple[str, ...],
+) -> int:
+    """Run the broker until it is stopped (Ctrl-C, SIGTERM).
+
+    Every option of docs/configuration.md can be set in FILE or by --set; flags win over the file.
+    """
+    given = dict(name_and_value("--set", text) for text in overrides)
+    flags = {"data.dir": data_dir, "host": host, "port": port, "slots": slots}
+    given |= {name: text for name, text in flags.items() if text is not None}
+    settings = load_settings(config_path, given)
+    click.echo(start_text(settings, own_command()))
+
+    from appliance.control.supervisor.main import run
+
+    code: int = run(settings)
+    return code
+
+
+def start_text(settings: Settings, command: str) -> str:
+    """What a person sees first. When it answers is for the supervisor to say, so no line here says it."""
+    last = f" to {settings.port + settings.slots - 1}" if settings.slots > 1 else ""
+    slots = "1 slot" if settings.slots == 1 else f"{settings.slots} slots"
+    address = f"{settings.client_host}:{settings.port}"
+    bootstrap = "" if address == "127.0.0.1:9092" else f" --bootstrap {address}"
+    return "\n".join(
+        [
+            f"appliance: {slots} on {settings.host}:{settings.port}{last}, data in {settings.data_dir}",
+            "Try it from another terminal:",
+            f"  printf 'hello\\n' | {command} produce demo{bootstrap}",
+            f"  {command} consume demo{bootstrap}",
+            "or with any Kafka client:",
+            f"  printf 'hello\\n' | kcat -P -b {address} -t demo",
+            f"  kcat -C -e -b {address} -t demo",
+        ]
+    )
+
+
+def own_command() -> str:
+    """How to call this program from the shell it was started from."""
+    started = Path(sys.argv[0])
+    if started.name == "__main__.py":
+        return f"{shlex.quote(sys.executable)} -m appliance"
+    found = shutil.which("appliance")
+    if found is not None and Path(found).resolve() == started.resolve():
+        return "appliance"
+    absolute = started.absolute()
+    here = Path.cwd()
+    return shlex.quote(str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute))

@@ -1,0 +1,211 @@
+"""`appliance topics`: create, list, describe, add-partitions, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, admin_client, answer_of, asked
+from appliance.cli.options import bootstrap_option, name_and_value
+from appliance.cli.output import json_option, print_json, print_table
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+
+@click.group(short_help="Create, list, describe, grow and delete topics.")
+def topics() -> None:
+    """Create, list, describe, grow and delete topics."""
+
+
+@topics.command()
+@click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
+@click.option(
+    "--partitions", "-p", type=click.IntRange(min=1), help="How many; else the broker's num.partitions."
+)
+@click.option(
+    "--replication-factor", "-r", type=click.IntRange(min=1), help="Replicas; else the broker's default."
+)
+@click.option("--config", "configs", metavar="NAME=VALUE", multiple=True, help="A topic setting; repeatable.")
+@click.option("--if-not-exists", is_flag=True, help="Be content when the topic is there already.")
+@bootstrap_option
+def create(
+    *,
+    names: tuple[str, ...],
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: tuple[str, ...],
+    if_not_exists: bool,
+    bootstrap: str,
+) -> int:
+    """Create topics."""
+    from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+
+    settings = dict(name_and_value("--config", text) for text in configs)
+    wanted = [
+        NewTopic(
+            name,
+            num_partitions=partitions or -1,
+            replication_factor=replication_factor or -1,
+            config=settings,
+        )
+        for name in dict.fromkeys(names)
+    ]
+    pending = asked(
+        lambda: admin_client(bootstrap).create_topics(wanted, operation_timeout=REQUEST_TIMEOUT_S)
+    )
+    return _settle(pending, "created", "TOPIC_ALREADY_EXISTS" if if_not_exists else None)
+
+
+@topics.command(name="list")
+@click.option("--all", "with_internal", is_flag=True, help="Internal topics too.")
+@json_option
+@bootstrap_option
+def list_topics(*, with_internal: bool, as_json: bool, bootstrap: str) -> None:
+    """List the topics."""
+    found = asked(lambda: admin_client(bootstrap).list_topics(timeout=REQUEST_TIMEOUT_S)).topics
+    rows = [
+        {
+            "topic": name,
+            "partitions": len(topic.partitions),
+            "replication_factor": max((len(each.replicas) for each in topic.partitions.values()), default=0),
+            "internal": name.startswith("__"),
+        }
+        for name, topic in sorted(found.items())
+        if with_internal or not name.startswith("__")
+    ]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table(
+            ("TOPIC", "PARTITIONS", "REPLICAS"),
+            [(row["topic"], row["partitions"], row["replication_factor"]) for row in rows],
+            right=("PARTITIONS", "REPLICAS"),
+        )
+    else:
+        click.echo("no topics", err=True)
+
+
+@topics.command()
+@click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
+@json_option
+@bootstrap_option
+def describe(*, names: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
+    """Show partitions, leaders, replicas, offsets and the settings that were set on the topic."""
+    client = admin_client(bootstrap)
+    described = [_describe(client, name) for name in dict.fromkeys(names)]
+    if as_json:
+        print_json(described)
+        return
+    for topic in described:
+        click.echo(f"{topic['topic']}  id {topic['topic_id']}")
+        for name, value in topic["configs"].items():
+            click.echo(f"  {name} = {value}")
+        print_table(
+            ("PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END"),
+            [
+                (
+                    each["partition"],
+                    each["leader"],
+                    ",".join(map(str, each["replicas"])),
+                    ",".join(map(str, each["isr"])),
+                    each["start_offset"],
+                    each["end_offset"],
+                )
+                for each in topic["partitions"]
+            ],
+            right=("PARTITION", "LEADER", "START", "END"),
+        )
+
+
+@topics.command(name="add-partitions")
+@click.argument("name", metavar="TOPIC")
+@click.argument("total", metavar="TOTAL", type=click.IntRange(min=1))
+@bootstrap_option
+def add_partitions(*, name: str, total: int, bootstrap: str) -> int:
+    """Grow a topic to TOTAL partitions. Keys may move to other partitions; partitions never go away again."""
+    from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
+
+    client = admin_client(bootstrap)
+    pending = asked(
+        lambda: client.create_partitions([NewPartitions(name, total)], operation_timeout=REQUEST_TIMEOUT_S)
+    )
+    return _settle(pending, f"grown to {total} partitions:")
+
+
+@topics.command()
+@click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
+@bootstrap_option
+def delete(*, names: tuple[str, ...], bootstrap: str) -> int:
+    """Delete topics and all their records."""
+    wanted = list(dict.fromkeys(names))
+    pending = asked(
+        lambda: admin_client(bootstrap).delete_topics(wanted, operation_timeout=REQUEST_TIMEOUT_S)
+    )
+    return _settle(pending, "deleted")
+
+
+def _settle(pending: Mapping[str, Future[Any]], done: str, content_with: str | None = None) -> int:
+    """Says what became of each topic; 1 when any of them failed. `content_with` is an error that is none."""
+    code = 0
+    for name, future in pending.items():
+        try:
+            answer_of(future)
+        except BrokerError as fault:
+            if content_with is None or content_with not in str(fault):
+                click.echo(f"appliance: {name}: {fault}", err=True)
+                code = 1
+                continue
+            click.echo(f"there already: {name}")
+        else:
+            click.echo(f"{done} {name}")
+    return code
+
+
+def _describe(client: AdminClient, name: str) -> dict[str, Any]:
+    from confluent_kafka import TopicCollection, TopicPartition
+    from confluent_kafka.admin import ConfigResource, ConfigSource, OffsetSpec  # type: ignore[attr-defined]
+
+    try:
+        topic = answer_of(client.describe_topics(TopicCollection([name]))[name])
+    except BrokerError as fault:
+        raise BrokerError(f"{name}: {fault}") from fault
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name)
+    configs = answer_of(client.describe_configs([resource])[resource])
+    places = [TopicPartition(name, each.id) for each in topic.partitions]
+    offsets = {
+        spec: client.list_offsets({place: getattr(OffsetSpec, spec)() for place in places})
+        for spec in ("earliest", "latest")
+    }
+    return {
+        "topic": topic.name,
+        "topic_id": str(topic.topic_id),
+        "internal": topic.is_internal,
+        "partitions": [
+            {
+                "partition": each.id,
+                "leader": each.leader.id if each.leader is not None else None,
+                "replicas": [node.id for node in each.replicas],
+                "isr": [node.id for node in each.isr],
+                "start_offset": _offset(offsets["earliest"][place]),
+                "end_offset": _offset(offsets["latest"][place]),
+            }
+            for each, place in zip(topic.partitions, places, strict=True)
+        ],
+        "configs": {
+            key: entry.value
+            for key, entry in sorted(configs.items())
+            if entry.source in (ConfigSource.DYNAMIC_TOPIC_CONFIG, ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
+        },
+    }
+
+
+def _offset(future: Future[Any]) -> int | None:
+    """None where a partition cannot tell, because it has no leader."""
+    try:
+        return int(answer_of(future).offset)
+    except BrokerError:
+        return None
