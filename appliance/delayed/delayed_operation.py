@@ -1,0 +1,118 @@
+"""Operations that wait: what each waits for, and the table that lets it end exactly once.
+
+    WAITING ──poke──→ SATISFIED      what it waited for is there
+       ├─────clock──→ EXPIRED        its time is up first
+       └─────cancel─→ CANCELLED      nobody wants the answer any more
+
+The three ends are final: an event that finds an operation there does nothing. How each state answers:
+
+| state | the asker gets |
+|---|---|
+| WAITING | nothing yet |
+| SATISFIED | the full answer |
+| EXPIRED | what there is (fetch), or REQUEST_TIMED_OUT for what is missing (produce, delete records) |
+| CANCELLED | nothing: there is no asker |
+
+An operation watches *keys* (partitions) for a *position* in each: a fetch and a produce its high watermark,
+a delete-records the low watermark. Keys are integers whose meaning is the caller's. Source of the three
+rules: Kafka's `DelayedFetch`, `DelayedProduce`, `DelayedDeleteRecords`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+
+class State(StrEnum):
+    WAITING = "waiting"
+    SATISFIED = "satisfied"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+
+class Event(StrEnum):
+    POKE = "poke"
+    CLOCK = "clock"
+    CANCEL = "cancel"
+
+
+TRANSITIONS: Mapping[tuple[State, Event], State] = {
+    (State.WAITING, Event.POKE): State.SATISFIED,
+    (State.WAITING, Event.CLOCK): State.EXPIRED,
+    (State.WAITING, Event.CANCEL): State.CANCELLED,
+}
+
+
+def after(state: State, event: Event) -> State | None:
+    """Where `event` leads from `state`; None where it does nothing, because the operation has ended."""
+    return TRANSITIONS.get((state, event))
+
+
+class DelayedOperation(Protocol):
+    """What a purgatory must know of an operation; the three below, and any other that fits."""
+
+    @property
+    def key(self) -> int:
+        """Names the operation; unique among those that wait."""
+        ...
+
+    @property
+    def watches(self) -> Mapping[int, int]:
+        """The position in each watched key that the operation looks at."""
+        ...
+
+    def satisfied(self, reached: Mapping[int, int], appended_bytes: int) -> bool:
+        """Whether the wait is over.
+
+        Args:
+            reached: the highest position known of each watched key that moved since the operation began to
+            wait. appended_bytes: bytes that became readable in the watched keys meanwhile.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedFetch:
+    """Waits until `needed_bytes` more are readable past the watched offsets, in all partitions together."""
+
+    key: int
+    watches: Mapping[int, int]
+    needed_bytes: int
+
+    def satisfied(self, reached: Mapping[int, int], appended_bytes: int) -> bool:
+        if appended_bytes < self.needed_bytes:
+            return False
+        return any(position > self.watches[key] for key, position in reached.items())
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedProduce:
+    """acks=all: waits until every partition's high watermark has reached the end of what was appended to
+    it."""
+
+    key: int
+    watches: Mapping[int, int]
+
+    def satisfied(self, reached: Mapping[int, int], appended_bytes: int) -> bool:
+        return _all_reached(self.watches, reached)
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedDeleteRecords:
+    """Waits until the low watermark of every partition, the least log start of its replicas, is where it
+    should."""
+
+    key: int
+    watches: Mapping[int, int]
+
+    def satisfied(self, reached: Mapping[int, int], appended_bytes: int) -> bool:
+        return _all_reached(self.watches, reached)
+
+
+def _all_reached(watches: Mapping[int, int], reached: Mapping[int, int]) -> bool:
+    if len(reached) < len(watches):
+        return False
+    return all(key in reached and reached[key] >= position for key, position in watches.items())
