@@ -8,7 +8,7 @@
     compact string   uvarint length + 1, UTF-8; 0 is null               (flexible versions, KIP-482)
     array            int32 count, elements; count -1 is null
     compact array    uvarint count + 1, elements; 0 is null
-    tagged fields    uvarint count, then (uvarint tag, uvarint size, bytes), by ascending tag; we take any order
+    tagged fields    uvarint count, then (uvarint tag, uvarint size, bytes), read in any order
 
 Nothing is allocated from a declared length: a length is held against the bytes that are left, a count
 against the bytes that its smallest elements would take, and all elements and tagged fields of one request
@@ -29,6 +29,9 @@ INT32 = Struct(">i")
 INT64 = Struct(">q")
 
 UVARINT_BYTES_MAX = 5
+UVARINT_MAX = 0xFFFF_FFFF
+_VARINT_SHIFTS = range(7, 7 * UVARINT_BYTES_MAX, 7)
+
 STRING_BYTES_MAX = 32_767
 
 ELEMENTS_MAX = 100_000
@@ -47,15 +50,21 @@ _NO_UUID_BYTES = bytes(16)
 
 def uvarint_at(buffer: memoryview, position: int, end: int) -> tuple[int, int]:
     """(value, position after it) of the unsigned varint at `position`, which must end before `end`."""
-    value = 0
-    for shift in range(0, 7 * UVARINT_BYTES_MAX, 7):
+    if position >= end:
+        raise MalformedFrame("the frame ends before a varint")
+    value = buffer[position]
+    position += 1
+    if value < 0x80:
+        return value, position
+    value &= 0x7F
+    for shift in _VARINT_SHIFTS:
         if position >= end:
             raise MalformedFrame("the frame ends inside a varint")
         byte = buffer[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            if value > 0xFFFFFFFF:
+            if value > UVARINT_MAX:
                 raise MalformedFrame("a varint does not fit into 32 bits")
             return value, position
     raise MalformedFrame(f"a varint is longer than {UVARINT_BYTES_MAX} bytes")
@@ -73,6 +82,36 @@ def skip_tagged_fields(buffer: memoryview, position: int, end: int) -> int:
             raise MalformedFrame(f"a tagged field of {size} bytes")
         position += size
     return position
+
+
+def text_at(buffer: memoryview, start: int, end: int) -> tuple[str, int]:
+    """(text, `end`) of the UTF-8 bytes `buffer[start:end]`, which must lie within the buffer."""
+    raw = buffer[start:end]
+    if len(raw) != end - start or len(raw) > STRING_BYTES_MAX:
+        raise MalformedFrame(f"a string of {end - start} bytes is longer than its frame or than allowed")
+    try:
+        return str(raw, "utf-8"), end
+    except UnicodeDecodeError as error:
+        raise MalformedFrame("a string is not UTF-8") from error
+
+
+_UUIDS: dict[bytes, UUID] = {}
+_UUIDS_MAX = 1024
+
+
+def uuid_at(buffer: memoryview, position: int) -> UUID:
+    """The uuid at `position`, all zero included. Topic ids come back all the time, so the last ones are
+    kept."""
+    raw = bytes(buffer[position : position + 16])
+    known = _UUIDS.get(raw)
+    if known is not None:
+        return known
+    if len(raw) != 16:
+        raise MalformedFrame("the frame ends inside a uuid")
+    if len(_UUIDS) >= _UUIDS_MAX:
+        _UUIDS.clear()
+    made = _UUIDS[raw] = UUID(bytes=raw)
+    return made
 
 
 class Cursor:
