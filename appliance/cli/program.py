@@ -1,7 +1,7 @@
 """`appliance`: the commands by name, and what becomes of their errors.
 
-Exit codes: 0 done, 1 failed, 2 asked for wrongly (a flag, an option, an argument), 130 interrupted, 141 when
-the reader of our output has gone.
+Exit codes: 0 done, 1 failed, 2 asked for wrongly (a flag, an option, an argument), 130 interrupted. A reader of
+our output that goes away (`| head`) ends the command with 1 and without a word, as click does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ VERSION: Final = "0.1.0"
 FAILED: Final = 1
 USAGE: Final = 2
 INTERRUPTED: Final = 130
-PIPE_CLOSED: Final = 141
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +102,7 @@ def _exit_code(command: Callable[[], object]) -> int:
     except BrokenPipeError:
         # Python flushes standard output once more at exit; give it somewhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PIPE_CLOSED
+        return FAILED
     return code if isinstance(code, int) else 0
 
 

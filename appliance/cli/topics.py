@@ -54,9 +54,8 @@ def create(
         )
         for name in dict.fromkeys(names)
     ]
-    pending = asked(
-        lambda: admin_client(bootstrap).create_topics(wanted, operation_timeout=REQUEST_TIMEOUT_S)
-    )
+    client = admin_client(bootstrap)
+    pending = asked(lambda: client.create_topics(wanted, operation_timeout=REQUEST_TIMEOUT_S))
     return _settle(pending, "created", "TOPIC_ALREADY_EXISTS" if if_not_exists else None)
 
 
@@ -66,7 +65,8 @@ def create(
 @bootstrap_option
 def list_topics(*, with_internal: bool, as_json: bool, bootstrap: str) -> None:
     """List the topics."""
-    found = asked(lambda: admin_client(bootstrap).list_topics(timeout=REQUEST_TIMEOUT_S)).topics
+    client = admin_client(bootstrap)
+    found = asked(lambda: client.list_topics(timeout=REQUEST_TIMEOUT_S)).topics
     rows = [
         {
             "topic": name,
@@ -142,9 +142,8 @@ def add_partitions(*, name: str, total: int, bootstrap: str) -> int:
 def delete(*, names: tuple[str, ...], bootstrap: str) -> int:
     """Delete topics and all their records."""
     wanted = list(dict.fromkeys(names))
-    pending = asked(
-        lambda: admin_client(bootstrap).delete_topics(wanted, operation_timeout=REQUEST_TIMEOUT_S)
-    )
+    client = admin_client(bootstrap)
+    pending = asked(lambda: client.delete_topics(wanted, operation_timeout=REQUEST_TIMEOUT_S))
     return _settle(pending, "deleted")
 
 

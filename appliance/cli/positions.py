@@ -1,0 +1,110 @@
+"""Where `consume --from` begins: a text becomes a place, a place becomes an offset of each partition."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, asked
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
+
+
+class Anchor(Enum):
+    """What a starting place is counted from."""
+
+    BEGINNING = "beginning"
+    END = "end"
+    OFFSET = "offset"
+    TIMESTAMP = "timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`distance` is an offset, milliseconds since the epoch, or records before the end."""
+
+    anchor: Anchor
+    distance: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The part of a partition that is to be read: from `start` to before `end`, its end when we asked."""
+
+    partition: int
+    start: int
+    end: int
+
+
+FORMS: Final = "beginning, end, an offset, -N (the last N), @MILLISECONDS or a time such as 2026-01-31T12:00"
+_OFFSET_MAX: Final = 2**63 - 1
+
+
+def parse_place(text: str) -> Place:
+    """Reads a `--from` value.
+
+    Raises:
+        click.UsageError: it is none of the forms.
+    """
+    if text in {"beginning", "end"}:
+        return Place(Anchor(text))
+    if re.fullmatch(r"-?[0-9]{1,19}", text) and abs(int(text)) <= _OFFSET_MAX:
+        return Place(Anchor.END, -int(text)) if text.startswith("-") else Place(Anchor.OFFSET, int(text))
+    if re.fullmatch(r"@[0-9]{1,16}", text):
+        return Place(Anchor.TIMESTAMP, int(text[1:]))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(f"--from {text!r}: wants {FORMS}") from None
+    # A time without a zone is the reader's own.
+    return Place(Anchor.TIMESTAMP, int(moment.astimezone(UTC).timestamp() * 1000))
+
+
+def spans(
+    client: Consumer, topic: str, partitions: Iterable[int], *, place: Place, warn: Callable[[str], None]
+) -> list[Span]:
+    """Start and end of each partition. `warn` hears where records asked for are gone.
+
+    Raises:
+        BrokerError: an offset past the end, or a partition that cannot tell.
+    """
+    from confluent_kafka import TopicPartition
+
+    found = []
+    for partition in partitions:
+        where = TopicPartition(topic, partition)
+        try:
+            low, high = asked(lambda tp=where: client.get_watermark_offsets(tp, timeout=REQUEST_TIMEOUT_S))  # type: ignore[misc]
+        except BrokerError as fault:
+            raise BrokerError(f"{topic}-{partition}: {fault}") from fault
+        start = low
+        match place.anchor:
+            case Anchor.END:
+                start = max(low, high - place.distance)
+            case Anchor.OFFSET:
+                start = place.distance
+                if start > high:
+                    raise BrokerError(f"{topic}-{partition}: offset {start} is past its end, {high}")
+                if start < low:
+                    warn(f"{topic}-{partition}: offset {start} is gone; beginning with {low}")
+                    start = low
+            case Anchor.TIMESTAMP:
+                start = _first_at(client, topic, partition, timestamp_ms=place.distance, end=high)
+        found.append(Span(partition, start, high))
+    return found
+
+
+def _first_at(client: Consumer, topic: str, partition: int, *, timestamp_ms: int, end: int) -> int:
+    """The offset of the first record not older than `timestamp_ms`; the end where there is none."""
+    from confluent_kafka import TopicPartition
+
+    wanted = [TopicPartition(topic, partition, timestamp_ms)]
+    (found,) = asked(lambda: client.offsets_for_times(wanted, timeout=REQUEST_TIMEOUT_S))
+    return found.offset if found.offset >= 0 else end

@@ -1,0 +1,238 @@
+"""`appliance produce`: lines or whole files become records."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
+
+import click
+
+from appliance.cli.client import BrokerError, asked, producer, refusal
+from appliance.cli.options import bootstrap_option, name_and_value
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message, Producer
+
+ANY_PARTITION: Final = -1
+FLUSH_TIMEOUT_S: Final = 65.0
+PROGRESS_STEP_BYTES: Final = 64 * 1024
+STANDARD_INPUT: Final = Path("-")
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+
+PRODUCER_OPTIONS: Final[dict[str, object]] = {
+    # Keys land on the partition where the Java client would put them.
+    "partitioner": "murmur2_random",
+    # The broker's max.message.bytes decides, not the client's own idea of it; batches stay at batch.size.
+    "message.max.bytes": 1_000_000_000,
+    "message.timeout.ms": 60_000,
+    "allow.auto.create.topics": True,
+}
+
+Record = tuple[bytes | None, bytes | None]
+
+
+class Progress(Protocol):
+    """Told how many bytes of the input were read."""
+
+    def __call__(self, length_bytes: int) -> None: ...
+
+
+class Deliveries:
+    """What the broker said to each record. librdkafka calls it once a record."""
+
+    __slots__ = ("delivered", "failed", "first_error")
+
+    def __init__(self) -> None:
+        self.delivered = 0
+        self.failed = 0
+        self.first_error: KafkaError | None = None
+
+    def __call__(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self.delivered += 1
+            return
+        self.failed += 1
+        self.first_error = self.first_error or error
+
+
+class RecordReader:
+    """Turns input into (key, value) pairs as the flags say."""
+
+    __slots__ = ("_key", "_null_marker", "_separator")
+
+    def __init__(self, *, key: str | None, key_separator: str | None, null_marker: str | None) -> None:
+        self._key = None if key is None else key.encode()
+        self._separator = None if key_separator is None else key_separator.encode()
+        self._null_marker = None if null_marker is None else null_marker.encode()
+
+    def record(self, data: bytes) -> Record:
+        """The record that one line, or one whole file, stands for.
+
+        Raises:
+            BrokerError: a key is wanted and the separator is not there.
+        """
+        key, value = self._key, data
+        if self._separator is not None:
+            key, found, value = data.partition(self._separator)
+            if not found:
+                shown = data[:60].decode(errors="replace")
+                raise BrokerError(f"no key separator {self._separator.decode()!r} in {shown!r}")
+        return self._or_null(key), self._or_null(value)
+
+    def _or_null(self, part: bytes | None) -> bytes | None:
+        return None if part == self._null_marker else part
+
+    def lines(self, source: BinaryIO, progress: Progress) -> Iterator[Record]:
+        """One record a line, without its line feed; a last line without one counts too."""
+        for line in source:
+            progress(len(line))
+            yield self.record(line.removesuffix(b"\n"))
+
+    def whole(self, source: BinaryIO, progress: Progress) -> Iterator[Record]:
+        """One record with everything in it."""
+        data = source.read()
+        progress(len(data))
+        yield self.record(data)
+
+
+@click.command(short_help="Send lines or files to a topic.")
+@click.argument("topic")
+@click.argument(
+    "files", nargs=-1, type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True)
+)
+@click.option("--whole", is_flag=True, help="One record a file, not one a line.")
+@click.option("--key", "-k", help="Every record gets this key.")
+@click.option(
+    "--key-separator", "-K", metavar="TEXT", help="Key and value stand in the input, parted by TEXT."
+)
+@click.option(
+    "--header", "headers", metavar="NAME=VALUE", multiple=True, help="For every record; repeatable."
+)
+@click.option("--null-marker", metavar="TEXT", help="A key or value that reads TEXT is null (a tombstone).")
+@click.option("--compression", "-z", type=click.Choice(CODECS), default="none", show_default=True)
+@click.option("--partition", "-p", type=click.IntRange(min=0), help="Else by key, or any.")
+@click.option("--acks", type=click.Choice(("all", "1", "0")), default="all", show_default=True)
+@bootstrap_option
+def produce(
+    *,
+    topic: str,
+    files: tuple[Path, ...],
+    whole: bool,
+    key: str | None,
+    key_separator: str | None,
+    headers: tuple[str, ...],
+    null_marker: str | None,
+    compression: str,
+    partition: int | None,
+    acks: str,
+    bootstrap: str,
+) -> None:
+    """Send lines of FILES, or of standard input, to TOPIC.
+
+    With acks=all (the default) each record is written once, however often it had to be sent.
+    """
+    if key is not None and key_separator is not None:
+        raise click.UsageError("--key and --key-separator exclude each other")
+    if key_separator == "":
+        raise click.UsageError("--key-separator: wants a text")
+    reader = RecordReader(key=key, key_separator=key_separator, null_marker=null_marker)
+    parsed_headers: list[tuple[str, str | bytes | None]] = [
+        (name, value.encode()) for name, value in (name_and_value("--header", h) for h in headers)
+    ]
+    client = producer(
+        bootstrap,
+        {
+            **PRODUCER_OPTIONS,
+            "compression.type": compression,
+            "acks": acks,
+            "enable.idempotence": acks == "all",
+        },
+    )
+    deliveries = Deliveries()
+    started_s = time.monotonic()
+    with progress_of(files) as progress:
+        records = _records(reader, files, whole=whole, progress=progress)
+        try:
+            asked(
+                lambda: send(client, topic, records, partition, headers=parsed_headers, deliveries=deliveries)
+            )
+        finally:
+            # Also after Ctrl-C: what was read is sent, so that a person at a keyboard loses nothing.
+            client.flush(FLUSH_TIMEOUT_S)
+    unsettled = len(client)
+    if deliveries.first_error is not None or unsettled:
+        reason = refusal(deliveries.first_error) if deliveries.first_error is not None else "no answer"
+        lost = deliveries.failed + unsettled
+        raise BrokerError(
+            f"{topic}: {lost} of {lost + deliveries.delivered} records were not taken: {reason}"
+        )
+    if sys.stderr.isatty():
+        took_s = time.monotonic() - started_s
+        count = f"{deliveries.delivered} record" + ("" if deliveries.delivered == 1 else "s")
+        click.echo(f"{count} to {topic} in {took_s:.2f} s", err=True)
+
+
+def send(
+    client: Producer,
+    topic: str,
+    records: Iterator[Record],
+    partition: int | None,
+    *,
+    headers: list[tuple[str, str | bytes | None]],
+    deliveries: Deliveries,
+) -> None:
+    """Hands every record to librdkafka; waits where its queue is full, stops where the broker refused one."""
+    place = ANY_PARTITION if partition is None else partition
+    own_headers = headers or None
+    for key, value in records:
+        while True:
+            try:
+                client.produce(topic, value, key, place, on_delivery=deliveries, headers=own_headers)
+            except BufferError:
+                client.poll(0.1)
+            else:
+                break
+        client.poll(0)
+        if deliveries.failed:
+            return
+
+
+def _records(
+    reader: RecordReader, files: tuple[Path, ...], *, whole: bool, progress: Progress
+) -> Iterator[Record]:
+    turn = reader.whole if whole else reader.lines
+    for path in files or (STANDARD_INPUT,):
+        if path == STANDARD_INPUT:
+            yield from turn(sys.stdin.buffer, progress)
+        else:
+            with path.open("rb") as source:
+                yield from turn(source, progress)
+
+
+@contextmanager
+def progress_of(files: tuple[Path, ...]) -> Iterator[Progress]:
+    """A bar on standard error where files are read and somebody watches; else nothing."""
+    if not files or STANDARD_INPUT in files or not sys.stderr.isatty():
+        yield lambda length_bytes: None
+        return
+
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=sum(path.stat().st_size for path in files))
+        unshown_bytes = 0
+
+        def advance(length_bytes: int) -> None:
+            nonlocal unshown_bytes
+            unshown_bytes += length_bytes
+            if unshown_bytes >= PROGRESS_STEP_BYTES:
+                bar.advance(task, unshown_bytes)
+                unshown_bytes = 0
+
+        yield advance

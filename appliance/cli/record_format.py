@@ -1,0 +1,106 @@
+"""How `consume` writes a record: chosen columns between tabs, or a JSON object a line."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+NO_TIMESTAMP: Final = 0  # TIMESTAMP_NOT_AVAILABLE
+TIMESTAMP_TYPES: Final = (None, "CreateTime", "LogAppendTime")
+
+Formatter = Callable[["Message"], bytes]
+
+
+def text_formatter(columns: Sequence[str], *, null_marker: str) -> Formatter:
+    """Bytes of a record as they are, column by column, and a line feed."""
+    null = null_marker.encode()
+    parts = [_COLUMNS[column] for column in columns]
+    if columns == ("value",):
+        return lambda message: (null if (value := _value(message)) is None else value) + b"\n"
+
+    def line(message: Message) -> bytes:
+        found = (part(message) for part in parts)
+        return b"\t".join(null if each is None else each for each in found) + b"\n"
+
+    return line
+
+
+def json_line(message: Message) -> bytes:
+    """One JSON object: topic, partition, offset, timestamp_ms, timestamp_type, key, value, headers.
+
+    Keys, values and header values are texts where they are UTF-8, else `{"base64": …}`; null stays null.
+    """
+    kind, timestamp_ms = message.timestamp()
+    told = {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp_ms": None if kind == NO_TIMESTAMP else timestamp_ms,
+        "timestamp_type": TIMESTAMP_TYPES[kind],
+        "key": text_or_base64(_key(message)),
+        "value": text_or_base64(_value(message)),
+        "headers": [[name, text_or_base64(value)] for name, value in _headers(message)],
+    }
+    return json.dumps(told, ensure_ascii=False).encode() + b"\n"
+
+
+def text_or_base64(data: bytes | None) -> str | dict[str, str] | None:
+    """A JSON value that gives the bytes back whatever they are."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode()}
+
+
+def shown_time(timestamp_ms: int) -> str:
+    """`2026-01-31T12:00:00.123Z`."""
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp_ms)  # far outside of the calendar, yet a legal timestamp
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _timestamp(message: Message) -> bytes | None:
+    kind, timestamp_ms = message.timestamp()
+    return None if kind == NO_TIMESTAMP else shown_time(timestamp_ms).encode()
+
+
+def _headers(message: Message) -> list[tuple[str, bytes | None]]:
+    headers: Any = message.headers()
+    return list(headers or ())
+
+
+def _headers_text(message: Message) -> bytes:
+    return b",".join(name.encode() + b"=" + (value or b"") for name, value in _headers(message))
+
+
+def _value(message: Message) -> bytes | None:
+    value: Any = message.value()
+    return None if value is None else bytes(value)
+
+
+def _key(message: Message) -> bytes | None:
+    key: Any = message.key()
+    return None if key is None else bytes(key)
+
+
+_COLUMNS: Final[dict[str, Callable[[Any], bytes | None]]] = {
+    "topic": lambda message: message.topic().encode(),
+    "partition": lambda message: b"%d" % message.partition(),
+    "offset": lambda message: b"%d" % message.offset(),
+    "timestamp": _timestamp,
+    "key": _key,
+    "value": _value,
+    "headers": _headers_text,
+}
+
+COLUMNS: Final = tuple(_COLUMNS)
