@@ -7,7 +7,7 @@
 #   source/tests/test-runner           librdkafka's own suite
 #   source/examples/rdkafka_performance
 #   source/src/librdkafka.so.1         with the mock cluster (test.mock.num.brokers)
-#   READY                              name=path lines of the above
+#   READY                              name=path lines of the above, and the LD_LIBRARY_PATH they need
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -48,5 +48,6 @@ librdkafka=$(sed -n 's/^# librdkafka v\([0-9.]*\).*/\1/p' "$home/source/CHANGELO
 test_runner=$home/source/tests/test-runner
 rdkafka_performance=$home/source/examples/rdkafka_performance
 library=$home/source/src/librdkafka.so.1
+library_path=$home/source/src:$home/source/src-cpp
 LINES
 cat "$ready"

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.clients.confluent import ConfluentClient
+from tests.clients.adapters.confluent import ConfluentClient
 from tests.clients.scenarios import Stage
 from tests.support.broker import Broker
 from tests.support.judge import running_broker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.clients.confluent import ConfluentClient
+from tests.clients.adapters.confluent import ConfluentClient
 from tests.clients.scenarios import Scenario, Stage, cells
 
 

@@ -71,7 +71,7 @@ class ConfluentClient(Client):
                 "linger.ms": 5,
                 "queue.buffering.max.messages": 200_000,
                 "message.timeout.ms": 60_000,
-                "topic.metadata.propagation.max.ms": 5_000,
+                "topic.metadata.propagation.max.ms": 3_000,
             }
         )
         told: list[tuple[KafkaError | None, int, int] | None] = [None] * len(records)
