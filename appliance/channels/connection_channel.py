@@ -5,26 +5,38 @@ over a Unix socket (SCM_RIGHTS), matched by `connection_id`. Either may arrive f
 than HALF_WAITS_MS is dropped (the peer sees a closed connection and comes again).
 
     acceptor  ROUTER  runtime_dir/acceptor.zmq   ←→  DEALER  network process    Assignment → ; ← Hello, Load
-    acceptor  SEQPACKET listener runtime_dir/acceptor.fd ←  network process connects, first packet = its identity
+    acceptor  SEQPACKET listener runtime_dir/acceptor.fd ←  network process connects, first packet = its
+    identity
 """
 
 from __future__ import annotations
 
+from struct import Struct
+
 import msgspec
 
 HALF_WAITS_MS = 5_000
-DESCRIPTOR_PAYLOAD_BYTES = 8  # connection_id, little endian
+DESCRIPTOR = Struct("<Q")  # what travels with a descriptor: its connection_id
+
+# Connection ids never repeat within an instance: the acceptor's generation stands above a counter.
+GENERATION_SHIFT = 40
 
 
 class Hello(msgspec.Struct, tag=True, frozen=True):
-    """Network process → acceptor, first message on both sockets."""
+    """Network process → acceptor, first message on both sockets.
+
+    `held` (ZeroMQ only): connection id and peer host of what it already holds, so that an acceptor that was
+    restarted knows every load and every address's share again.
+    """
 
     netproc: int
     generation: int
+    held: tuple[tuple[int, str], ...] = ()
 
 
 class Assignment(msgspec.Struct, tag=True, frozen=True):
-    """Acceptor → network process: this connection is yours. `listener` is PLAINTEXT or SSL; `slot` its port's."""
+    """Acceptor → network process: this connection is yours. `listener` is PLAINTEXT or SSL; `slot` its
+    port's."""
 
     connection_id: int
     slot: int
@@ -34,7 +46,8 @@ class Assignment(msgspec.Struct, tag=True, frozen=True):
 
 
 class Load(msgspec.Struct, tag=True, frozen=True):
-    """Network process → acceptor, when something changed: connections held, ids closed since the last report."""
+    """Network process → acceptor, when something changed: connections held, ids closed since the last
+    report."""
 
     connections: int
     closed: tuple[int, ...]

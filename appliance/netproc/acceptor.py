@@ -1,0 +1,447 @@
+"""The acceptor's sockets: accepts, asks the book, hands over.
+
+    listening sockets ──accept──→ book ──descriptor──→ SEQPACKET of the least loaded network process
+                                       ──Assignment──→ ROUTER, to the same one
+
+Rules 1. A connection is accepted only when a network process can take its descriptor; otherwise it stays in
+the system's backlog.
+   So a restart of all network processes refuses nobody.
+2. A connection over max.connections or max.connections.per.ip is accepted and closed at once: its client
+learns it
+   now, and the backlog stays free for others. Kafka leaves the first kind waiting in the backlog.
+3. The descriptor goes first, then the message. A descriptor that finds its channel full goes to another
+network process
+   before anything was said about it.
+4. What was given to a network process is its own: when it dies, its connections die with it, and the book
+forgets them. 5. No request is ever read here.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import select
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import msgspec
+import zmq
+
+from appliance import journal
+from appliance.channels.connection_channel import DESCRIPTOR, Assignment, Hello, Load, decode, encode
+from appliance.clock import Clock
+from appliance.ipc.agent import DutyCycle
+from appliance.ipc.errors import PeerGone
+from appliance.ipc.fd_passing import send_descriptor
+from appliance.ipc.process_table import CONNECTIONS, ERRORS, REQUESTS, ProcessRow
+from appliance.netproc.acceptor_book import ConnectionBook
+
+# At most so many in a row from one listening socket: loads are heard and other ports served in between.
+ACCEPT_BURST = 64
+MESSAGE_BURST = 256
+CHANNEL_BACKLOG = 128
+HELLO_BYTES_MAX = 512
+
+# How long to leave a listening socket alone when the whole system is out of descriptors or socket memory.
+SYSTEM_FULL_PAUSE_MS = 50
+
+# accept(2): what waits on the new connection is reported by accept; the next one may be whole.
+_CONNECTION_SPOILT = frozenset(
+    {
+        errno.ECONNABORTED,
+        errno.ENETDOWN,
+        errno.EPROTO,
+        errno.ENOPROTOOPT,
+        errno.EHOSTDOWN,
+        errno.ENONET,
+        errno.EHOSTUNREACH,
+        errno.EOPNOTSUPP,
+        errno.ENETUNREACH,
+        errno.EPERM,
+    }
+)
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _NetworkProcess:
+    """One network process as the acceptor knows it; of use once both its sockets said hello."""
+
+    netproc: int
+    generation: int
+    identity: bytes | None = None
+    channel: socket.socket | None = None
+    held: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def is_joined(self) -> bool:
+        return self.identity is not None and self.channel is not None
+
+
+@dataclass(slots=True)
+class _Arrival:
+    """A connection that is accepted and not handed over yet."""
+
+    sock: socket.socket
+    slot: int
+    host: str
+    port: int
+
+
+class Acceptor:
+    """Accepts from `listeners` and fans out to the network processes that say hello.
+
+    Registers its descriptors in `cycle`; the owner passes each ready one to `on_ready`.
+
+    Args:
+        listeners: slot → listening socket, non-blocking.
+        book: who holds what.
+        cycle: the process's duty cycle.
+        context: the process's ZeroMQ context.
+        zmq_address: where the ROUTER binds.
+        channel_path: where the SEQPACKET listener binds; a leftover is removed.
+        row: this process's row: `requests` counts accepted connections, `errors` the refused ones.
+        clock: for log lines that a client can cause.
+    """
+
+    def __init__(
+        self,
+        listeners: Mapping[int, socket.socket],
+        book: ConnectionBook,
+        *,
+        cycle: DutyCycle,
+        context: zmq.Context[zmq.Socket[bytes]],
+        zmq_address: str,
+        channel_path: str,
+        row: ProcessRow,
+        clock: Clock,
+    ) -> None:
+        self._listeners = {sock.fileno(): (slot, sock) for slot, sock in listeners.items()}
+        self._book = book
+        self._cycle = cycle
+        self._cells = row.cells
+        self._clock = clock
+        self._say_refused = journal.RateLimited(_logger.warning, clock)
+        self._say_full = journal.RateLimited(_logger.error, clock)
+        self._network_processes: dict[int, _NetworkProcess] = {}
+        self._strangers: dict[int, socket.socket] = {}
+        self._channels: dict[int, _NetworkProcess] = {}
+        self._waiting: _Arrival | None = None
+        self._is_listening = False
+        self._rest_until_ns = 0
+        self._reserve = _open_reserve()
+
+        self._router = context.socket(zmq.ROUTER)
+        self._router.set(zmq.LINGER, 0)
+        self._router.set(zmq.ROUTER_MANDATORY, 1)
+        self._router.set(zmq.ROUTER_HANDOVER, 1)
+        self._router.set(zmq.SNDHWM, 0)  # bounded by the descriptor channel, which goes first
+        self._router.bind(zmq_address)
+        self._router_descriptor = int(self._router.get(zmq.FD))
+        with suppress(FileNotFoundError):
+            os.unlink(channel_path)
+        self._hellos = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._hellos.setblocking(False)
+        self._hellos.bind(channel_path)
+        self._hellos.listen(CHANNEL_BACKLOG)
+
+        for descriptor in (self._router_descriptor, self._hellos.fileno()):
+            cycle.epoll.register(descriptor, select.EPOLLIN)
+        # ZeroMQ's descriptor tells of changes, not of states: look at the socket itself before every sleep.
+        cycle.add_inbox(self)
+        self._on_ready: dict[int, Callable[[], None]] = {
+            self._router_descriptor: self._read_router,
+            self._hellos.fileno(): self._accept_channels,
+        }
+
+    @property
+    def book(self) -> ConnectionBook:
+        return self._book
+
+    def is_empty(self) -> bool:
+        """Inbox: whether the ROUTER has nothing to read."""
+        return not int(self._router.get(zmq.EVENTS)) & zmq.POLLIN
+
+    def on_ready(self, descriptor: int, events: int) -> None:
+        """Acts on a ready descriptor of ours; others are ignored."""
+        if descriptor in self._listeners:
+            self._accept(*self._listeners[descriptor])
+        elif (action := self._on_ready.get(descriptor)) is not None:
+            action()
+        elif (network_process := self._channels.get(descriptor)) is not None:
+            self._on_channel(network_process, events)
+        elif descriptor in self._strangers:
+            self._hear_stranger(descriptor)
+
+    def after_turn(self) -> None:
+        """To be called once a turn, after the ready descriptors: reads what came by ZeroMQ meanwhile."""
+        if not self.is_empty():
+            self._read_router()
+
+    def netproc_down(self, netproc: int, generation: int) -> None:
+        """The supervisor says that this generation is dead."""
+        known = self._network_processes.get(netproc)
+        if known is not None and known.generation == generation:
+            self._forget(known)
+
+    def close(self) -> None:
+        """Lets go of everything; what was handed over stays with its network process."""
+        for descriptor, (_, sock) in self._listeners.items():
+            if self._is_listening:
+                self._cycle.epoll.unregister(descriptor)
+            sock.close()
+        self._listeners.clear()
+        for network_process in self._network_processes.values():
+            if network_process.channel is not None:
+                network_process.channel.close()
+        for stranger in self._strangers.values():
+            stranger.close()
+        if self._waiting is not None:
+            self._waiting.sock.close()
+        self._hellos.close()
+        # Assignments whose descriptors are already there must still arrive.
+        self._router.close(linger=500)
+        if self._reserve >= 0:
+            os.close(self._reserve)
+
+    # Connections
+
+    def _accept(self, slot: int, listener: socket.socket) -> None:
+        for _ in range(ACCEPT_BURST):
+            if self._book.least_loaded() is None:
+                self._listen()
+                return
+            try:
+                sock, address = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _CONNECTION_SPOILT:
+                    continue
+                self._on_full(listener, error)
+                return
+            arrival = _Arrival(sock, slot, address[0], address[1])
+            self._cells[REQUESTS] += 1
+            why = self._book.refusal(arrival.host)
+            if why is not None:
+                sock.close()
+                self._cells[ERRORS] += 1
+                self._say_refused(f"connection from {arrival.host} closed: {why}")
+            elif not self._hand_over(arrival):
+                self._waiting = arrival
+                self._listen()
+                return
+
+    def _hand_over(self, arrival: _Arrival) -> bool:
+        """Gives the connection to the least loaded network process. False when none has room: keep it."""
+        while (netproc := self._book.least_loaded()) is not None:
+            network_process = self._network_processes[netproc]
+            identity, channel = network_process.identity, network_process.channel
+            assert identity is not None
+            assert channel is not None
+            connection_id = self._book.assign(netproc, arrival.host)
+            try:
+                taken = send_descriptor(channel, arrival.sock.fileno(), DESCRIPTOR.pack(connection_id))
+            except PeerGone:
+                self._forget(network_process)
+                continue
+            except OSError as error:
+                # ETOOMANYREFS: more descriptors are under way than this user may have open (unix(7)).
+                self._book.closed(netproc, [connection_id])
+                self._book.set_room(netproc, False)
+                self._say_full(f"cannot hand a connection to netproc {netproc}: {error.strerror}")
+                self._rest()
+                continue
+            if not taken:
+                self._book.closed(netproc, [connection_id])
+                self._book.set_room(netproc, False)
+                self._cycle.epoll.modify(channel.fileno(), select.EPOLLIN | select.EPOLLOUT)
+                continue
+            assignment = Assignment(connection_id, arrival.slot, "PLAINTEXT", arrival.host, arrival.port)
+            try:
+                self._router.send_multipart((identity, encode(assignment)), zmq.NOBLOCK)
+            except zmq.ZMQError:
+                # It died in between; the descriptor died with it.
+                self._book.closed(netproc, [connection_id])
+            arrival.sock.close()
+            self._cells[CONNECTIONS] = self._book.connections
+            return True
+        return False
+
+    def _on_full(self, listener: socket.socket, error: OSError) -> None:
+        """No descriptor for the next connection. It would stay at the head of the backlog and wake us for
+        ever, so where the limit is our own, the reserve descriptor is spent on accepting and closing it.
+        """
+        self._say_full(f"cannot accept a connection: {error.strerror}")
+        self._cells[ERRORS] += 1
+        if error.errno == errno.EMFILE and self._reserve >= 0:
+            os.close(self._reserve)
+            with suppress(OSError):
+                listener.accept()[0].close()
+            self._reserve = _open_reserve()
+        else:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Leaves the listening sockets alone for a moment: the system is full, and only time helps."""
+        self._rest_until_ns = self._clock.monotonic_ns() + SYSTEM_FULL_PAUSE_MS * 1_000_000
+        self._cycle.timers.add(self._rest_until_ns, self._rested)
+        self._listen()
+
+    def _rested(self) -> None:
+        for network_process in self._channels.values():
+            self._book.set_room(network_process.netproc, True)
+        self._place_waiting()
+
+    def _place_waiting(self) -> None:
+        """There is room again: first for the one who waits, then for the others."""
+        waiting = self._waiting
+        if waiting is not None:
+            self._waiting = None
+            if not self._hand_over(waiting):
+                self._waiting = waiting
+        self._listen()
+
+    def _listen(self) -> None:
+        """Takes the listening sockets into the epoll set, or out, as rule 1 says."""
+        wanted = (
+            self._waiting is None
+            and self._book.least_loaded() is not None
+            and self._clock.monotonic_ns() >= self._rest_until_ns
+        )
+        if wanted == self._is_listening:
+            return
+        self._is_listening = wanted
+        for descriptor in self._listeners:
+            if wanted:
+                self._cycle.epoll.register(descriptor, select.EPOLLIN)
+            else:
+                self._cycle.epoll.unregister(descriptor)
+
+    # Network processes
+
+    def _read_router(self) -> None:
+        for _ in range(MESSAGE_BURST):
+            try:
+                identity, body = self._router.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            except ValueError:
+                _logger.error("a message on acceptor.zmq has not two frames")
+                continue
+            try:
+                message = decode(body)
+            except msgspec.MsgspecError as error:
+                _logger.error("a message on acceptor.zmq does not parse: %s", error)
+                continue
+            match message:
+                case Hello():
+                    self._on_hello(message, identity=identity)
+                case Load():
+                    self._on_load(message, identity)
+                case _:
+                    _logger.error("a network process says %r, which is not its to say", message)
+
+    def _accept_channels(self) -> None:
+        for _ in range(CHANNEL_BACKLOG):
+            try:
+                stranger, _ = self._hellos.accept()
+            except OSError as error:
+                if not isinstance(error, BlockingIOError):
+                    self._say_full(f"cannot accept a network process: {error.strerror}")
+                return
+            stranger.setblocking(False)
+            self._strangers[stranger.fileno()] = stranger
+            self._cycle.epoll.register(stranger.fileno(), select.EPOLLIN)
+
+    def _hear_stranger(self, descriptor: int) -> None:
+        """The first packet of a descriptor channel says whose it is."""
+        stranger = self._strangers[descriptor]
+        try:
+            message = decode(stranger.recv(HELLO_BYTES_MAX))
+        except BlockingIOError:
+            return
+        except (OSError, msgspec.MsgspecError):
+            message = None
+        del self._strangers[descriptor]
+        if isinstance(message, Hello):
+            self._on_hello(message, channel=stranger)
+        else:
+            self._cycle.epoll.unregister(descriptor)
+            stranger.close()
+
+    def _on_channel(self, network_process: _NetworkProcess, events: int) -> None:
+        if events & (select.EPOLLHUP | select.EPOLLERR | select.EPOLLIN):
+            # After its hello a network process says nothing here; this is its end.
+            self._forget(network_process)
+        elif events & select.EPOLLOUT and network_process.channel is not None:
+            self._cycle.epoll.modify(network_process.channel.fileno(), select.EPOLLIN)
+            self._book.set_room(network_process.netproc, True)
+            self._place_waiting()
+
+    def _on_hello(
+        self, hello: Hello, *, identity: bytes | None = None, channel: socket.socket | None = None
+    ) -> None:
+        """One half of a network process is there; with both it joins."""
+        known = self._network_processes.get(hello.netproc)
+        if known is not None and known.generation > hello.generation:
+            if channel is not None:
+                self._cycle.epoll.unregister(channel.fileno())
+                channel.close()
+            return
+        is_again = known is not None and (
+            known.is_joined or (channel is not None and known.channel is not None)
+        )
+        if known is not None and (known.generation < hello.generation or is_again):
+            self._forget(known)
+            known = None
+        if known is None:
+            known = _NetworkProcess(hello.netproc, hello.generation)
+            self._network_processes[hello.netproc] = known
+        if identity is not None:
+            known.identity = identity
+            known.held = dict(hello.held)
+        if channel is not None:
+            known.channel = channel
+            self._channels[channel.fileno()] = known
+        if known.is_joined:
+            self._book.netproc_up(known.netproc, known.generation, held=known.held.items())
+            self._cells[CONNECTIONS] = self._book.connections
+            self._place_waiting()
+
+    def _on_load(self, load: Load, identity: bytes) -> None:
+        for network_process in self._network_processes.values():
+            if network_process.identity == identity:
+                if network_process.is_joined:
+                    self._book.closed(network_process.netproc, load.closed)
+                    self._book.set_paused(network_process.netproc, load.paused)
+                    self._cells[CONNECTIONS] = self._book.connections
+                else:
+                    for connection_id in load.closed:
+                        network_process.held.pop(connection_id, None)
+                return
+
+    def _forget(self, network_process: _NetworkProcess) -> None:
+        """A network process is gone, and what it held with it."""
+        channel = network_process.channel
+        if channel is not None:
+            self._channels.pop(channel.fileno(), None)
+            self._cycle.epoll.unregister(channel.fileno())
+            channel.close()
+        if self._network_processes.get(network_process.netproc) is network_process:
+            del self._network_processes[network_process.netproc]
+        self._book.netproc_down(network_process.netproc, network_process.generation)
+        self._cells[CONNECTIONS] = self._book.connections
+        self._listen()
+
+
+def _open_reserve() -> int:
+    """A descriptor to give up when no other is left; -1 when none could be had."""
+    try:
+        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1

@@ -1,0 +1,281 @@
+"""A network process's end of the fan-out: connections that the acceptor gave it, and what it tells back.
+
+Two halves of each connection arrive on two ways and are matched by connection id
+(channels/connection_channel.py). The acceptor may be restarted at any time: connections stay, and `connect`
+says hello to its next life with all that is held.
+
+Use, in a network process's loop:
+
+    fan_out = FanOut(wiring, role, generation, context=context, clock=clock)
+    epoll.register(fan_out.fileno(), select.EPOLLIN)        # one descriptor, for the life of the process
+    cycle.add_inbox(fan_out)                                # or: look at is_empty() before every sleep
+    fan_out.connect()                                       # at start, and at each PeerUp of the acceptor
+    …
+    for assignment, sock in fan_out.accepted():             # when the descriptor is ready
+        …
+    fan_out.report_closed([connection_id, …])               # once a turn, when some closed
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import zmq
+
+from appliance.channels.connection_channel import (
+    DESCRIPTOR,
+    HALF_WAITS_MS,
+    Assignment,
+    Hello,
+    Load,
+    decode,
+    encode,
+)
+from appliance.channels.roles import Role
+from appliance.channels.wiring import Wiring
+from appliance.clock import Clock
+from appliance.ipc.errors import DescriptorLost, PeerGone
+from appliance.ipc.fd_passing import receive_descriptor
+
+# Where the acceptor does not read, reports wait in `_closed` instead of in ZeroMQ.
+REPORTS_UNDER_WAY_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class FanOutStatistics:
+    """Connections held, halves that wait for the other, and whether an acceptor is there."""
+
+    held: int
+    assignments_waiting: int
+    descriptors_waiting: int
+    is_connected: bool
+
+
+class FanOut:
+    """The network process's side of the fan-out.
+
+    Args:
+        wiring: where the acceptor's sockets are.
+        role: this network process.
+        generation: its generation.
+        context: the process's ZeroMQ context.
+        clock: how long a half has waited.
+    """
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        role: Role,
+        generation: int,
+        *,
+        context: zmq.Context[zmq.Socket[bytes]],
+        clock: Clock,
+    ) -> None:
+        self._zmq_address = wiring.zmq_address("acceptor.zmq")
+        self._channel_path = wiring.socket_path("acceptor.fd")
+        self._netproc = role.index
+        self._generation = generation
+        self._identity = f"{role.token}.g{generation}".encode()
+        self._context = context
+        self._clock = clock
+        # Both sockets come and go with the acceptor; an epoll set of our own is one descriptor that stays.
+        self._epoll = select.epoll()
+        self._dealer: zmq.Socket[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self._held: dict[int, str] = {}
+        self._assignments: dict[int, tuple[Assignment, int]] = {}
+        self._descriptors: dict[int, tuple[int, int]] = {}
+        self._closed: list[int] = []
+        self._paused = False
+        self._is_unsent = False
+        self._may_have_more = False
+
+    def fileno(self) -> int:
+        """Readable when `accepted` has something to do; the same for the life of this object."""
+        return self._epoll.fileno()
+
+    def is_empty(self) -> bool:
+        """False when `accepted` is to be called although `fileno` is not readable: ZeroMQ's descriptor is
+        edge-triggered, and a send may have swallowed the edge of what arrived. Costs nothing.
+        """
+        return not self._may_have_more
+
+    def connect(self) -> bool:
+        """Says hello to the acceptor's present life. False when it is not there: its PeerUp will come."""
+        self._disconnect()
+        channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        channel.setblocking(False)
+        try:
+            channel.connect(self._channel_path)
+            channel.send(encode(Hello(self._netproc, self._generation)))
+        except OSError:
+            channel.close()
+            return False
+        self._channel = channel
+        self._epoll.register(channel.fileno(), select.EPOLLIN)
+        dealer = self._context.socket(zmq.DEALER)
+        dealer.set(zmq.IDENTITY, self._identity)
+        dealer.set(zmq.LINGER, 0)
+        dealer.set(zmq.SNDHWM, REPORTS_UNDER_WAY_MAX)
+        dealer.set(zmq.RCVHWM, 0)  # bounded by the descriptors, which the acceptor sends first
+        dealer.set(zmq.RECONNECT_IVL, -1)  # the next life of the acceptor gets a new socket and a new hello
+        dealer.connect(self._zmq_address)
+        self._dealer = dealer
+        self._epoll.register(int(dealer.get(zmq.FD)), select.EPOLLIN)
+        # The hello carries the whole state; nothing reported before it matters to this life of the acceptor.
+        self._closed.clear()
+        self._is_unsent = False
+        dealer.send(encode(Hello(self._netproc, self._generation, tuple(self._held.items()))))
+        if self._paused:
+            self._report()
+        self._may_have_more = True
+        return True
+
+    def accepted(self) -> list[tuple[Assignment, socket.socket]]:
+        """The connections whose both halves are here; their sockets are non-blocking and the caller's to
+        close.
+
+        Each is held, and counted as such by the acceptor, until `report_closed`.
+        """
+        self._may_have_more = False
+        whole: list[tuple[Assignment, socket.socket]] = []
+        self._read_channel(whole)
+        self._read_dealer(whole)
+        if self._assignments or self._descriptors:
+            self._drop_old_halves()
+        if self._is_unsent:
+            self._report()
+        return whole
+
+    def report_closed(self, connection_ids: Iterable[int]) -> None:
+        """Tells the acceptor that these are held no more."""
+        for connection_id in connection_ids:
+            if self._held.pop(connection_id, None) is not None:
+                self._closed.append(connection_id)
+        if self._closed:
+            self._report()
+
+    def report_load(self, *, paused: bool) -> None:
+        """Tells the acceptor to prefer others while the pool is full (`paused`), or not any more."""
+        if paused != self._paused:
+            self._paused = paused
+            self._report()
+
+    def statistics(self) -> FanOutStatistics:
+        return FanOutStatistics(
+            held=len(self._held),
+            assignments_waiting=len(self._assignments),
+            descriptors_waiting=len(self._descriptors),
+            is_connected=self._channel is not None,
+        )
+
+    def close(self) -> None:
+        """Lets go of the sockets; connections that were given out stay the caller's."""
+        self._disconnect()
+        self._epoll.close()
+
+    # Reading
+
+    def _read_channel(self, whole: list[tuple[Assignment, socket.socket]]) -> None:
+        while self._channel is not None:
+            try:
+                received = receive_descriptor(self._channel)
+            except PeerGone:
+                # The acceptor is gone; its assignments may still wait in the dealer.
+                self._close_channel()
+                return
+            except DescriptorLost:
+                # Out of descriptors: the connection is lost, and its other half will not find it.
+                continue
+            if received is None:
+                return
+            payload, descriptor = received
+            (connection_id,) = DESCRIPTOR.unpack(payload)
+            waiting = self._assignments.pop(connection_id, None)
+            if waiting is None:
+                self._descriptors[connection_id] = (descriptor, self._half_deadline_ns())
+            else:
+                whole.append(self._whole(waiting[0], descriptor))
+
+    def _read_dealer(self, whole: list[tuple[Assignment, socket.socket]]) -> None:
+        while self._dealer is not None:
+            try:
+                message = decode(self._dealer.recv(zmq.NOBLOCK))
+            except zmq.Again:
+                return
+            if not isinstance(message, Assignment):
+                continue
+            waiting = self._descriptors.pop(message.connection_id, None)
+            if waiting is None:
+                self._assignments[message.connection_id] = (message, self._half_deadline_ns())
+            else:
+                whole.append(self._whole(message, waiting[0]))
+
+    def _whole(self, assignment: Assignment, descriptor: int) -> tuple[Assignment, socket.socket]:
+        self._held[assignment.connection_id] = assignment.peer_host
+        # Family, kind and protocol are known: saying so saves three system calls.
+        family = socket.AF_INET6 if ":" in assignment.peer_host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=descriptor)
+        sock.setblocking(False)
+        return assignment, sock
+
+    def _half_deadline_ns(self) -> int:
+        return self._clock.monotonic_ns() + HALF_WAITS_MS * 1_000_000
+
+    def _drop_old_halves(self, *, all_of_them: bool = False) -> None:
+        """Closes what waited too long; the acceptor is told, since it counts them as held."""
+        now_ns = self._clock.monotonic_ns()
+        # Both tables are in the order of arrival: the first that may stay ends the search.
+        for connection_id, (descriptor, deadline_ns) in list(self._descriptors.items()):
+            if deadline_ns > now_ns and not all_of_them:
+                break
+            os.close(descriptor)
+            del self._descriptors[connection_id]
+            self._closed.append(connection_id)
+        for connection_id, (_, deadline_ns) in list(self._assignments.items()):
+            if deadline_ns > now_ns and not all_of_them:
+                break
+            del self._assignments[connection_id]
+            self._closed.append(connection_id)
+        self._is_unsent = self._is_unsent or bool(self._closed)
+
+    # Telling
+
+    def _report(self) -> None:
+        """Sends what changed; keeps it where the acceptor does not read, and tries again with the next
+        one."""
+        dealer = self._dealer
+        if dealer is None:
+            # Nobody to tell: the hello to the acceptor's next life says it all.
+            self._closed.clear()
+            return
+        try:
+            dealer.send(encode(Load(len(self._held), tuple(self._closed), self._paused)), zmq.NOBLOCK)
+        except zmq.Again:
+            self._is_unsent = True
+        else:
+            self._closed.clear()
+            self._is_unsent = False
+        self._may_have_more = bool(int(dealer.get(zmq.EVENTS)) & zmq.POLLIN)
+
+    # The sockets
+
+    def _disconnect(self) -> None:
+        self._drop_old_halves(all_of_them=True)
+        self._close_channel()
+        if self._dealer is not None:
+            with suppress(OSError):
+                self._epoll.unregister(int(self._dealer.get(zmq.FD)))
+            self._dealer.close(linger=0)
+            self._dealer = None
+
+    def _close_channel(self) -> None:
+        if self._channel is not None:
+            self._epoll.unregister(self._channel.fileno())
+            self._channel.close()
+            self._channel = None
