@@ -41,7 +41,11 @@ class CreateTopics(msgspec.Struct, tag=True, frozen=True):
 
 
 class DeleteTopics(msgspec.Struct, tag=True, frozen=True):
+    """By name and by id. An id is resolved by the controller alone: in an image that is a moment old it may have
+    become the name of another topic. The outcomes of ids follow those of names; an unknown id has the name ""."""
+
     names: tuple[str, ...] = ()
+    topic_ids: tuple[UUID, ...] = ()
 
 
 class CreatePartitions(msgspec.Struct, tag=True, frozen=True):
@@ -64,6 +68,9 @@ class AllocateProducerIds(msgspec.Struct, tag=True, frozen=True):
 
 
 class ProducerIdBlock(msgspec.Struct, tag=True, frozen=True):
+    """`count` ids from `first`, never handed out before or again. A count of 0: the store could not write it
+    down; ask again later (COORDINATOR_NOT_AVAILABLE to a client)."""
+
     first: int
     count: int
 

@@ -22,11 +22,12 @@ CONTROLLER_SOCKET = "controller.zmq"
 class ControllerLink:
     """Connects at once, delivers when the controller is there; a restarted controller is reconnected to."""
 
-    __slots__ = ("_context", "_ids", "_socket", "wants_look")
+    __slots__ = ("_ids", "_socket", "wants_look")
 
-    def __init__(self, wiring: Wiring, role: Role, generation: int) -> None:
-        self._context = zmq.Context(io_threads=1)
-        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
+    def __init__(
+        self, wiring: Wiring, role: Role, generation: int, *, context: zmq.Context[zmq.Socket[bytes]]
+    ) -> None:
+        self._socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.IDENTITY, f"{role.token}.g{generation}".encode())
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.SNDHWM, SEND_QUEUE_MESSAGES)
@@ -70,4 +71,3 @@ class ControllerLink:
 
     def close(self) -> None:
         self._socket.close()
-        self._context.term()

@@ -6,11 +6,11 @@ little-endian integers, so that one word is one machine load or store on x86-64.
 | word | written by | a reader may conclude |
 |---|---|---|
 | incarnation | controller | which use of the row this is; 0 = free |
-| leader_slot, leader_epoch, isr_bits | controller | who should lead; the metadata image is the authority for clients |
-| serving_incarnation | the leader's worker | that worker has opened the log of this incarnation; the words below are its |
-| log_start, high_watermark, last_stable_offset | the leader's worker | records in [log_start, high_watermark) are readable *now*: bytes first, then this word |
+| leader_slot, leader_epoch, isr_bits | controller | who should lead; for clients the metadata image decides |
+| serving_incarnation | the leader's worker | that worker serves this incarnation; the words below are its |
+| log_start, high_watermark, last_stable_offset | the leader's worker | [log_start, high_watermark) is readable now |
 | watchers | purgatory | > 0: the purgatory wants a poke when the high watermark moves |
-| slot[n].log_end | slot n's appender (worker when it leads, replica when it follows) | slot n holds the bytes below it |
+| slot[n].log_end | slot n's appender (worker or replica) | slot n holds the bytes below it |
 | slot[n].caught_up_ms | slot n's appender | when slot n last had all of the leader's log |
 
 Single words need no lock. Whoever needs two words that belong together reads `serving_incarnation` before and

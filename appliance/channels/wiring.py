@@ -121,7 +121,9 @@ class Wiring:
         return f"/{self.instance}-pool-{role.token}.g{generation}"
 
     def ring_name(self, writer: Role, writer_generation: int, reader: Role, reader_generation: int) -> str:
-        return f"/{self.instance}-ring-{writer.token}.g{writer_generation}-{reader.token}.g{reader_generation}"
+        return (
+            f"/{self.instance}-ring-{writer.token}.g{writer_generation}-{reader.token}.g{reader_generation}"
+        )
 
     # The supervisor's part
 

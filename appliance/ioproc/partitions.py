@@ -7,6 +7,7 @@ older controller epoch than one already obeyed is refused, so a superseded contr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from uuid import UUID
 
 from appliance.channels.control_channel import Assign, Assigned, AssignedPartition
@@ -24,7 +25,16 @@ MIN_INSYNC_REPLICAS = "min.insync.replicas"
 class Partitions:
     """Led partitions: `by_row[row]` is None where this worker leads nothing. One log directory, one slot."""
 
-    __slots__ = ("_defaults", "_directory", "_slot", "_table", "_warn", "by_name", "by_row", "controller_epoch")
+    __slots__ = (
+        "_defaults",
+        "_directory",
+        "_slot",
+        "_table",
+        "_warn",
+        "by_name",
+        "by_row",
+        "controller_epoch",
+    )
 
     def __init__(
         self,
@@ -47,7 +57,9 @@ class Partitions:
     def obey(self, command: Assign) -> Assigned | None:
         """Carries `command` out; None (and no change) when its controller epoch is old."""
         if command.controller_epoch < self.controller_epoch:
-            self._warn(f"refused a command of controller epoch {command.controller_epoch} < {self.controller_epoch}")
+            self._warn(
+                f"refused a command of controller epoch {command.controller_epoch} < {self.controller_epoch}"
+            )
             return None
         self.controller_epoch = command.controller_epoch
         failures: dict[str, tuple[int, str]] = {}
@@ -57,10 +69,14 @@ class Partitions:
                 if (name.topic, name.partition, partition.incarnation) not in wanted:
                     self._withdraw(partition)
         for topic, topic_id, index in command.removed:
-            self._attempt(failures, TopicPartition(topic, index), lambda t=topic, i=topic_id, n=index: self._remove(t, i, n))
+            self._attempt(
+                failures,
+                TopicPartition(topic, index),
+                lambda t=topic, i=topic_id, n=index: self._remove(t, i, n),
+            )
         for assigned in command.partitions:
             name = TopicPartition(assigned.topic, assigned.partition)
-            self._attempt(failures, name, lambda a=assigned: self._lead(a))
+            self._attempt(failures, name, partial(self._lead, assigned))
         return Assigned(command.controller_epoch, failures)
 
     def _attempt(
@@ -104,8 +120,7 @@ class Partitions:
         if self.by_row[partition.row] is partition:
             self.by_row[partition.row] = None
 
-    def _remove(self, topic: str, topic_id: UUID, index: int) -> None:
-        name = TopicPartition(topic, index)
+    def _remove(self, name: TopicPartition, topic_id: UUID) -> None:
         known = self.by_name.get(name)
         if known is not None:
             self._withdraw(known)

@@ -130,7 +130,22 @@ class Worker:
             op, row = message[0], message[5]
             partition = by_row[row] if row < len(by_row) else None
             if partition is None or partition.incarnation != message[6]:
-                answer: Answer = (op, 0, _NOT_LEADER, message[3], message[4], row, -1, -1, -1, 0, 0, 0, -1, -1)
+                answer: Answer = (
+                    op,
+                    0,
+                    _NOT_LEADER,
+                    message[3],
+                    message[4],
+                    row,
+                    -1,
+                    -1,
+                    -1,
+                    0,
+                    0,
+                    0,
+                    -1,
+                    -1,
+                )
             elif op == _PRODUCE:
                 length_bytes = message[9]
                 position = message[8]
@@ -226,7 +241,9 @@ class Worker:
                 path, node_id=self._slot, cluster_id=command.cluster_id, clock=self._clock
             )
         except ApplianceError as error:
-            self._supervision.send(Failed(f"log directory {path}: {error}", fatal=not isinstance(error, HostFault)))
+            self._supervision.send(
+                Failed(f"log directory {path}: {error}", fatal=not isinstance(error, HostFault))
+            )
             self._running = False
             return None
         self._partitions = Partitions(

@@ -72,8 +72,8 @@ class Connection:
         "queue",
         "slot",
         "sock",
-        "starved",
         "start",
+        "starved",
         "stash",
         "wanted_bytes",
     )

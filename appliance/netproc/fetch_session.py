@@ -77,12 +77,16 @@ class FetchSession:
 
     __slots__ = ("epoch", "id", "partitions", "used_ms", "uses_topic_ids")
 
-    def __init__(self, session_id: int, partitions: Iterable[SessionPartition], *, uses_topic_ids: bool) -> None:
+    def __init__(
+        self, session_id: int, partitions: Iterable[SessionPartition], *, uses_topic_ids: bool
+    ) -> None:
         self.id = session_id
         self.epoch = 1
         self.uses_topic_ids = uses_topic_ids
         self.used_ms = 0
-        self.partitions: OrderedDict[PartitionKey, SessionPartition] = OrderedDict((p.key, p) for p in partitions)
+        self.partitions: OrderedDict[PartitionKey, SessionPartition] = OrderedDict(
+            (p.key, p) for p in partitions
+        )
 
     def to_the_end(self, key: PartitionKey) -> None:
         """A partition that had records is looked at last next time, so that none starves."""

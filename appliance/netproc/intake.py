@@ -18,7 +18,7 @@ closed, the slowest first: a slow client holds back itself only.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from appliance.errors import MalformedFrame
 from appliance.ipc.buffer_pool import Block, BufferPool
@@ -117,7 +117,9 @@ class Intake:
             connection.block = None
             self._pool.give(block)
             if left >= SIZE_BYTES:
-                self._expect(connection, frame_size(connection_view(connection), 0, size_max=self.frame_bytes_max))
+                self._expect(
+                    connection, frame_size(connection_view(connection), 0, size_max=self.frame_bytes_max)
+                )
             return
         size = frame_size(block.view, start, size_max=self.frame_bytes_max)
         self._expect(connection, size)
@@ -142,6 +144,17 @@ class Intake:
         connection = self.starved.popleft()
         connection.starved = False
         return connection
+
+    def slowest(self, connections: Iterable[Connection], now_ns: int) -> list[Connection]:
+        """Connections whose half-received frame is older than the grace, the least bytes per second first."""
+        late = [
+            connection
+            for connection in connections
+            if connection.block is not None
+            and not connection.muted
+            and now_ns - connection.frame_began_ns > self.grace_ns
+        ]
+        return sorted(late, key=lambda c: (c.end - c.start) / (now_ns - c.frame_began_ns))
 
     def _land(self, connection: Connection) -> Block | None:
         wanted = connection.wanted_bytes

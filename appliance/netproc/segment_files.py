@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from collections.abc import Container
 from pathlib import Path
 
 from appliance.log.file_names import log_file_name
@@ -69,9 +70,9 @@ class SegmentFiles:
         held.holders += 1
         return held
 
-    def forget(self, row: int, incarnation: int) -> None:
-        """Lets go of every segment of a partition (it was deleted, or its log was cut)."""
-        for key in [key for key in self._open if key[:2] == (row, incarnation)]:
+    def retain(self, living: Container[tuple[int, int]]) -> None:
+        """Lets go of the segments of every partition whose (row, incarnation) is not in `living`."""
+        for key in [key for key in self._open if key[:2] not in living]:
             self._drop(key)
 
     def _drop_oldest(self) -> None:

@@ -89,6 +89,10 @@ class TopicRoutes:
                 self._by_id[topic_id] = route
         return route
 
+    def of(self, topic: str | UUID) -> TopicRoute | None:
+        """By name or by id, whichever the client said."""
+        return self.by_name(topic) if isinstance(topic, str) else self.by_id(topic)
+
     def _refresh(self) -> None:
         if self._reader.version == self._version:
             return

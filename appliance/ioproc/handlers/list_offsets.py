@@ -33,4 +33,19 @@ def list_offsets(partition: Partition, message: tuple[int, ...]) -> Answer:
         except ApplianceError as fault:
             error = int(code_for(fault))
     timestamp_ms, offset, epoch = found or (-1, -1, -1)
-    return (_OP, 0, error, request_id, item, row, offset, timestamp_ms, log.log_start_offset, 0, 0, 0, epoch, 0)
+    return (
+        _OP,
+        0,
+        error,
+        request_id,
+        item,
+        row,
+        offset,
+        timestamp_ms,
+        log.log_start_offset,
+        0,
+        0,
+        0,
+        epoch,
+        0,
+    )

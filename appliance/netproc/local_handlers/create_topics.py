@@ -28,7 +28,8 @@ def create_topics(request: CreateTopicsRequest, view: LocalView) -> AskControlle
             late = ErrorCode.REQUEST_TIMED_OUT
             return CreateTopicsResponse(
                 tuple(
-                    CreatableTopicResult(t.name, error_code=late, error_message=late.message) for t in request.topics
+                    CreatableTopicResult(t.name, error_code=late, error_message=late.message)
+                    for t in request.topics
                 )
             )
         return CreateTopicsResponse(tuple(_result(outcome, view) for outcome in answer.outcomes))

@@ -20,7 +20,9 @@ def delete_topics(request: DeleteTopicsRequest, view: LocalView) -> DeleteTopics
     if not view.settings.broker.delete_topic_enable:
         disabled = ErrorCode.TOPIC_DELETION_DISABLED
         return DeleteTopicsResponse(
-            tuple(DeletableTopicResult(t.name, t.topic_id, disabled, disabled.message) for t in request.topics)
+            tuple(
+                DeletableTopicResult(t.name, t.topic_id, disabled, disabled.message) for t in request.topics
+            )
         )
     named: list[tuple[str | None, UUID | None]] = []
     for selector in request.topics:
@@ -37,7 +39,7 @@ def delete_topics(request: DeleteTopicsRequest, view: LocalView) -> DeleteTopics
     def then(answers: tuple[Body | None, ...]) -> DeleteTopicsResponse:
         answer = answers[0]
         late = int(ErrorCode.REQUEST_TIMED_OUT)
-        errors: dict[str, tuple[int, str | None]] = {name: (late, None) for name in names}
+        errors: dict[str, tuple[int, str | None]] = dict.fromkeys(names, (late, None))
         if isinstance(answer, TopicOutcomes):
             errors = {outcome.name: (outcome.error, outcome.message) for outcome in answer.outcomes}
         return DeleteTopicsResponse(tuple(_result(name, topic_id, errors) for name, topic_id in named))

@@ -46,7 +46,9 @@ def _result(
         # The empty name asks for cluster-wide dynamic settings: there are none.
         entries = describe_broker(view.settings, int(name)) if name else ()
     else:
-        return _refused(resource, ErrorCode.INVALID_REQUEST, f"unexpected resource type {resource.resource_type}")
+        return _refused(
+            resource, ErrorCode.INVALID_REQUEST, f"unexpected resource type {resource.resource_type}"
+        )
     wanted = resource.configuration_keys
     return DescribeConfigsResult(
         resource.resource_type,
@@ -69,7 +71,9 @@ def _entry(entry: DeclaredEntry, request: DescribeConfigsRequest) -> ConfigEntry
     )
 
 
-def _refused(resource: DescribedResource, error: ErrorCode, message: str | None = None) -> DescribeConfigsResult:
+def _refused(
+    resource: DescribedResource, error: ErrorCode, message: str | None = None
+) -> DescribeConfigsResult:
     return DescribeConfigsResult(
         resource.resource_type,
         resource.resource_name,

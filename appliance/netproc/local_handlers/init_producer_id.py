@@ -14,7 +14,9 @@ from appliance.protocol.errors import ErrorCode
 ALLOCATE_TIMEOUT_MS = 5_000
 
 
-def init_producer_id(request: InitProducerIdRequest, view: LocalView) -> InitProducerIdResponse | AskController:
+def init_producer_id(
+    request: InitProducerIdRequest, view: LocalView
+) -> InitProducerIdResponse | AskController:
     """From the block at hand, else from the controller's next."""
     if request.transactional_id is not None:
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)

@@ -1,0 +1,30 @@
+"""Wires an I/O worker: shared memory, controller, then the duty cycle of `worker`.
+
+Ready is said by the worker itself, once the controller has named its partitions and their logs are open.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import zmq
+
+from appliance.channels.child import EXIT_CLEAN, Child
+from appliance.channels.controller_link import ControllerLink
+from appliance.clock import SystemClock
+from appliance.ioproc.worker import Worker
+from appliance.ipc.agent import freeze_garbage
+
+_log = logging.getLogger(__name__)
+
+
+def run(child: Child) -> int:
+    """The life of one worker; its exit code."""
+    attachment = child.attach()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    controller = ControllerLink(child.wiring, child.role, child.generation, context=context)
+    worker = Worker(attachment, controller, child.supervision, clock=SystemClock(), warn=_log.warning)
+    freeze_garbage()
+    worker.run()
+    context.term()
+    return EXIT_CLEAN

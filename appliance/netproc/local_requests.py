@@ -1,0 +1,119 @@
+"""Requests that need no log: decode, let the API's handler decide, encode; ask the controller where it must.
+
+Metadata answers are the same for every client until the image changes, and dear to encode, so the body of an answer
+is kept under the bytes of its question and sent again with another correlation id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from appliance.config import Settings
+from appliance.netproc.connection import Pending
+from appliance.netproc.local_handlers.api_versions import api_versions
+from appliance.netproc.local_handlers.create_partitions import create_partitions
+from appliance.netproc.local_handlers.create_topics import create_topics
+from appliance.netproc.local_handlers.delete_topics import delete_topics
+from appliance.netproc.local_handlers.describe_cluster import describe_cluster
+from appliance.netproc.local_handlers.describe_configs import describe_configs
+from appliance.netproc.local_handlers.describe_topic_partitions import describe_topic_partitions
+from appliance.netproc.local_handlers.init_producer_id import init_producer_id
+from appliance.netproc.local_handlers.metadata import metadata
+from appliance.netproc.local_handlers.view import AskController, LocalView, ProducerIds
+from appliance.netproc.log_handlers.finish import Finish
+from appliance.netproc.questions import Questions
+from appliance.netproc.topic_routes import TopicRoutes
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.headers import response_frame
+from appliance.protocol.messages import decode_request, encode_response, encode_response_body
+
+Handler = Callable[[Any, LocalView], Any]
+
+HANDLERS: Mapping[int, Handler] = {
+    ApiKey.API_VERSIONS: api_versions,
+    ApiKey.METADATA: metadata,
+    ApiKey.CREATE_TOPICS: create_topics,
+    ApiKey.DELETE_TOPICS: delete_topics,
+    ApiKey.CREATE_PARTITIONS: create_partitions,
+    ApiKey.DESCRIBE_CONFIGS: describe_configs,
+    ApiKey.DESCRIBE_CLUSTER: describe_cluster,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
+    ApiKey.INIT_PRODUCER_ID: init_producer_id,
+}
+
+KEPT_ANSWERS_MAX = 64
+KEPT_BYTES_MAX = 16 << 20
+
+
+class LocalRequests:
+    """Serves every API in HANDLERS for one network process."""
+
+    __slots__ = ("_finish", "_kept", "_kept_bytes", "_kept_version", "_questions", "_routes", "_views")
+
+    def __init__(
+        self,
+        settings: Settings,
+        routes: TopicRoutes,
+        questions: Questions,
+        *,
+        producer_ids: ProducerIds,
+        finish: Finish,
+    ) -> None:
+        self._routes = routes
+        self._questions = questions
+        self._finish = finish
+        self._views = [LocalView(settings, routes, slot, producer_ids) for slot in range(settings.slots)]
+        self._kept: dict[tuple[int, int, bytes], bytes] = {}
+        self._kept_bytes = 0
+        self._kept_version = -1
+
+    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
+        """Answers now, or when the controller has.
+
+        Raises:
+            MalformedFrame: the body does not parse.
+        """
+        key, version = pending.api_key, pending.version
+        keeps = key == ApiKey.METADATA
+        question = b""
+        if keeps:
+            question = bytes(view[position:end])
+            kept = self._kept_answer((pending.connection.slot, version, question))
+            if kept is not None:
+                self._finish_body(pending, kept)
+                return
+        request = decode_request(key, version, view, position, end)
+        result = HANDLERS[key](request, self._views[pending.connection.slot])
+        if isinstance(result, AskController):
+            self._questions.ask(result, lambda response: self._answer(pending, response))
+        elif keeps:
+            body = encode_response_body(key, version, result)
+            self._keep((pending.connection.slot, version, question), body)
+            self._finish_body(pending, body)
+        else:
+            self._answer(pending, result)
+
+    def _answer(self, pending: Pending, response: Any) -> None:
+        frame = encode_response(pending.api_key, pending.version, response, pending.correlation_id)
+        self._finish(pending, [frame])
+
+    def _finish_body(self, pending: Pending, body: bytes) -> None:
+        header = ApiKey(pending.api_key).response_header_version(pending.version)
+        self._finish(pending, [response_frame(header, pending.correlation_id, body)])
+
+    def _kept_answer(self, key: tuple[int, int, bytes]) -> bytes | None:
+        version = self._routes.version
+        if version != self._kept_version:
+            self._kept.clear()
+            self._kept_bytes = 0
+            self._kept_version = version
+            return None
+        return self._kept.get(key)
+
+    def _keep(self, key: tuple[int, int, bytes], body: bytes) -> None:
+        if len(self._kept) >= KEPT_ANSWERS_MAX or self._kept_bytes > KEPT_BYTES_MAX:
+            self._kept.clear()
+            self._kept_bytes = 0
+        self._kept[key] = body
+        self._kept_bytes += len(body) + len(key[2])

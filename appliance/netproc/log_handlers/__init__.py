@@ -1,0 +1,1 @@
+"""APIs that need a partition's owner: one API, one file. They place operations and put answers together."""

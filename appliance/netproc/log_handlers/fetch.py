@@ -1,0 +1,435 @@
+"""Fetch 4-18 in the network process: what is there, where it lies, and waiting for what is not.
+
+    begin ─→ look ──────────→ ask owners where ──→ enough, an error, or no time left? ─→ respond
+              ↑  (partition      (only partitions                │ no
+              │   table)          with records)                  ↓
+              └──────────────── woken, once ←───────────── purgatory
+
+A look reads the partition table: a partition without new records costs no other process anything. Owners answer with
+(segment, position, length), and records leave by sendfile. `max_bytes` bounds the whole answer except that its first
+batch always comes whole; later partitions get whole first batches or nothing.
+
+Left out until their issues: aborted transactions (there are no transactions), fetch from followers, diverging epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from appliance.channels.partition_table import (
+    HIGH_WATERMARK,
+    LAST_STABLE_OFFSET,
+    LOG_START,
+    SERVING_INCARNATION,
+    SLOT_LOG_END,
+    PartitionTable,
+)
+from appliance.channels.request_channel import Op, RequestFlag
+from appliance.channels.roles import Role
+from appliance.clock import Clock
+from appliance.errors import RejectedRequest
+from appliance.netproc.connection import FilePiece, Pending, Piece
+from appliance.netproc.fetch_session import FetchSessions, SessionPartition, SessionTurn
+from appliance.netproc.log_handlers.finish import Finish
+from appliance.netproc.purgatory_line import PurgatoryLine
+from appliance.netproc.segment_files import SegmentFile, SegmentFiles
+from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
+from appliance.netproc.worker_lines import Answer, WorkerLines
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.fetch import (
+    FIRST_BY_TOPIC_ID,
+    FIRST_WITH_SESSIONS,
+    FetchedPartition,
+    FetchRequest,
+    encode_fetch_response,
+    parse_fetch,
+)
+
+_FETCH = int(Op.FETCH)
+_MIN_ONE_BATCH = int(RequestFlag.MIN_ONE_BATCH)
+_READ_COMMITTED = int(RequestFlag.READ_COMMITTED)
+_NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)
+
+# Owners are asked about this many partitions at a time, so that a session of thousands stops when the answer is full.
+ASKED_AT_ONCE = 64
+_NS_PER_MS = 1_000_000
+
+
+class FetchHandler:
+    """Serves Fetch for one network process."""
+
+    def __init__(
+        self,
+        routes: TopicRoutes,
+        lines: WorkerLines,
+        table: PartitionTable,
+        *,
+        purgatory: PurgatoryLine,
+        sessions: FetchSessions,
+        files: SegmentFiles,
+        finish: Finish,
+        clock: Clock,
+        max_bytes: int,
+    ) -> None:
+        self._routes = routes
+        self.lines = lines
+        self._table = table
+        self._purgatory = purgatory
+        self._sessions = sessions
+        self._files = files
+        self._finish = finish
+        self._clock = clock
+        self._max_bytes = max_bytes
+
+    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
+        """Parses, finds the session, looks.
+
+        Raises:
+            MalformedFrame: the body does not parse.
+        """
+        try:
+            request = parse_fetch(view, position, end, pending.version)
+        except RejectedRequest as rejected:
+            frames = encode_fetch_response(
+                pending.version, pending.correlation_id, (), error_code=rejected.code
+            )
+            self._finish(pending, [piece for piece in frames.pieces if isinstance(piece, bytes)])
+            return
+        now_ns = self._clock.monotonic_ns()
+        turn = self._turn(request, now_ns // _NS_PER_MS)
+        deadline_ns = now_ns + max(0, request.max_wait_ms) * _NS_PER_MS
+        max_bytes = min(self._max_bytes, request.max_bytes) if request.max_bytes > 0 else self._max_bytes
+        asker = _Asker(self, pending, request, turn, deadline_ns=deadline_ns, max_bytes=max_bytes)
+        if turn.error:
+            self._respond(asker, ())
+            return
+        self.lines.enter(asker)
+        pending.drop = asker.dropped
+        asker.items = tuple(
+            _Item(wanted, self._route(wanted, pending.connection.slot)) for wanted in turn.partitions
+        )
+        self.look(asker)
+
+    def look(self, asker: _Asker) -> None:
+        """Reads the partition table for every partition, then asks owners about those with records."""
+        read_committed = asker.request.isolation_level == 1
+        cells, table, lines = self._table.cells, self._table, self.lines
+        for item in asker.items:
+            item.length_bytes = item.first_batch_bytes = 0
+            item.has_records = False
+            route = item.route
+            if route is None or route.worker is None:
+                continue
+            at = table.at(route.row)
+            if cells[at + SERVING_INCARNATION] != route.incarnation or not lines.is_up(route.worker):
+                item.error = _NOT_LEADER
+                continue
+            high_watermark = cells[at + HIGH_WATERMARK]
+            item.high_watermark = high_watermark
+            item.last_stable_offset = cells[at + LAST_STABLE_OFFSET]
+            item.log_start = cells[at + LOG_START]
+            wanted = item.wanted
+            offset, epoch = wanted.fetch_offset, wanted.current_leader_epoch
+            item.error = 0
+            if epoch >= 0 and epoch != route.leader_epoch:
+                fenced = epoch < route.leader_epoch
+                item.error = int(ErrorCode.FENCED_LEADER_EPOCH if fenced else ErrorCode.UNKNOWN_LEADER_EPOCH)
+            elif (
+                offset < item.log_start
+                or offset > cells[table.slot_at(route.row, route.leader) + SLOT_LOG_END]
+            ):
+                item.error = _OUT_OF_RANGE
+            else:
+                item.has_records = offset < (item.last_stable_offset if read_committed else high_watermark)
+        asker.next_asked = 0
+        self.ask_more(asker)
+
+    def ask_more(self, asker: _Asker) -> None:
+        """Places the next operations, or decides when nothing more is to be asked."""
+        flags = _MIN_ONE_BATCH | (_READ_COMMITTED if asker.request.isolation_level == 1 else 0)
+        items, lines = asker.items, self.lines
+        while asker.next_asked < len(items) and asker.outstanding < ASKED_AT_ONCE:
+            if asker.found_bytes >= asker.max_bytes:
+                break
+            index = asker.next_asked
+            asker.next_asked += 1
+            item = items[index]
+            route = item.route
+            if not item.has_records or route is None or route.worker is None:
+                continue
+            wanted = item.wanted
+            operation = (
+                _FETCH,
+                flags,
+                0,
+                asker.request_id,
+                index,
+                route.row,
+                route.incarnation,
+                wanted.current_leader_epoch,
+                0,
+                max(0, min(wanted.partition_max_bytes, asker.max_bytes)),
+                asker.pending.version,
+                wanted.fetch_offset,
+                0,
+                0,
+            )
+            lines.place(route.worker, operation)
+            item.asked = route.worker
+            asker.outstanding += 1
+        if not asker.outstanding:
+            self._decide(asker)
+
+    def _decide(self, asker: _Asker) -> None:
+        """Everything asked is answered: respond, or wait for more."""
+        request, items = asker.request, asker.items
+        enough = (
+            asker.found_bytes >= request.min_bytes
+            or not items
+            or any(item.error for item in items)
+            or self._clock.monotonic_ns() >= asker.deadline_ns
+        )
+        if not enough:
+            read_committed = request.isolation_level == 1
+            watches = (
+                (item.route.row, item.high_watermark if not read_committed else item.last_stable_offset)
+                for item in items
+                if item.route is not None
+            )
+            if self._purgatory.wait(
+                asker,
+                watches,
+                deadline_ns=asker.deadline_ns,
+                needed_bytes=request.min_bytes - asker.found_bytes,
+            ):
+                return
+        self.lines.leave(asker)
+        self._respond(asker, items)
+
+    def cancel(self, asker: _Asker) -> None:
+        """The connection is gone."""
+        self.lines.leave(asker)
+        self._purgatory.cancel(asker)
+
+    def _respond(self, asker: _Asker, items: Sequence[_Item]) -> None:
+        turn, pending = asker.turn, asker.pending
+        self._trim(asker, items)
+        files = self._hold(items)
+        chosen: list[_Item] = []
+        for item in items:
+            mentioned = item.wanted.has_news(
+                error=item.error,
+                records_bytes=item.length_bytes,
+                high_watermark=item.high_watermark,
+                log_start=item.log_start,
+            )
+            if mentioned or not turn.incremental:
+                chosen.append(item)
+        if turn.session is not None:
+            for item in items:
+                if item.length_bytes:
+                    turn.session.to_the_end(item.wanted.key)
+        chosen = _by_topic(chosen)
+        read_committed = asker.request.isolation_level == 1
+        frames = encode_fetch_response(
+            pending.version,
+            pending.correlation_id,
+            [item.fetched(read_committed=read_committed) for item in chosen],
+            error_code=turn.error,
+            session_id=turn.session_id,
+        )
+        answer: list[Piece] = []
+        for piece in frames.pieces:
+            if isinstance(piece, bytes):
+                answer.append(piece)
+            else:
+                item = chosen[piece.index]
+                answer.append(FilePiece(files[id(item)], item.position, item.length_bytes))
+        pending.drop = None
+        self._finish(pending, answer)
+
+    def _trim(self, asker: _Asker, items: Sequence[_Item]) -> None:
+        """Applies `max_bytes`: whole for the first batch of all, then what fits."""
+        left, first = asker.max_bytes, True
+        for item in items:
+            if not item.length_bytes:
+                continue
+            allowed = min(item.length_bytes, max(left, 0), max(0, item.wanted.partition_max_bytes))
+            if allowed < item.first_batch_bytes:
+                allowed = item.first_batch_bytes if first else 0
+            item.length_bytes = allowed
+            left -= allowed
+            first = first and not allowed
+
+    def _hold(self, items: Sequence[_Item]) -> dict[int, SegmentFile]:
+        """Opens the segments of what will be sent; one that is gone makes its partition's answer an error."""
+        files: dict[int, SegmentFile] = {}
+        for item in items:
+            if item.length_bytes and item.route is not None:
+                try:
+                    files[id(item)] = self._files.hold(item.route, item.segment)
+                except OSError:
+                    item.error, item.length_bytes = _NOT_LEADER, 0
+        return files
+
+    def _route(self, wanted: SessionPartition, slot: int) -> PartitionRoute | int:
+        topic = self._routes.of(wanted.topic)
+        if topic is None:
+            by_name = isinstance(wanted.topic, str)
+            return int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if by_name else ErrorCode.UNKNOWN_TOPIC_ID)
+        route = topic.partition(wanted.partition)
+        if route is None:
+            return int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if route.worker is None:
+            return int(ErrorCode.LEADER_NOT_AVAILABLE)
+        return route if route.leader == slot else _NOT_LEADER
+
+    def _turn(self, request: FetchRequest, now_ms: int) -> SessionTurn:
+        wanted = tuple(
+            SessionPartition(
+                p.topic,
+                p.partition,
+                p.fetch_offset,
+                p.max_bytes,
+                p.current_leader_epoch,
+                p.last_fetched_epoch,
+            )
+            for p in request.partitions
+        )
+        if request.version < FIRST_WITH_SESSIONS:
+            return SessionTurn(None, wanted)
+        return self._sessions.turn(
+            request.session_id,
+            request.session_epoch,
+            wanted,
+            ((p.topic, p.partition) for p in request.forgotten),
+            uses_topic_ids=request.version >= FIRST_BY_TOPIC_ID,
+            now_ms=now_ms,
+        )
+
+
+class _Item:
+    """One partition of one Fetch request: what is wanted, what the table says, what the owner found."""
+
+    __slots__ = (
+        "asked",
+        "error",
+        "first_batch_bytes",
+        "has_records",
+        "high_watermark",
+        "last_stable_offset",
+        "length_bytes",
+        "log_start",
+        "position",
+        "route",
+        "segment",
+        "wanted",
+    )
+
+    def __init__(self, wanted: SessionPartition, route: PartitionRoute | int) -> None:
+        self.wanted = wanted
+        self.route = None if isinstance(route, int) else route
+        self.error = route if isinstance(route, int) else 0
+        self.asked: Role | None = None
+        self.has_records = False
+        self.high_watermark = self.last_stable_offset = self.log_start = -1
+        self.segment = self.position = self.length_bytes = self.first_batch_bytes = 0
+
+    def fetched(self, *, read_committed: bool) -> FetchedPartition:
+        return FetchedPartition(
+            self.wanted.topic,
+            self.wanted.partition,
+            self.error,
+            self.high_watermark,
+            self.last_stable_offset,
+            self.log_start,
+            self.length_bytes,
+            () if read_committed else None,
+        )
+
+
+class _Asker:
+    """One Fetch request from its first look to its answer."""
+
+    __slots__ = (
+        "_handler",
+        "deadline_ns",
+        "found_bytes",
+        "items",
+        "max_bytes",
+        "next_asked",
+        "outstanding",
+        "pending",
+        "request",
+        "request_id",
+        "turn",
+    )
+
+    def __init__(
+        self,
+        handler: FetchHandler,
+        pending: Pending,
+        request: FetchRequest,
+        turn: SessionTurn,
+        *,
+        deadline_ns: int,
+        max_bytes: int,
+    ) -> None:
+        self._handler = handler
+        self.pending = pending
+        self.request = request
+        self.turn = turn
+        self.deadline_ns = deadline_ns
+        self.max_bytes = max_bytes
+        self.items: tuple[_Item, ...] = ()
+        self.request_id = 0
+        self.outstanding = 0
+        self.next_asked = 0
+        self.found_bytes = 0
+
+    def answered(self, answer: Answer) -> None:
+        """An owner says where the records lie."""
+        item = self.items[answer[4]]
+        if item.asked is None:
+            return
+        item.asked = None
+        item.error = answer[2]
+        item.high_watermark = answer[7]
+        item.log_start = answer[8]
+        item.last_stable_offset = answer[13]
+        if not item.error:
+            item.segment = answer[6]
+            item.position = answer[9]
+            item.length_bytes = answer[10]
+            item.first_batch_bytes = answer[11]
+            self.found_bytes += item.length_bytes
+        self._settled()
+
+    def worker_lost(self, worker: Role) -> None:
+        for item in self.items:
+            if item.asked == worker:
+                item.asked = None
+                item.error = _NOT_LEADER
+                self._settled()
+
+    def woken(self) -> None:
+        """More became readable, or the time is up: look again."""
+        self.found_bytes = 0
+        self._handler.look(self)
+
+    def dropped(self) -> None:
+        self._handler.cancel(self)
+
+    def _settled(self) -> None:
+        self.outstanding -= 1
+        if not self.outstanding:
+            self._handler.ask_more(self)
+
+
+def _by_topic(items: list[_Item]) -> list[_Item]:
+    """Partitions of a topic side by side, topics and partitions otherwise in the order they came."""
+    groups: dict[object, list[_Item]] = {}
+    for item in items:
+        groups.setdefault(item.wanted.topic, []).append(item)
+    return [item for group in groups.values() for item in group]

@@ -1,0 +1,180 @@
+"""Produce 3-13 in the network process: split by partition, place, answer when every partition is answered.
+
+The payload is not touched here: the worker reads it where it was received. acks=0 answers nothing; an error there
+closes the connection, since the client has no other way to notice (as Kafka does). A worker that dies with the
+request under way may or may not have appended it: REQUEST_TIMED_OUT is retriable and says neither, and an
+idempotent producer's retry is recognised. A worker that is down is NOT_LEADER_OR_FOLLOWER: surely not appended.
+
+Left out until its issue: transactional produce (INVALID_TXN_STATE from the log), leader hints of KIP-951 (one slot).
+"""
+
+from __future__ import annotations
+
+from appliance.channels.request_channel import Op
+from appliance.channels.roles import Role
+from appliance.netproc.connection import Pending
+from appliance.netproc.log_handlers.finish import Finish, Refuse
+from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
+from appliance.netproc.worker_lines import Answer, WorkerLines
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.produce import (
+    ProducePartition,
+    ProduceRequest,
+    ProduceResult,
+    encode_produce_response,
+    parse_produce,
+)
+
+_PRODUCE = int(Op.PRODUCE)
+_NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_UNKNOWN_TOPIC = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+_UNKNOWN_TOPIC_ID = int(ErrorCode.UNKNOWN_TOPIC_ID)
+_LEADER_NOT_AVAILABLE = int(ErrorCode.LEADER_NOT_AVAILABLE)
+_TIMED_OUT = int(ErrorCode.REQUEST_TIMED_OUT)
+_INVALID_ACKS = int(ErrorCode.INVALID_REQUIRED_ACKS)
+_INVALID_RECORD = int(ErrorCode.INVALID_RECORD)
+_EXPLAINED = frozenset(
+    {
+        int(ErrorCode.INVALID_RECORD),
+        int(ErrorCode.INVALID_TIMESTAMP),
+        int(ErrorCode.CORRUPT_MESSAGE),
+        int(ErrorCode.MESSAGE_TOO_LARGE),
+        _INVALID_ACKS,
+    }
+)
+
+
+class ProduceHandler:
+    """Serves Produce for one network process."""
+
+    __slots__ = ("_finish", "_lines", "_refuse", "_routes")
+
+    def __init__(self, routes: TopicRoutes, lines: WorkerLines, *, finish: Finish, refuse: Refuse) -> None:
+        self._routes = routes
+        self._lines = lines
+        self._finish = finish
+        self._refuse = refuse
+
+    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
+        """Parses and places the request whose body is at `position` of its block.
+
+        Raises:
+            MalformedFrame: the body does not parse.
+        """
+        request = parse_produce(view, position, end, pending.version)
+        self.place(pending, request)
+
+    def place(self, pending: Pending, request: ProduceRequest) -> None:
+        """Places a parsed request; its positions are within its block."""
+        asker = _Asker(self, pending, request.acks, request.partitions)
+        lines, slot = self._lines, pending.connection.slot
+        block = pending.block
+        assert block is not None
+        pool_position, request_id = block.position, lines.enter(asker)
+        bad_acks = request.acks not in (-1, 0, 1)
+        for item, wanted in enumerate(request.partitions):
+            if bad_acks:
+                asker.fail(item, _INVALID_ACKS)
+                continue
+            route, error = self._route(wanted, slot)
+            if route is None or route.worker is None:
+                asker.fail(item, error)
+                continue
+            if wanted.records_length < 0:
+                asker.fail(item, _INVALID_RECORD)
+                continue
+            operation = (
+                _PRODUCE,
+                0,
+                request.acks,
+                request_id,
+                item,
+                route.row,
+                route.incarnation,
+                -1,
+                pool_position + wanted.records_position,
+                wanted.records_length,
+                pending.version,
+                0,
+                0,
+                0,
+            )
+            if not lines.place(route.worker, operation):
+                asker.fail(item, _NOT_LEADER)
+                continue
+            asker.workers.append((item, route.worker))
+            asker.outstanding += 1
+        if not asker.outstanding:
+            self.complete(asker)
+
+    def complete(self, asker: _Asker) -> None:
+        """Every partition has its answer."""
+        self._lines.leave(asker)
+        pending = asker.pending
+        if asker.acks == 0:
+            failed = next((result.error_code for result in asker.results if result and result.error_code), 0)
+            self._finish(pending, [])
+            if failed:
+                self._refuse(pending, f"a produce request with acks=0 failed with {ErrorCode(failed).name}")
+            return
+        results = [result for result in asker.results if result is not None]
+        self._finish(pending, [encode_produce_response(pending.version, pending.correlation_id, results)])
+
+    def _route(self, wanted: ProducePartition, slot: int) -> tuple[PartitionRoute | None, int]:
+        topic = self._routes.of(wanted.topic)
+        if topic is None:
+            return None, _UNKNOWN_TOPIC if isinstance(wanted.topic, str) else _UNKNOWN_TOPIC_ID
+        route = topic.partition(wanted.partition)
+        if route is None:
+            return None, _UNKNOWN_TOPIC
+        if route.worker is None:
+            return None, _LEADER_NOT_AVAILABLE
+        if route.leader != slot:
+            return None, _NOT_LEADER
+        return route, 0
+
+
+class _Asker:
+    """One Produce request while its partitions are with their owners."""
+
+    __slots__ = ("_handler", "_wanted", "acks", "outstanding", "pending", "request_id", "results", "workers")
+
+    def __init__(
+        self, handler: ProduceHandler, pending: Pending, acks: int, wanted: tuple[ProducePartition, ...]
+    ) -> None:
+        self._handler = handler
+        self._wanted = wanted
+        self.pending = pending
+        self.acks = acks
+        self.request_id = 0
+        self.outstanding = 0
+        self.results: list[ProduceResult | None] = [None] * len(wanted)
+        self.workers: list[tuple[int, Role]] = []
+
+    def answered(self, answer: Answer) -> None:
+        item, error = answer[4], answer[2]
+        if self.results[item] is not None:
+            return
+        wanted = self._wanted[item]
+        if error:
+            self.fail(item, error)
+        else:
+            self.results[item] = ProduceResult(
+                wanted.topic, wanted.partition, 0, answer[6], answer[7], answer[8]
+            )
+        self.outstanding -= 1
+        if not self.outstanding:
+            self._handler.complete(self)
+
+    def worker_lost(self, worker: Role) -> None:
+        for item, owner in self.workers:
+            if owner == worker and self.results[item] is None:
+                self.fail(item, _TIMED_OUT)
+                self.outstanding -= 1
+                if not self.outstanding:
+                    self._handler.complete(self)
+
+    def fail(self, item: int, error: int) -> None:
+        wanted = self._wanted[item]
+        message = ErrorCode(error).message if error in _EXPLAINED else None
+        self.results[item] = ProduceResult(wanted.topic, wanted.partition, error, error_message=message)

@@ -1,0 +1,41 @@
+"""Wires a network process: shared memory, controller, acceptor, then the duty cycle of `processor`."""
+
+from __future__ import annotations
+
+import logging
+
+import zmq
+
+from appliance.channels.child import EXIT_CLEAN, Child
+from appliance.channels.controller_link import ControllerLink
+from appliance.channels.supervision import Ready
+from appliance.clock import SystemClock
+from appliance.ipc.agent import freeze_garbage
+from appliance.netproc.fan_out import FanOut
+from appliance.netproc.processor import Processor
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.messages import prepare
+
+_log = logging.getLogger(__name__)
+
+# Compiled before the first client asks; the rest when first used.
+PREPARED = ((int(ApiKey.API_VERSIONS), 3), (int(ApiKey.METADATA), 12))
+
+
+def run(child: Child) -> int:
+    """The life of one network process; its exit code."""
+    attachment = child.attach()
+    clock = SystemClock()
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    controller = ControllerLink(child.wiring, child.role, child.generation, context=context)
+    fan_out = FanOut(child.wiring, child.role, child.generation, context=context, clock=clock)
+    prepare(*PREPARED)
+    processor = Processor(
+        attachment, controller, child.supervision, fan_out=fan_out, clock=clock, warn=_log.warning
+    )
+    freeze_garbage()
+    child.supervision.send(Ready())
+    fan_out.connect()
+    processor.run()
+    context.term()
+    return EXIT_CLEAN
