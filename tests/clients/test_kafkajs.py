@@ -1,0 +1,13 @@
+"""KafkaJS: the Node.js client, below its group API."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.clients.adapters.kafkajs import KafkajsClient
+from tests.clients.scenarios import Scenario, Stage, cells
+
+
+@pytest.mark.parametrize("scenario", cells(KafkajsClient))
+def test_kafkajs(scenario: Scenario, stage: Stage) -> None:
+    scenario.play(KafkajsClient, stage)

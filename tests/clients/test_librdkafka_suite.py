@@ -1,0 +1,81 @@
+"""librdkafka's own test-runner against the broker, in full mode; built by scripts/install-librdkafka.sh."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.broker import Broker
+from tests.support.judge import running_broker
+
+REPOSITORY: Final = Path(__file__).resolve().parents[2]
+INSTALL: Final = REPOSITORY / "scripts" / "install-librdkafka.sh"
+READY: Final = REPOSITORY / ".cache" / "librdkafka" / "READY"
+
+TESTS: Final = {
+    "0001": "multi-object: producers and handles come and go",
+    "0002": "unknown partition",
+    "0003": "message larger than message.max.bytes",
+    "0005": "produced order of a partition",
+    "0007": "automatic topic creation",
+    "0008": "acks by request",
+    "0012": "produce and consume",
+    "0013": "null messages",
+    "0017": "compression by every codec",
+    "0036": "partial fetch: a message larger than the fetch size",
+    "0073": "headers",
+}
+
+
+@pytest.fixture(scope="module")
+def runner() -> dict[str, str]:
+    """Paths of the built suite."""
+    subprocess.run([str(INSTALL)], check=True)
+    return dict(line.split("=", 1) for line in READY.read_text().splitlines())
+
+
+@pytest.fixture(scope="module")
+def suite_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker with four partitions a topic, as the suite's own clusters have."""
+    with running_broker(tmp_path_factory.mktemp("suite") / "data", {"num.partitions": 4}) as started:
+        yield started
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", TESTS)
+def test_librdkafkas_own_test_passes(
+    number: str, runner: dict[str, str], suite_broker: Broker, tmp_path: Path
+) -> None:
+    configuration = tmp_path / "test.conf"
+    configuration.write_text(
+        f"bootstrap.servers={suite_broker.address}\nbroker.address.family=v4\ntest.topic.random=true\n"
+    )
+    done = subprocess.run(
+        [runner["test_runner"], "-p1"],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "TESTS": number,
+            "RDKAFKA_TEST_CONF": str(configuration),
+            "LD_LIBRARY_PATH": runner["library_path"],
+            "TEST_KAFKA_VERSION": "4.0.0",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=590,
+        check=False,
+    )
+    output = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
+    assert done.returncode == 0, output[-6000:]
+    verdicts = re.findall(rf"\| {number}_\w+\s*\|\s*(\w+)", output)
+    assert verdicts, output[-3000:]
+    assert set(verdicts) == {"PASSED"}, output[-6000:]
