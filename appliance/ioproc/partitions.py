@@ -69,11 +69,8 @@ class Partitions:
                 if (name.topic, name.partition, partition.incarnation) not in wanted:
                     self._withdraw(partition)
         for topic, topic_id, index in command.removed:
-            self._attempt(
-                failures,
-                TopicPartition(topic, index),
-                lambda t=topic, i=topic_id, n=index: self._remove(t, i, n),
-            )
+            name = TopicPartition(topic, index)
+            self._attempt(failures, name, partial(self._remove, name, topic_id))
         for assigned in command.partitions:
             name = TopicPartition(assigned.topic, assigned.partition)
             self._attempt(failures, name, partial(self._lead, assigned))

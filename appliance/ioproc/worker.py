@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from appliance.channels.control_channel import Assign, Envelope, WorkerHello
@@ -235,7 +235,11 @@ class Worker:
 
     def _open(self, command: Assign) -> Partitions | None:
         path = self._settings.slot_directory(self._slot)
-        defaults: Mapping[str, str] = self._settings.topic_defaults
+        broker = self._settings.broker
+        defaults = dict(self._settings.topic_defaults) | {
+            "max.decompressed.bytes": str(broker.max_decompressed_message_bytes),
+            "producer.id.expiration.ms": str(broker.producer_id_expiration_ms),
+        }
         try:
             self._directory = LogDirectory.open(
                 path, node_id=self._slot, cluster_id=command.cluster_id, clock=self._clock

@@ -12,7 +12,8 @@ from collections import OrderedDict
 from collections.abc import Container
 from pathlib import Path
 
-from appliance.log.file_names import log_file_name
+from appliance.cluster import TopicPartition
+from appliance.log.file_names import LOG, partition_directory_name, segment_file_name
 from appliance.netproc.topic_routes import PartitionRoute
 
 OPEN_SEGMENTS_MAX = 1024
@@ -60,8 +61,9 @@ class SegmentFiles:
         key = (route.row, route.incarnation, segment_base_offset)
         held = self._open.get(key)
         if held is None:
-            directory = self._directories[route.leader] / f"{route.topic}-{route.partition}"
-            fd = os.open(directory / log_file_name(segment_base_offset), os.O_RDONLY | os.O_CLOEXEC)
+            partition = partition_directory_name(TopicPartition(route.topic, route.partition))
+            path = self._directories[route.leader] / partition / segment_file_name(segment_base_offset, LOG)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             held = self._open[key] = SegmentFile(fd)
             if len(self._open) > self._limit:
                 self._drop_oldest()

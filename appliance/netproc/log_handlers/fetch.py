@@ -244,7 +244,7 @@ class FetchHandler:
             if isinstance(piece, bytes):
                 answer.append(piece)
             else:
-                item = chosen[piece.index]
+                item = chosen[piece[0]]
                 answer.append(FilePiece(files[id(item)], item.position, item.length_bytes))
         pending.drop = None
         self._finish(pending, answer)
