@@ -25,7 +25,7 @@ _DIRECTORY = Path("/dev/shm")
 class Region:
     """One mapping of one shared-memory object; `view` is all of it, writable.
 
-    A region holds no descriptor: the mapping alone keeps the memory alive, also after `unlink`.
+    The mapping keeps the memory alive, also after `unlink`. It holds one descriptor (Python's mmap keeps a copy).
     """
 
     __slots__ = ("_mapping", "name", "size_bytes", "view")

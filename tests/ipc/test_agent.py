@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from appliance.clock import ManualClock
+from appliance.ipc.agent import DutyCycle, SignalInbox, Timers
+from appliance.ipc.doorbell import Doorbell
+from appliance.ipc.process_table import ProcessRow, ProcessTable
+
+from .conftest import Fork
+
+MS = 1_000_000
+
+
+class Box:
+    """An inbox that tests fill; `on_look` runs when it is asked."""
+
+    def __init__(self) -> None:
+        self.filled = False
+        self.looks = 0
+        self.on_look: Callable[[], None] = lambda: None
+
+    def is_empty(self) -> bool:
+        self.looks += 1
+        self.on_look()
+        return not self.filled
+
+
+@pytest.fixture
+def row() -> ProcessRow:
+    return ProcessTable(memoryview(mmap.mmap(-1, 256))).row(0)
+
+
+@pytest.fixture
+def doorbell(row: ProcessRow) -> Doorbell:
+    return Doorbell(Doorbell.create_eventfd(), row.sleeping_cell)
+
+
+@pytest.fixture
+def cycle(doorbell: Doorbell, row: ProcessRow) -> Iterator[DutyCycle]:
+    made = DutyCycle(doorbell, row, monotonic_ns=time.monotonic_ns)
+    yield made
+    made.close()
+
+
+def test_work_in_an_inbox_keeps_the_process_awake(cycle: DutyCycle, row: ProcessRow) -> None:
+    box = Box()
+    box.filled = True
+    cycle.add_inbox(box)
+    assert cycle.wait() == []
+    assert row.snapshot().idle_ns == 0
+    assert not row.snapshot().sleeping
+
+
+def test_work_that_comes_between_the_look_and_the_sleep_is_seen(cycle: DutyCycle, doorbell: Doorbell) -> None:
+    """The writer looked at the flag before it was set, so nobody rings: only the second look can find it."""
+    box = Box()
+
+    def fill_once_announced() -> None:
+        box.filled = doorbell.is_sleeping()
+
+    box.on_look = fill_once_announced
+    cycle.add_inbox(box)
+    assert cycle.wait() == []
+    assert box.looks == 2
+
+
+def test_a_ring_while_asleep_wakes_without_showing_as_an_event(
+    cycle: DutyCycle, doorbell: Doorbell, row: ProcessRow, fork: Fork
+) -> None:
+    def ring_when_asleep() -> None:
+        while not doorbell.ring():
+            os.sched_yield()
+
+    child = fork(ring_when_asleep)
+    assert cycle.wait(2_000) == []
+    assert child.join() == 0
+    assert row.snapshot().idle_ns < 1_900 * MS
+
+
+def test_every_ring_wakes_though_the_eventfd_is_never_read(cycle: DutyCycle, doorbell: Doorbell) -> None:
+    for _ in range(100):
+        os.eventfd_write(doorbell.eventfd, 1)
+        before = time.monotonic_ns()
+        assert cycle.wait(2_000) == []
+        assert time.monotonic_ns() - before < 1_900 * MS
+
+
+def test_ready_descriptors_are_returned_with_their_events(cycle: DutyCycle, doorbell: Doorbell) -> None:
+    reader, writer = os.pipe()
+    cycle.epoll.register(reader, select.EPOLLIN)
+    os.write(writer, b"x")
+    os.eventfd_write(doorbell.eventfd, 1)
+    assert cycle.wait() == [(reader, select.EPOLLIN)]
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_sleeper_wakes_for_its_next_timer_and_runs_it(cycle: DutyCycle) -> None:
+    ran: list[str] = []
+    now = time.monotonic_ns()
+    cycle.timers.add(now + 30 * MS, lambda: ran.append("late"))
+    cycle.timers.add(now + 10 * MS, lambda: ran.append("early"))
+    cycle.timers.add(now + 5 * MS, lambda: ran.append("never")).cancel()
+    cycle.wait(2_000)
+    assert ran == ["early"]
+    assert time.monotonic_ns() - now >= 10 * MS
+    cycle.wait(2_000)
+    assert ran == ["early", "late"]
+
+
+def test_an_idle_process_uses_no_processor_time(cycle: DutyCycle, row: ProcessRow) -> None:
+    before = time.process_time_ns()
+    cycle.wait(200)
+    assert time.process_time_ns() - before < 20 * MS
+    seen = row.snapshot()
+    assert seen.loops == 1
+    assert seen.idle_ns >= 199 * MS
+
+
+def test_busy_and_idle_add_up_to_the_time_that_passed(doorbell: Doorbell, row: ProcessRow) -> None:
+    clock = ManualClock()
+    cycle = DutyCycle(doorbell, row, monotonic_ns=clock.monotonic_ns)
+    clock.advance(7)
+    cycle.wait(0)
+    clock.advance(5)
+    cycle.wait(0)
+    assert row.snapshot().busy_ns == 12 * MS
+    cycle.close()
+
+
+def test_signals_become_queue_entries(cycle: DutyCycle, doorbell: Doorbell) -> None:
+    former = signal.getsignal(signal.SIGUSR1)
+    try:
+        inbox = SignalInbox(doorbell.eventfd, [signal.SIGUSR1])
+        cycle.add_inbox(inbox)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        before = time.monotonic_ns()
+        cycle.wait(5_000)
+        assert time.monotonic_ns() - before < 4_000 * MS
+        assert inbox.drain() == [signal.SIGUSR1]
+        assert inbox.is_empty()
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+
+
+def test_timers_run_in_order_and_those_added_meanwhile_wait_for_the_next_call() -> None:
+    timers, ran = Timers(), list[int]()
+
+    def again() -> None:
+        ran.append(0)
+        timers.add(0, again)
+
+    timers.add(20, lambda: ran.append(20))
+    timers.add(0, again)
+    timers.add(10, lambda: ran.append(10))
+    assert timers.run_due(15) == 2
+    assert ran == [0, 10]
+    assert timers.next_due_ns() == 0
+    assert timers.run_due(25) == 2
+    assert ran == [0, 10, 0, 20]
+
+
+def test_a_cancelled_timer_does_not_wake_anybody() -> None:
+    timers = Timers()
+    timer = timers.add(5, lambda: None)
+    assert timers.next_due_ns() == 5
+    timer.cancel()
+    assert timers.next_due_ns() is None
+    assert timers.run_due(100) == 0
