@@ -1,0 +1,163 @@
+"""Values for every message, and two strangers who judge our bytes: kafka-python's codec and kio's.
+
+Both were generated from Kafka's own message definitions by other people; kio's classes also tell us the schema,
+so kafka-python is the one that can prove us wrong about it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from dataclasses import fields
+from importlib import import_module
+from typing import Any
+
+from hypothesis import strategies as st
+from kafka.protocol.schemas.fields.struct import StructField
+
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.message_codec import _element_shape, _home_type
+from appliance.protocol.schema import Structure, WireField, structure_of
+
+OWN_CODEC = (ApiKey.PRODUCE, ApiKey.FETCH)
+
+MESSAGES: list[tuple[ApiKey, int]] = [
+    (api, version)
+    for api in ApiKey
+    if api.served and api not in OWN_CODEC
+    for version in range(api.min_version, api.max_version + 1)
+]
+
+_INTEGERS = {
+    "int8": (-(2**7), 2**7 - 1),
+    "int16": (-(2**15), 2**15 - 1),
+    "int32": (-(2**31), 2**31 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+    "uint16": (0, 2**16 - 1),
+}
+
+_TEXTS = st.text(st.characters(codec="utf-8"), max_size=12) | st.sampled_from(["", "a" * 127, "ü" * 300])
+_UUIDS = st.none() | st.integers(1, 2**128 - 1).map(lambda number: uuid.UUID(int=number))
+
+
+def shape_of(api: ApiKey, kind: str) -> type:
+    module = import_module(f"appliance.protocol.apis.{api.name.lower()}")
+    shape: type = getattr(module, f"{api.title}{kind}")
+    return shape
+
+
+def messages(api: ApiKey, version: int, kind: str) -> st.SearchStrategy[Any]:
+    """Any message of this API and version that the version can say in full."""
+    structure = structure_of(api, version, response=kind == "Response")
+    return _shapes(structure, shape_of(api, kind))
+
+
+def _shapes(structure: Structure, shape: type) -> st.SearchStrategy[Any]:
+    values = {
+        home_of(field, shape): _values(field, shape) for field in (*structure.fields, *structure.tagged)
+    }
+    return st.builds(shape, **values)
+
+
+def _values(field: WireField, shape: type) -> st.SearchStrategy[Any]:
+    one: st.SearchStrategy[Any]
+    if field.structure is not None:
+        one = _shapes(field.structure, _element_shape(field, shape))
+    elif field.primitive == "int32" and field.name.endswith("authorized_operations"):
+        one = st.just(-(2**31))  # kafka-python makes a set of bits out of anything else
+    elif field.name == "error_code":
+        one = st.integers(-1, 127)  # kio knows only codes that exist
+    elif field.primitive in _INTEGERS:
+        one = st.integers(*_INTEGERS[field.primitive])
+    elif field.primitive == "bool":
+        one = st.booleans()
+    elif field.primitive == "uuid":
+        one = _UUIDS
+    else:
+        one = _TEXTS
+    if field.is_array:
+        element = _home_type(field, shape)
+        bare: str | None = getattr(element, "BARE_FIELD", None)
+        if bare is not None and field.structure is None:
+            name = bare
+            one = one.map(lambda value: element(**{name: value}))
+        one = st.lists(one, max_size=3).map(tuple)
+    return st.none() | one if field.nullable else one
+
+
+def home_of(field: WireField, shape: type) -> str:
+    name: str = getattr(shape, "WIRE_NAMES", {}).get(field.name, field.name)
+    return name
+
+
+def tree(message: Any, structure: Structure) -> list[Any]:
+    """The values of one of our shapes in wire order, then the tagged ones: names fall away."""
+    shape = type(message)
+    return [
+        _plain(getattr(message, home_of(field, shape)), field)
+        for field in (*structure.fields, *structure.tagged)
+    ]
+
+
+def _plain(value: Any, field: WireField) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(one, field) for one in value]
+    if field.structure is not None and value is not None:
+        return tree(value, field.structure)
+    if field.primitive == "string" and not isinstance(value, str | None):
+        return getattr(value, type(value).BARE_FIELD)
+    return value
+
+
+def kafka_python_class(api: ApiKey, kind: str) -> Any:
+    name = f"{api.title}{kind}"
+    for package in ("metadata", "admin", "consumer", "producer"):
+        module = import_module(f"kafka.protocol.{package}")
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise LookupError(name)
+
+
+def kafka_python_tree(message: Any, struct: StructField, version: int) -> list[Any]:
+    """The same tree, told by kafka-python."""
+    own = [field for field in struct._fields if field.for_version_q(version)]
+    plain = [field for field in own if not field.tagged_field_q(version)]
+    tagged = sorted((field for field in own if field.tagged_field_q(version)), key=lambda field: field.tag)
+    return [_kafka_python_value(getattr(message, field.name), field, version) for field in (*plain, *tagged)]
+
+
+def _kafka_python_value(value: Any, field: Any, version: int) -> Any:
+    if value is None and field.type_str == "bitfield":
+        return -(2**31)
+    if isinstance(value, list):
+        if field.is_struct_array():
+            return [kafka_python_tree(one, field, version) for one in value]
+        return list(value)
+    if field.is_struct() and value is not None:
+        return kafka_python_tree(value, field, version)
+    return value
+
+
+def kio_class(api: ApiKey, version: int, kind: str) -> Any:
+    module = import_module(f"kio.schema.{api.name.lower()}.v{version}")
+    return getattr(module, f"{api.title}{kind}")
+
+
+def kio_tree(message: Any) -> list[Any]:
+    """The same tree, told by kio."""
+    own = fields(message)
+    plain = [field for field in own if "tag" not in field.metadata]
+    tagged = sorted(
+        (field for field in own if "tag" in field.metadata), key=lambda field: field.metadata["tag"]
+    )
+    return [_kio_value(getattr(message, field.name)) for field in (*plain, *tagged)]
+
+
+def _kio_value(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_kio_value(one) for one in value]
+    if isinstance(value, datetime.timedelta):
+        return value // datetime.timedelta(milliseconds=1)
+    if hasattr(value, "__kafka_type__") or hasattr(value, "__api_key__"):
+        return kio_tree(value)
+    return value
