@@ -18,6 +18,7 @@ from appliance.netproc.local_handlers.delete_topics import delete_topics
 from appliance.netproc.local_handlers.describe_cluster import describe_cluster
 from appliance.netproc.local_handlers.describe_configs import describe_configs
 from appliance.netproc.local_handlers.describe_topic_partitions import describe_topic_partitions
+from appliance.netproc.local_handlers.find_coordinator import find_coordinator
 from appliance.netproc.local_handlers.init_producer_id import init_producer_id
 from appliance.netproc.local_handlers.metadata import metadata
 from appliance.netproc.local_handlers.view import AskController, LocalView, ProducerIds
@@ -39,6 +40,7 @@ HANDLERS: Mapping[int, Handler] = {
     ApiKey.DESCRIBE_CONFIGS: describe_configs,
     ApiKey.DESCRIBE_CLUSTER: describe_cluster,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
+    ApiKey.FIND_COORDINATOR: find_coordinator,
     ApiKey.INIT_PRODUCER_ID: init_producer_id,
 }
 
