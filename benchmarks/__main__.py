@@ -1,0 +1,121 @@
+"""The command line.
+
+python -m benchmarks run [CASE …]       alternating rounds, results page      (make bench)
+python -m benchmarks quick CASE …       one look at a broker, nothing kept
+python -m benchmarks profile CASE       flame graphs of one case              (make profile)
+python -m benchmarks cases              what can be measured
+python -m benchmarks page FILE.json     write page and plots of a kept run again
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.brokers import MAKERS
+from benchmarks.cases import CASES
+from benchmarks.cases.case import QUICK, Case, Scale
+from benchmarks.machine import cores
+from benchmarks.places import CACHE, RESULTS
+from benchmarks.results import Run, last_kept, load, save
+
+
+def main() -> int:
+    """Returns the exit status: 1 when a figure was void or a row fell."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Figures of the appliance.")
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    run = commands.add_parser("run", help="alternating rounds, results page")
+    run.add_argument("cases", nargs="*", metavar="CASE", help="all when none is given")
+    run.add_argument("--brokers", default="appliance,mock", help=f"of {', '.join(MAKERS)}")
+    run.add_argument("--rounds", type=int, default=5)
+    run.add_argument("--quick", action="store_true", help="small, kept in the cache only")
+    run.add_argument(
+        "--broker-cpus", type=cores, default=(), metavar="N,N", help="pin the broker; generators float"
+    )
+
+    quick = commands.add_parser("quick", help="one look at one broker, nothing kept")
+    quick.add_argument("cases", nargs="+", metavar="CASE")
+    which = quick.add_mutually_exclusive_group()
+    which.add_argument("--at", metavar="HOST:PORT", help="a broker that runs already")
+    which.add_argument("--broker", default="appliance", choices=sorted(MAKERS))
+    quick.add_argument("--seconds", type=float, default=2.0)
+    quick.add_argument("--repeat", type=int, default=1)
+
+    profile = commands.add_parser("profile", help="flame graphs of one case")
+    profile.add_argument("cases", nargs=1, metavar="CASE")
+    profile.add_argument("--at", metavar="HOST:PORT", help="a broker that runs already")
+    profile.add_argument("--seconds", type=float, default=5.0)
+    profile.add_argument("--native", action="store_true", help="C frames too")
+
+    commands.add_parser("cases", help="what can be measured")
+    page = commands.add_parser("page", help="write the page of a kept run again")
+    page.add_argument("file", type=Path)
+
+    options = parser.parse_args()
+    match options.command:
+        case "run":
+            return _run(options)
+        case "quick":
+            from benchmarks.quick import look
+
+            return look(_chosen(options.cases), options)
+        case "profile":
+            from benchmarks.profile import record
+
+            return record(_chosen(options.cases)[0], options)
+        case "cases":
+            for name, found in CASES.items():
+                print(f"{name:24}{found.what}")
+        case "page":
+            _write(load(options.file), options.file.with_suffix(""))
+    return 0
+
+
+def _chosen(names: list[str]) -> tuple[Case, ...]:
+    unknown = [name for name in names if name not in CASES]
+    if unknown:
+        raise SystemExit(f"no case {', '.join(unknown)}; there are {', '.join(CASES)}")
+    return tuple(CASES[name] for name in names) or tuple(CASES.values())
+
+
+def _run(options: argparse.Namespace) -> int:
+    from benchmarks.rounds import Plan, run
+
+    brokers = tuple(options.brokers.split(","))
+    if unknown := [name for name in brokers if name not in MAKERS]:
+        raise SystemExit(f"no broker {', '.join(unknown)}; there are {', '.join(MAKERS)}")
+    plan = Plan(
+        brokers=brokers,
+        cases=_chosen(options.cases),
+        rounds=options.rounds,
+        scale=QUICK if options.quick else Scale(),
+        broker_cpus=options.broker_cpus,
+    )
+    began = time.monotonic()
+    done = run(
+        plan, lambda line: print(f"{time.monotonic() - began:6.0f} s  {line}", file=sys.stderr, flush=True)
+    )
+    whole = not options.quick and not options.cases
+    fell = _write(done, (RESULTS if whole else CACHE / "results") / done.name)
+    return 1 if done.voids or fell else 0
+
+
+def _write(run: Run, stem: Path) -> bool:
+    from benchmarks.guard import falls
+    from benchmarks.page import page
+    from benchmarks.plots import draw
+
+    kept = last_kept(run)
+    save(run, stem)
+    text = page(run, kept)
+    stem.with_suffix(".md").write_text(text)
+    print(text)
+    if not draw(run, stem):
+        print("(no plots: matplotlib is not installed)", file=sys.stderr)
+    print(f"kept in {stem.parent.name}/{stem.name}.{{json,md,png,svg}}", file=sys.stderr)
+    return bool(kept and falls(run, kept))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

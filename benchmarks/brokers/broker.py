@@ -1,0 +1,217 @@
+"""What the harness asks of a broker: start, address, topics, processes, stop."""
+
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+
+from benchmarks import proc
+from benchmarks.load import generators
+from benchmarks.void import Void
+
+FIRST_TOPIC = "first"
+"""Of the record that is knocked with while a broker starts; made by auto-creation."""
+START_PATIENCE_SECONDS = 60.0
+STOP_PATIENCE_SECONDS = 30.0
+
+
+class Broker(ABC):
+    """One broker of one round. A context manager: entered it runs, left it has stopped."""
+
+    name: str
+    keeps_on_disk: bool = True
+    wants_warm_up: bool = False
+    """It compiles itself while it runs: load comes before the first figure of speed."""
+
+    def __init__(self, data_dir: Path, *, cpus: Sequence[int] = ()) -> None:
+        self.data_dir = data_dir
+        self.cpus = tuple(cpus)
+        self.address = ""
+        self.start_seconds = 0.0
+        """From its exec to its own word that it is ready."""
+        self.first_ack_seconds: float | None = None
+        """From its exec to the first acknowledged record; None when nobody knocked."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Run it; returns when it says that it is ready. Raises Void when it does not come up."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End it and wait until it is gone."""
+
+    @abstractmethod
+    def pids(self) -> list[int]:
+        """All its processes."""
+
+    @abstractmethod
+    def version(self) -> str:
+        """As it names itself."""
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        """Create, and wait until every partition has a leader. Raises Void."""
+        create_topic(self.address, topic, partitions)
+
+    def end_offset(self, topic: str, partitions: int) -> int:
+        """The sum of the end offsets of all partitions: records in the topic. Raises Void."""
+        return end_offset(self.address, topic, partitions)
+
+    def __enter__(self) -> "Broker":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class SpawnedBroker(Broker):
+    """A broker that is a process of ours with a line on its standard output that says it is ready."""
+
+    ready_word = "ready"
+
+    def __init__(self, data_dir: Path, *, cpus: Sequence[int] = ()) -> None:
+        super().__init__(data_dir, cpus=cpus)
+        self.process: subprocess.Popen[str] | None = None
+        self.started_at_ns = 0
+        self.lines: list[str] = []
+
+    def start(self) -> None:
+        words = self.command()
+        if self.cpus:
+            words = ["taskset", "-c", ",".join(map(str, self.cpus)), *words]
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        self.started_at_ns = time.monotonic_ns()
+        self.process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+            cwd=self.data_dir,
+            start_new_session=True,
+        )
+        knocker = generators.Knocker(self.address, FIRST_TOPIC) if self.address else None
+        try:
+            self._await_ready()
+        except Void:
+            if knocker:
+                knocker.cancel()
+            raise
+        self.start_seconds = (time.monotonic_ns() - self.started_at_ns) / 1e9
+        if knocker:
+            self.first_ack_seconds = (knocker.acked_at_ns() - self.started_at_ns) / 1e9
+
+    def stop(self) -> None:
+        if self.process is None:
+            return
+        family = proc.descendants(self.process.pid)
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(STOP_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:
+            # Only after its time is up, and only those that it had started.
+            for pid in reversed(family):
+                os.kill(pid, signal.SIGKILL)
+            self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+        self.process = None
+
+    def pids(self) -> list[int]:
+        assert self.process is not None, "not started"
+        return proc.descendants(self.process.pid)
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """What to execute. Sets `address` when that is known before the start."""
+
+    def on_ready(self, line: str) -> None:
+        """Called once, with its ready line."""
+
+    def output(self) -> str:
+        """The last of what it printed."""
+        return "".join(self.lines[-20:])
+
+    def _await_ready(self) -> None:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        watch = selectors.DefaultSelector()
+        watch.register(self.process.stdout, selectors.EVENT_READ)
+        until = time.monotonic() + START_PATIENCE_SECONDS
+        while time.monotonic() < until and watch.select(until - time.monotonic()):
+            line = self.process.stdout.readline()
+            if not line:
+                break
+            self.lines.append(line)
+            if self.ready_word in line:
+                self.on_ready(line)
+                self.after_ready()
+                return
+        output = self.output()
+        self.stop()
+        raise Void(f"{self.name} did not come up: {output.strip()[-800:] or 'it said nothing'}")
+
+    def after_ready(self) -> None:
+        """Its later output must not fill the pipe: a thread reads it away."""
+        assert self.process is not None
+        stream = self.process.stdout
+        assert stream is not None
+
+        def read_away() -> None:
+            try:
+                for line in stream:
+                    self.lines[:-200] = []
+                    self.lines.append(line)
+            except ValueError:
+                return  # closed by stop()
+
+        threading.Thread(target=read_away, daemon=True).start()
+
+
+def free_port() -> int:
+    """A loopback port that the kernel had free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def create_topic(address: str, topic: str, partitions: int) -> None:
+    """Through the admin API of confluent-kafka. Raises Void."""
+    admin = AdminClient({"bootstrap.servers": address})
+    try:
+        admin.create_topics([NewTopic(topic, num_partitions=partitions, replication_factor=1)])[topic].result(
+            30
+        )
+        until = time.monotonic() + 30
+        while time.monotonic() < until:
+            known = admin.list_topics(topic, timeout=30).topics[topic]
+            leaders = [found.leader for found in known.partitions.values()]
+            if known.error is None and len(leaders) == partitions and min(leaders) >= 0:
+                return
+            time.sleep(0.05)
+        raise Void(f"topic {topic} had no leaders in time")
+    except KafkaException as error:
+        raise Void(f"topic {topic} was not created: {error}") from error
+
+
+def end_offset(address: str, topic: str, partitions: int) -> int:
+    """Sum of the latest offsets by ListOffsets. Raises Void."""
+    admin = AdminClient({"bootstrap.servers": address})
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    wanted = {TopicPartition(topic, number): latest for number in range(partitions)}
+    try:
+        return sum(int(found.result(30).offset) for found in admin.list_offsets(wanted).values())
+    except KafkaException as error:
+        raise Void(f"end offsets of {topic} were not told: {error}") from error

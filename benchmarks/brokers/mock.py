@@ -1,0 +1,48 @@
+"""librdkafka's mock cluster: one broker in C, in memory. No broker that keeps its word can be much faster."""
+
+from benchmarks.brokers.broker import SpawnedBroker
+from benchmarks.load import build
+from benchmarks.void import Void
+
+
+class Mock(SpawnedBroker):
+    """The mock in a process of its own; topics are created through its standard input."""
+
+    name = "mock"
+    keeps_on_disk = False
+
+    def command(self) -> list[str]:
+        return [str(build.mock_broker())]
+
+    def on_ready(self, line: str) -> None:
+        self.address = line.split()[1]
+
+    def after_ready(self) -> None:
+        """It prints one line for each command, read where the command is given."""
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        assert self.process is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"topic {topic} {partitions}\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline().strip()
+        if answer != f"created {topic}":
+            raise Void(f"the mock said {answer!r} to a new topic")
+
+    def end_offset(self, topic: str, partitions: int) -> int:
+        # Its ListOffsets is read through the consumer, which it knows, not through the admin API.
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer({"bootstrap.servers": self.address, "group.id": "bench"})
+        try:
+            ends = (
+                consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=30)
+                for n in range(partitions)
+            )
+            return sum(high for _low, high in ends)
+        finally:
+            consumer.close()
+
+    def version(self) -> str:
+        return build.librdkafka_version()

@@ -1,0 +1,232 @@
+"""One function for each generator. It returns what was measured, or raises Void at the first error seen."""
+
+import json
+import resource
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.load import build
+from benchmarks.void import Void
+
+PATIENCE_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Records streamed in or out by `rdkafka_performance`."""
+
+    records: int
+    payload_bytes: int
+    seconds: float
+    cpu_seconds: float
+
+    @property
+    def mb_s(self) -> float:
+        return self.payload_bytes / self.seconds / 1e6
+
+    @property
+    def records_s(self) -> float:
+        return self.records / self.seconds
+
+    @property
+    def generator_share(self) -> float:
+        """Cores used by the generator itself."""
+        return self.cpu_seconds / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests asked one after the other by one of our own generators; times in µs, of the answers only."""
+
+    requests: int
+    seconds: float
+    requests_s: float
+    p50_us: float
+    p99_us: float
+    p999_us: float
+    max_us: float
+    cpu_share: float
+    acked_records: int
+    """Of the whole run, warm-up too: what the log must have grown by."""
+    acked_requests: int = 0
+    records_read: int = 0
+    bytes_read: int = 0
+
+
+def one_record(
+    mode: str,
+    address: str,
+    *,
+    topic: str,
+    seconds: float,
+    connections: int = 1,
+    depth: int = 1,
+    records: int = 1,
+    record_bytes: int = 100,
+    partitions: int = 1,
+    acks: int = 1,
+    max_bytes: int = 1 << 20,
+    warmup_ms: int = 500,
+) -> Requests:
+    """Our generator in mode `produce`, `latency` or `fetch`. Raises Void."""
+    options = {
+        "connections": connections,
+        "depth": depth,
+        "seconds": max(1, round(seconds)),
+        "warmup_ms": warmup_ms,
+        "records": records,
+        "record_bytes": record_bytes,
+        "partitions": partitions,
+        "acks": acks,
+        "max_bytes": max_bytes,
+    }
+    words = [word for name, value in options.items() for word in (name, str(value))]
+    return Requests(**json.loads(_run([build.one_record(), mode, address, topic, *words])))
+
+
+class Knocker:
+    """Knocks at an address where nobody may listen yet, until one record is acknowledged."""
+
+    def __init__(self, address: str, topic: str, *, patience_seconds: int = 60) -> None:
+        words: list[str | Path] = [
+            build.one_record(),
+            "first",
+            address,
+            topic,
+            "seconds",
+            str(patience_seconds),
+        ]
+        self._process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def acked_at_ns(self) -> int:
+        """The monotonic clock when the acknowledgement came. Raises Void when it never did."""
+        said, complaint = self._process.communicate()
+        if self._process.returncode:
+            raise Void(f"first record: {complaint.strip()}")
+        at_ns: int = json.loads(said)["acked_at_ns"]
+        return at_ns
+
+    def cancel(self) -> None:
+        """Nobody will come."""
+        self._process.kill()
+        self._process.communicate()
+
+
+class IdleConnections:
+    """Open connections that have said ApiVersions and then nothing, until `close()`."""
+
+    def __init__(self, address: str, connections: int) -> None:
+        self._process = subprocess.Popen(
+            [build.one_record(), "idle", address, "connections", str(connections)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise Void(f"idle connections: {self._process.communicate()[1].strip()}")
+        self.connects_s: float = json.loads(line)["connects_s"]
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def client_latency(
+    address: str, topic: str, *, seconds: float, record_bytes: int = 100, acks: str = "1"
+) -> Requests:
+    """One record at a time through librdkafka. Raises Void."""
+    words: list[str | Path] = [
+        build.client_latency(),
+        address,
+        topic,
+        str(seconds),
+        "500",
+        str(record_bytes),
+        acks,
+    ]
+    return Requests(**json.loads(_run(words)))
+
+
+def stream_in(
+    address: str,
+    topic: str,
+    *,
+    records: int,
+    record_bytes: int,
+    partition: int | None = 0,
+    settings: Sequence[str] = (),
+) -> Stream:
+    """Produce at full rate with librdkafka's defaults: acks=all, linger 5 ms; partition None: all of them."""
+    words: list[str | Path] = [build.rdkafka_performance(), "-P", "-b", address, "-t", topic]
+    words += [] if partition is None else ["-p", str(partition)]
+    words += ["-s", str(record_bytes), "-c", str(records), "-a", "-1", "-X", "linger.ms=5"]
+    row, cpu_seconds = _stream(words, settings)
+    if row["dr"] != records or row["dr_err"]:
+        raise Void(f"{row['dr']:.0f} of {records} records delivered, {row['dr_err']:.0f} errors")
+    return Stream(records, records * record_bytes, row["elapsed"] / 1000, cpu_seconds)
+
+
+def stream_out(
+    address: str,
+    topic: str,
+    *,
+    records: int,
+    record_bytes: int,
+    partitions: int = 1,
+    settings: Sequence[str] = (),
+) -> Stream:
+    """Consume `records` from the beginning; rdkafka_performance starts its clock at the first of them."""
+    words: list[str | Path] = [
+        build.rdkafka_performance(),
+        "-C",
+        "-b",
+        address,
+        "-t",
+        topic,
+        "-o",
+        "beginning",
+    ]
+    for partition in range(partitions):
+        words += ["-p", str(partition)]
+    row, cpu_seconds = _stream([*words, "-c", str(records)], settings)
+    if row["msgs"] < records or row["rx_err"]:
+        raise Void(f"{row['msgs']:.0f} of {records} records read, {row['rx_err']:.0f} errors")
+    if row["bytes"] != row["msgs"] * record_bytes:
+        raise Void(f"{row['bytes']:.0f} bytes read in {row['msgs']:.0f} records of {record_bytes}")
+    if partitions == 1 and row["offset"] != row["msgs"] - 1:
+        raise Void(f"the last of {row['msgs']:.0f} records has offset {row['offset']:.0f}")
+    return Stream(int(row["msgs"]), int(row["bytes"]), row["elapsed"] / 1000, cpu_seconds)
+
+
+def _stream(words: Sequence[str | Path], settings: Sequence[str]) -> tuple[dict[str, float], float]:
+    more = [word for setting in settings for word in ("-X", setting)]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    text = _run([*words, "-u", "-i", "80000000", *more])
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    table = [
+        [cell.strip() for cell in line.split("|")[1:]] for line in text.splitlines() if line.startswith("|")
+    ]
+    # The head comes again and again; the last row of numbers has the totals.
+    names = next((cells for cells in table if cells[0] == "elapsed"), [])
+    values = [float(cell) for cell in table[-1]] if names and table[-1] != names else []
+    if len(names) != len(values) or not any(values):
+        raise Void(f"rdkafka_performance said nothing to count: {text[-500:]}")
+    cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return dict(zip(names, values, strict=True)), cpu_seconds
+
+
+def _run(words: Sequence[str | Path]) -> str:
+    started = time.monotonic()
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    except subprocess.TimeoutExpired as late:
+        raise Void(f"{Path(words[0]).name} did not end within {PATIENCE_SECONDS:.0f} s") from late
+    if done.returncode:
+        said = (done.stderr.strip().splitlines() or done.stdout.strip().splitlines() or ["nothing"])[-1]
+        raise Void(f"{Path(words[0]).name} after {time.monotonic() - started:.1f} s: {said}")
+    return done.stdout

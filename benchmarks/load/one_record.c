@@ -1,0 +1,389 @@
+/* Load generator: many connections, prebuilt Kafka frames, each response checked.
+ *
+ *   one_record produce HOST:PORT TOPIC [options]   closed loop, one epoll thread
+ *   one_record latency HOST:PORT TOPIC [options]   one connection, one request at a time, blocking socket
+ *   one_record fetch   HOST:PORT TOPIC [options]   each connection reads the log from the start, again and again
+ *   one_record idle    HOST:PORT       [options]   opens connections, says so, holds them until stdin ends
+ *   one_record first   HOST:PORT TOPIC [options]   knocks until one record is acknowledged: start time
+ *
+ * Options, each a name and a number:
+ *   connections 1 · depth 1 (requests in flight on a connection) · seconds 3 · warmup_ms 500
+ *   records 1 (a request) · record_bytes 100 · partitions 1 (connection i writes to i mod n) · acks 1
+ *   max_bytes 1048576 (of a fetch)
+ *
+ * Prints one JSON object. Any error code, wrong correlation id, malformed answer or lost connection ends the run with
+ * exit status 1 and its reason on standard error: a figure with an error in it is no figure.
+ * Times are of a closed loop: a slow answer delays the next question, so they are not those of a fixed rate.
+ * Never: a buffer per request, a lookup per response, a thread.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "frames.h"
+#include "histogram.h"
+
+enum { SEND_AT_ONCE_BYTES = 1 << 20, READY_AT_ONCE = 256, STUCK_MS = 10000 };
+
+static struct {
+    long connections, depth, seconds, warmup_ms, records, record_bytes, partitions, acks, max_bytes;
+} option = {1, 1, 3, 500, 1, 100, 1, 1, 1 << 20};
+
+static struct sockaddr_in broker;
+static const char *topic = "";
+static size_t topic_length;
+static int fetching;
+static struct histogram latency;
+static uint64_t acked, fetched_records, fetched_bytes; /* the whole run, warm-up too: what the log must hold */
+
+struct connection {
+    int socket, wants_write;
+    uint8_t *frames; /* depth copies of the request, used in turn */
+    size_t frame_bytes, at_offset;
+    uint64_t asked, answered; /* requests, also the correlation ids */
+    size_t unsent_bytes;      /* of the frames asked so far */
+    size_t sent_at;           /* where in `frames` the next byte to send lies */
+    uint64_t *asked_at_ns;
+    uint8_t *input;
+    size_t input_length, input_room;
+    int64_t fetch_offset;
+};
+
+static void die(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
+    exit(1);
+}
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+static double cpu_seconds(void) {
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+           (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) / 1e6;
+}
+
+static int try_connect(void) {
+    int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (s < 0) die("socket: %s", strerror(errno));
+    if (connect(s, (struct sockaddr *)&broker, sizeof broker) < 0) {
+        close(s);
+        return -1;
+    }
+    int on = 1;
+    setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    return s;
+}
+
+static int must_connect(void) {
+    int s = try_connect();
+    if (s < 0) die("connect: %s", strerror(errno));
+    return s;
+}
+
+static void send_all(int s, const uint8_t *bytes, size_t length) {
+    while (length) {
+        ssize_t sent = send(s, bytes, length, MSG_NOSIGNAL);
+        if (sent <= 0) die("send: %s", strerror(errno));
+        bytes += sent;
+        length -= (size_t)sent;
+    }
+}
+
+/* Reads one whole answer into `into`, without its size; returns its length. */
+static size_t receive_frame(int s, uint8_t *into, size_t room) {
+    size_t have = 0, want = 4;
+    uint8_t size[4];
+    while (have < want) {
+        ssize_t got = recv(s, have < 4 ? size + have : into + have - 4, want - have, 0);
+        if (got == 0) die("the broker closed the connection");
+        if (got < 0) die("recv: %s", strerror(errno));
+        have += (size_t)got;
+        if (want == 4 && have == 4) {
+            int32_t length = get_i32(size);
+            if (length < 4 || (size_t)length > room) die("an answer of %d bytes", length);
+            want = 4 + (size_t)length;
+        }
+    }
+    return want - 4;
+}
+
+static void check_answer(struct connection *c, const uint8_t *answer, size_t length) {
+    if (length < 4) die("an answer of %zu bytes", length);
+    int32_t expected = (int32_t)(c->answered & 0x7fffffff);
+    if (get_i32(answer) != expected) die("correlation id %d, expected %d", get_i32(answer), expected);
+    int error = fetching ? fetch_read(answer, length, topic_length, &c->fetch_offset, &fetched_records, &fetched_bytes)
+                         : produce_error(answer, length, topic_length);
+    if (error == MALFORMED) die("a malformed answer of %zu bytes", length);
+    if (error) die("error code %d", error);
+}
+
+static void ask(struct connection *c) {
+    uint64_t slot = c->asked % (uint64_t)option.depth;
+    uint8_t *frame = c->frames + slot * c->frame_bytes;
+    set_i32(frame + AT_CORRELATION, (int32_t)(c->asked & 0x7fffffff));
+    if (fetching) set_i64(frame + c->at_offset, c->fetch_offset);
+    c->asked_at_ns[slot] = now_ns();
+    c->asked++;
+    c->unsent_bytes += c->frame_bytes;
+}
+
+static void send_asked(struct connection *c, int poller) {
+    size_t ring_bytes = c->frame_bytes * (size_t)option.depth;
+    while (c->unsent_bytes) {
+        size_t run = ring_bytes - c->sent_at;
+        if (run > c->unsent_bytes) run = c->unsent_bytes;
+        if (run > SEND_AT_ONCE_BYTES) run = SEND_AT_ONCE_BYTES;
+        ssize_t sent = send(c->socket, c->frames + c->sent_at, run, MSG_NOSIGNAL);
+        if (sent < 0) {
+            if (errno != EAGAIN) die("send: %s", strerror(errno));
+            break;
+        }
+        c->unsent_bytes -= (size_t)sent;
+        c->sent_at = (c->sent_at + (size_t)sent) % ring_bytes;
+    }
+    int wants_write = c->unsent_bytes != 0;
+    if (wants_write != c->wants_write) {
+        struct epoll_event event = {.events = EPOLLIN | (wants_write ? EPOLLOUT : 0), .data.ptr = c};
+        epoll_ctl(poller, EPOLL_CTL_MOD, c->socket, &event);
+        c->wants_write = wants_write;
+    }
+}
+
+/* Reads what is there, checks each whole answer, asks anew unless the time is up. */
+static void read_answers(struct connection *c, int poller, uint64_t measure_from_ns, uint64_t measure_to_ns) {
+    ssize_t got = recv(c->socket, c->input + c->input_length, c->input_room - c->input_length, 0);
+    if (got == 0) die("the broker closed the connection");
+    if (got < 0) {
+        if (errno == EAGAIN) return;
+        die("recv: %s", strerror(errno));
+    }
+    c->input_length += (size_t)got;
+    size_t at = 0;
+    uint64_t now = now_ns();
+    while (c->input_length - at >= 4) {
+        int32_t length = get_i32(c->input + at);
+        if (length < 4 || (size_t)length + 4 > c->input_room) die("an answer of %d bytes", length);
+        if (c->input_length - at < 4 + (size_t)length) break;
+        if (c->answered == c->asked) die("an answer nobody asked for");
+        check_answer(c, c->input + at + 4, (size_t)length);
+        if (now >= measure_from_ns && now < measure_to_ns)
+            histogram_add(&latency, now - c->asked_at_ns[c->answered % (uint64_t)option.depth]);
+        c->answered++;
+        acked++;
+        at += 4 + (size_t)length;
+        if (now < measure_to_ns) ask(c);
+    }
+    if (at) {
+        c->input_length -= at;
+        memmove(c->input, c->input + at, c->input_length);
+    }
+    if (c->unsent_bytes) send_asked(c, poller);
+}
+
+static void prepare(struct connection *c, int number) {
+    struct writer frame =
+        fetching ? fetch_frame(topic, number % (int)option.partitions, (int)option.max_bytes, &c->at_offset)
+                 : produce_frame(topic, number % (int)option.partitions, (int)option.acks, (int)option.records,
+                                 (int)option.record_bytes);
+    c->frame_bytes = frame.length;
+    c->frames = malloc(frame.length * (size_t)option.depth);
+    c->asked_at_ns = calloc((size_t)option.depth, sizeof *c->asked_at_ns);
+    c->input_room = fetching ? (size_t)option.max_bytes + (4 << 20) : 64 << 10;
+    c->input = malloc(c->input_room);
+    if (!c->frames || !c->input || !c->asked_at_ns) die("out of memory");
+    for (long i = 0; i < option.depth; i++) memcpy(c->frames + (size_t)i * frame.length, frame.bytes, frame.length);
+    free(frame.bytes);
+    c->socket = must_connect();
+}
+
+static void report(double seconds, double cpu, uint64_t records_before, uint64_t bytes_before) {
+    printf("{\"requests\": %llu, \"acked_requests\": %llu, \"acked_records\": %llu, \"seconds\": %.6f, "
+           "\"requests_s\": %.1f, \"p50_us\": %.2f, \"p99_us\": %.2f, \"p999_us\": %.2f, \"max_us\": %.2f, "
+           "\"records_read\": %llu, \"bytes_read\": %llu, \"cpu_share\": %.4f}\n",
+           (unsigned long long)latency.count, (unsigned long long)acked,
+           (unsigned long long)(fetching ? 0 : acked * (uint64_t)option.records), seconds,
+           (double)latency.count / seconds, histogram_us(&latency, 0.5), histogram_us(&latency, 0.99),
+           histogram_us(&latency, 0.999), (double)latency.highest_ns / 1000.0,
+           (unsigned long long)(fetched_records - records_before),
+           (unsigned long long)(fetched_bytes - bytes_before), cpu / seconds);
+}
+
+static void run_many(void) {
+    struct connection *all = calloc((size_t)option.connections, sizeof *all);
+    int poller = epoll_create1(EPOLL_CLOEXEC);
+    for (long i = 0; i < option.connections; i++) {
+        prepare(&all[i], (int)i);
+        fcntl(all[i].socket, F_SETFL, O_NONBLOCK);
+        struct epoll_event event = {.events = EPOLLIN, .data.ptr = &all[i]};
+        if (epoll_ctl(poller, EPOLL_CTL_ADD, all[i].socket, &event) < 0) die("epoll: %s", strerror(errno));
+    }
+    uint64_t from = now_ns() + (uint64_t)option.warmup_ms * 1000000ull;
+    uint64_t to = from + (uint64_t)option.seconds * 1000000000ull;
+    for (long i = 0; i < option.connections; i++) {
+        for (long d = 0; d < option.depth; d++) ask(&all[i]);
+        send_asked(&all[i], poller);
+    }
+    struct epoll_event ready[READY_AT_ONCE];
+    double cpu = -1, cpu_end = -1;
+    uint64_t records_before = 0, bytes_before = 0;
+    for (;;) {
+        int n = epoll_wait(poller, ready, READY_AT_ONCE, STUCK_MS);
+        if (n < 0 && errno != EINTR) die("epoll: %s", strerror(errno));
+        if (n == 0) die("no answer within %d ms", STUCK_MS);
+        uint64_t now = now_ns();
+        if (cpu < 0 && now >= from) {
+            cpu = cpu_seconds();
+            records_before = fetched_records;
+            bytes_before = fetched_bytes;
+        }
+        if (cpu_end < 0 && now >= to) cpu_end = cpu_seconds();
+        for (int i = 0; i < n; i++) {
+            struct connection *c = ready[i].data.ptr;
+            if (ready[i].events & EPOLLOUT) send_asked(c, poller);
+            if (ready[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) read_answers(c, poller, from, to);
+        }
+        if (now >= to) {
+            int waiting = 0;
+            for (long i = 0; i < option.connections && !waiting; i++) waiting = all[i].asked != all[i].answered;
+            if (!waiting) break;
+        }
+    }
+    report((double)option.seconds, cpu_end - cpu, records_before, bytes_before);
+}
+
+static void run_one_at_a_time(void) {
+    struct connection c = {0};
+    option.depth = 1;
+    prepare(&c, 0);
+    uint64_t from = now_ns() + (uint64_t)option.warmup_ms * 1000000ull;
+    uint64_t to = from + (uint64_t)option.seconds * 1000000000ull, now = 0;
+    double cpu = -1;
+    do {
+        ask(&c);
+        send_all(c.socket, c.frames, c.frame_bytes);
+        c.unsent_bytes = 0;
+        size_t length = receive_frame(c.socket, c.input, c.input_room);
+        now = now_ns();
+        check_answer(&c, c.input, length);
+        c.answered++;
+        acked++;
+        if (now >= from) {
+            if (cpu < 0) cpu = cpu_seconds();
+            histogram_add(&latency, now - c.asked_at_ns[0]);
+        }
+    } while (now < to);
+    report((double)(now - from) / 1e9, cpu_seconds() - cpu, 0, 0);
+}
+
+static void run_idle(void) {
+    struct writer hello = api_versions_frame();
+    uint8_t *answer = malloc(1 << 20);
+    uint64_t from = now_ns();
+    for (long i = 0; i < option.connections; i++) {
+        int s = must_connect();
+        send_all(s, hello.bytes, hello.length);
+        size_t length = receive_frame(s, answer, 1 << 20);
+        if (length < 6 || get_i16(answer + 4)) die("ApiVersions answered with an error");
+    }
+    double seconds = (double)(now_ns() - from) / 1e9;
+    printf("{\"connections\": %ld, \"connects_s\": %.1f}\n", option.connections, (double)option.connections / seconds);
+    fflush(stdout);
+    char byte;
+    while (read(0, &byte, 1) > 0) continue;
+}
+
+/* The broker may not listen yet, and its topic may be on its way: knock again on those errors, and on no others. */
+static void run_first(void) {
+    enum { UNKNOWN_TOPIC = 3, LEADER_NOT_AVAILABLE = 5, NOT_LEADER = 6 };
+    const struct timespec pause = {.tv_nsec = 500000};
+    uint64_t until = now_ns() + (uint64_t)option.seconds * 1000000000ull;
+    int s = -1;
+    while ((s = try_connect()) < 0) {
+        if (now_ns() > until) die("nobody listens");
+        nanosleep(&pause, NULL);
+    }
+    struct writer metadata = metadata_frame(topic);
+    struct writer record = produce_frame(topic, 0, (int)option.acks, 1, (int)option.record_bytes);
+    uint8_t *answer = malloc(1 << 20);
+    for (int error = UNKNOWN_TOPIC;;) {
+        if (error == UNKNOWN_TOPIC) {
+            send_all(s, metadata.bytes, metadata.length);
+            receive_frame(s, answer, 1 << 20);
+        }
+        send_all(s, record.bytes, record.length);
+        size_t length = receive_frame(s, answer, 1 << 20);
+        error = produce_error(answer, length, topic_length);
+        if (!error) break;
+        if (error != UNKNOWN_TOPIC && error != LEADER_NOT_AVAILABLE && error != NOT_LEADER) die("error code %d", error);
+        if (now_ns() > until) die("no record acknowledged in time");
+        nanosleep(&pause, NULL);
+    }
+    printf("{\"acked_at_ns\": %llu}\n", (unsigned long long)now_ns());
+}
+
+static void set_option(const char *name, const char *value) {
+    struct { const char *name; long *value; } options[] = {
+        {"connections", &option.connections}, {"depth", &option.depth},
+        {"seconds", &option.seconds},         {"warmup_ms", &option.warmup_ms},
+        {"records", &option.records},         {"record_bytes", &option.record_bytes},
+        {"partitions", &option.partitions},   {"acks", &option.acks},
+        {"max_bytes", &option.max_bytes},
+    };
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        if (!strcmp(options[i].name, name)) {
+            *options[i].value = strtol(value, NULL, 10);
+            return;
+        }
+    die("no option %s", name);
+}
+
+int main(int argc, char **argv) {
+    if (argc < 3) die("one_record MODE HOST:PORT [TOPIC] [option value ...]");
+    const char *mode = argv[1];
+    char host[64];
+    int port = 0;
+    if (sscanf(argv[2], "%63[^:]:%d", host, &port) != 2) die("an address is HOST:PORT");
+    broker.sin_family = AF_INET;
+    broker.sin_port = htons((uint16_t)port);
+    if (inet_pton(AF_INET, host, &broker.sin_addr) != 1) die("the host must be an IPv4 address");
+    int at = 3;
+    if (strcmp(mode, "idle")) {
+        if (argc < 4) die("no topic");
+        topic = argv[at++];
+        topic_length = strlen(topic);
+        if (topic_length > 120) die("the topic's name is too long for one length byte");
+    }
+    for (; at + 1 < argc; at += 2) set_option(argv[at], argv[at + 1]);
+    if (at != argc) die("option %s has no value", argv[at]);
+    if (option.acks == 0) die("acks 0 has no answer to check");
+    struct rlimit descriptors;
+    getrlimit(RLIMIT_NOFILE, &descriptors);
+    descriptors.rlim_cur = descriptors.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &descriptors);
+
+    fetching = !strcmp(mode, "fetch");
+    if (fetching && option.depth != 1) die("fetch has depth 1: each request needs the offset of the last answer");
+    if (!strcmp(mode, "produce") || fetching) run_many();
+    else if (!strcmp(mode, "latency")) run_one_at_a_time();
+    else if (!strcmp(mode, "idle")) run_idle();
+    else if (!strcmp(mode, "first")) run_first();
+    else die("no mode %s", mode);
+    return 0;
+}

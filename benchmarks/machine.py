@@ -1,0 +1,154 @@
+"""The machine under the figures: what it is, whether it is quiet, and what keeps it from colouring them.
+
+Seen on virtual machines: an idle core is halted, and waking it costs tens of µs that a bare core would not
+ask; and free memory is given back to the host, so that its first touch runs at 0.3 GB/s instead of several.
+Neither is the broker's doing. `AwakeCores` keeps cores from halting, `WarmMemory` hands over pages that the host
+already backs.
+"""
+
+import mmap
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from benchmarks.void import Busy
+
+MADV_POPULATE_WRITE = 23
+GIB = 1 << 30
+KERNEL_FATHER = 2
+"""Parent of all kernel threads: write-back and the like is part of a broker's load, not somebody else's."""
+
+
+def description() -> dict[str, str | int]:
+    """Cores, processor, memory and kernel: no name and no path of the machine."""
+    model = next(
+        (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
+        "unknown",
+    )
+    flags = next((line for line in _lines("/proc/cpuinfo") if line.startswith("flags")), "")
+    return {
+        "cores": os.cpu_count() or 0,
+        "processor": model,
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB),
+        "kernel": platform.release().partition("-")[0],
+        "virtual": "yes" if " hypervisor" in flags else "no",
+        "python": platform.python_version(),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """Processor seconds of everything on the machine so far, and of the kernel's own threads."""
+
+    at: float
+    busy_seconds: float
+    kernel_seconds: float
+    stolen_seconds: float
+
+    @staticmethod
+    def now() -> "Activity":
+        tick = os.sysconf("SC_CLK_TCK")
+        user, nice, system, _idle, _wait, _irq, _soft, steal = (
+            int(n) / tick for n in _lines("/proc/stat")[0].split()[1:9]
+        )
+        kernel = 0
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                except OSError:
+                    continue
+                if int(fields[1]) == KERNEL_FATHER:
+                    kernel += int(fields[11]) + int(fields[12])
+        return Activity(
+            at=time.monotonic(),
+            busy_seconds=user + nice + system,
+            kernel_seconds=kernel / tick,
+            stolen_seconds=steal,
+        )
+
+    def others_share(self, before: "Activity", *, ours_seconds: float) -> float:
+        """Cores' worth of work since `before` that was neither ours nor the kernel's."""
+        busy = self.busy_seconds - before.busy_seconds - (self.kernel_seconds - before.kernel_seconds)
+        return max(0.0, busy - ours_seconds) / max(self.at - before.at, 1e-9)
+
+
+def await_quiet(limit_share: float, *, patience_seconds: float = 120.0) -> None:
+    """Wait for half a second in which the whole machine used less than `limit_share` of a core.
+
+    Raises Busy when that does not come. `ours` is nothing then: brokers are idle between cases.
+    """
+    until = time.monotonic() + patience_seconds
+    while True:
+        before = Activity.now()
+        time.sleep(0.5)
+        share = Activity.now().others_share(before, ours_seconds=0.0)
+        if share <= limit_share:
+            return
+        if time.monotonic() > until:
+            raise Busy(f"the machine was busy: {share:.2f} cores used by others before the case")
+
+
+class AwakeCores(AbstractContextManager["AwakeCores"]):
+    """A spinning process a core, in the idle scheduling class: no core halts, and all other work goes first."""
+
+    def __init__(self, spinner: Path) -> None:
+        self._spinner = spinner
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> "AwakeCores":
+        for core in sorted(os.sched_getaffinity(0)):
+            self._processes.append(subprocess.Popen([self._spinner, str(core)]))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+
+class WarmMemory:
+    """Holds touched memory; `lend()` frees some, so that the next to ask gets pages the host already backs.
+
+    Worth it only on a virtual machine that reports free pages to its host; on others it holds nothing.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        if not _reports_free_pages():
+            size_bytes = 0
+        self._size_bytes = size_bytes
+        self._memory = (
+            mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) if size_bytes else None
+        )
+        self.take_back()
+
+    def lend(self, length_bytes: int) -> None:
+        """Free `length_bytes` of it."""
+        if self._memory is not None:
+            self._memory.madvise(mmap.MADV_DONTNEED, 0, min(length_bytes, self._size_bytes))
+
+    def take_back(self) -> None:
+        """Touch all of it again."""
+        if self._memory is not None:
+            self._memory.madvise(MADV_POPULATE_WRITE, 0, self._size_bytes)
+
+
+def cores(names: str) -> Sequence[int]:
+    """`"0,2"` → (0, 2)."""
+    return tuple(int(name) for name in names.split(","))
+
+
+def _reports_free_pages() -> bool:
+    return Path("/sys/module/page_reporting").exists()
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines()

@@ -1,0 +1,1 @@
+"""Micro benchmarks: one file a primitive."""

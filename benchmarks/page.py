@@ -1,0 +1,112 @@
+"""A run as a page of Markdown."""
+
+from benchmarks.cases import CASES
+from benchmarks.guard import falls
+from benchmarks.results import OURS, RIVALS, Row, Run, Spread, rows
+
+
+def page(run: Run, kept: Run | None) -> str:
+    """The whole page: machine, goals, all figures, what was void, what fell since `kept`."""
+    made = rows(run)
+    parts = [
+        f"# Figures of {run.date}, commit {run.commit}" + (" with uncommitted changes" if run.dirty else ""),
+        _machine(run),
+        _goals(made),
+        _table(run, made),
+        _void(run),
+        _guard(run, kept),
+        _cases(made),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def number(value: float) -> str:
+    """Three figures that count; thousands with commas."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) >= 0.001 else f"{value:.1e}"
+
+
+def _machine(run: Run) -> str:
+    machine = run.machine
+    versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
+    pinned = f" Brokers pinned to core {run.pinned}." if run.pinned else ""
+    virtual = ", virtual" if machine["virtual"] == "yes" else ""
+    return (
+        f"{machine['cores']} cores of {machine['processor']}, {machine['memory_gib']} GiB{virtual}, "
+        f"Linux {machine['kernel']}, Python {machine['python']}. "
+        f"{versions}. {run.rounds} alternating rounds; the load generators ran on the same cores.{pinned}\n\n"
+        "A cell is the median of the rounds, with the lowest and highest below it. The mock is librdkafka's "
+        "broker in memory, in C: it checks no CRC, writes no file and keeps no promise, so its figures are an "
+        "upper bound. A ratio is ours by theirs, the median of the rounds' own."
+    )
+
+
+def _goals(made: list[Row]) -> str:
+    lines = ["## Goals", "", "| what | appliance | goal | |", "|---|---|---|---|"]
+    for row in made:
+        for goal in row.figure.goals:
+            ours = row.values.get(OURS)
+            if ours is None:
+                continue
+            reached = goal.reached(row.figure.better, value=ours.median, ratios=row.ratios)
+            if reached is None:
+                continue
+            shown = (
+                f"{number(ours.median)} {row.figure.unit}"
+                if goal.beside is None
+                else f"{number(row.ratios[goal.beside])}× {goal.beside}"
+            )
+            verdict = "reached" if reached else "**missed**"
+            lines.append(f"| {row.figure.title} | {shown} | {goal.text(row.figure.better)} | {verdict} |")
+    return "\n".join(lines) if len(lines) > 4 else ""
+
+
+def _table(run: Run, made: list[Row]) -> str:
+    brokers = [name for name in run.taken if any(run.taken[name])]
+    rivals = [rival for rival in RIVALS if any(rival in row.ratios for row in made)]
+    head = ["what", "unit", *brokers, *(f"÷ {rival}" for rival in rivals)]
+    lines = ["## All figures", "", f"| {' | '.join(head)} |", "|---" * 2 + "|--:" * (len(head) - 2) + "|"]
+    for row in made:
+        cells = [row.figure.title, row.figure.unit]
+        cells += [_cell(row.values.get(name)) for name in brokers]
+        cells += [f"{row.ratios[rival]:.2f}" if rival in row.ratios else "" for rival in rivals]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(spread: Spread | None) -> str:
+    if spread is None:
+        return ""
+    if spread.rounds == 1:
+        return number(spread.median)
+    return f"{number(spread.median)}<br><sub>{number(spread.lowest)}…{number(spread.highest)}</sub>"
+
+
+def _void(run: Run) -> str:
+    if not run.voids:
+        return "No case was void."
+    lines = ["## Void", "", "| round | broker | case | why |", "|---|---|---|---|"]
+    lines += [f"| {void.round} | {void.broker} | {void.case} | {_one_line(void.why)} |" for void in run.voids]
+    return "\n".join(lines)
+
+
+def _guard(run: Run, kept: Run | None) -> str:
+    if kept is None:
+        return ""
+    found = falls(run, kept)
+    if not found:
+        return f"Nothing fell by more than the noise since {kept.name}."
+    return "\n".join([f"## Fell since {kept.name}", "", *(f"- {fall.text()}" for fall in found)])
+
+
+def _cases(made: list[Row]) -> str:
+    names = dict.fromkeys(row.figure.case for row in made)
+    lines = ["## Cases", "", *(f"- `{name}`: {CASES[name].what}" for name in names if name in CASES)]
+    return "\n".join(lines)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.replace("|", "/").split())[:300]

@@ -1,0 +1,76 @@
+"""Bars of ours beside theirs, as PNG and SVG. Needs matplotlib; without it there are no plots."""
+
+from pathlib import Path
+
+from benchmarks.results import Row, Run, rows
+
+PANELS = (
+    ("Streams, 1 KiB (MB/s)", ("throughput_1k.in_mb_s", "throughput_1k.out_mb_s"), ("in", "out")),
+    ("Streams, 100 B (MB/s)", ("throughput_100.in_mb_s", "throughput_100.out_mb_s"), ("in", "out")),
+    (
+        "One-record requests a second",
+        ("requests_1.requests_s", "requests_50.requests_s", "requests_200.requests_s"),
+        ("1 conn.", "50", "200"),
+    ),
+    (
+        "One record at a time (µs)",
+        ("latency.p50_us", "latency.p99_us", "latency_client.p50_us"),
+        ("p50", "p99", "p50 client"),
+    ),
+    (
+        "Broker CPU s per GB, 1 KiB",
+        ("throughput_1k.in_cpu_s_per_gb", "throughput_1k.out_cpu_s_per_gb"),
+        ("in", "out"),
+    ),
+    ("Idle memory (MB, PSS)", ("idle.pss_mb",), ("",)),
+)
+COLOURS = {"appliance": "#c4442a", "mock": "#9a9a9a", "kafka": "#2a5fa8"}
+
+
+def draw(run: Run, stem: Path) -> list[Path]:
+    """Write `stem`.png and `stem`.svg. Returns the paths; none when matplotlib is not installed."""
+    try:
+        import matplotlib  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        return []
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    made = {row.figure.key: row for row in rows(run)}
+    brokers = [name for name in run.taken if any(run.taken[name])]
+    figure, axes = pyplot.subplots(2, 3, figsize=(13, 7), constrained_layout=True)
+    for (title, keys, labels), axis in zip(PANELS, axes.flat, strict=True):
+        width = 0.8 / len(brokers)
+        for index, broker in enumerate(brokers):
+            places = [i - 0.4 + (index + 0.5) * width for i in range(len(keys))]
+            heights = [_median(made.get(key), broker) for key in keys]
+            bars = axis.bar(places, heights, width * 0.95, label=broker, color=COLOURS.get(broker, "#555555"))
+            axis.bar_label(bars, labels=[_short(height) for height in heights], fontsize=8, padding=2)
+            for place, key in zip(places, keys, strict=True):
+                if (row := made.get(key)) and (spread := row.values.get(broker)) and spread.rounds > 1:
+                    axis.plot([place, place], [spread.lowest, spread.highest], color="black", linewidth=1)
+        axis.set_title(title, fontsize=10)
+        axis.set_xticks(range(len(keys)), labels)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.margins(y=0.15)
+    axes.flat[0].legend(frameon=False)
+    figure.suptitle(
+        f"{run.date}, commit {run.commit}: median of {run.rounds} rounds, line from lowest to highest"
+    )
+    paths = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
+    for path in paths:
+        figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else None)
+    pyplot.close(figure)
+    return paths
+
+
+def _median(row: Row | None, broker: str) -> float:
+    return row.values[broker].median if row and broker in row.values else 0.0
+
+
+def _short(value: float) -> str:
+    if not value:
+        return ""
+    if value >= 10_000:
+        return f"{value / 1000:,.0f}k"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

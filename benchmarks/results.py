@@ -1,0 +1,119 @@
+"""A run as data: what was taken in each round, rows made of it, and the JSON file that keeps it."""
+
+import json
+import statistics
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.figures import FIGURES, Figure
+from benchmarks.places import RESULTS
+
+OURS = "appliance"
+RIVALS = ("mock", "kafka")
+
+
+@dataclass(frozen=True, slots=True)
+class VoidCase:
+    """Why a case of a round does not count. Round 0 is the trial start, case `*` the whole broker."""
+
+    round: int
+    broker: str
+    case: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All that one run took. `taken[broker][i]`: figures of round i + 1 by key, without the void ones."""
+
+    date: str
+    commit: str
+    dirty: bool
+    machine: dict[str, str | int]
+    versions: dict[str, str]
+    rounds: int
+    pinned: str
+    taken: dict[str, list[dict[str, float]]]
+    voids: list[VoidCase]
+
+    @property
+    def name(self) -> str:
+        """DATE-COMMIT, the name of its files."""
+        return f"{self.date}-{self.commit}" + ("-dirty" if self.dirty else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A figure over the rounds."""
+
+    median: float
+    lowest: float
+    highest: float
+    rounds: int
+
+    @property
+    def noise(self) -> float:
+        """Half of the spread, as a share of the median."""
+        return (self.highest - self.lowest) / 2 / abs(self.median) if self.median else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure of all brokers. `ratios[rival]` is ours by theirs, the median of those of each round."""
+
+    figure: Figure
+    values: dict[str, Spread]
+    ratios: dict[str, float]
+
+
+def rows(run: Run) -> list[Row]:
+    """A row for each figure that any broker has."""
+    made = []
+    for figure in FIGURES:
+        values = {}
+        for broker, rounds in run.taken.items():
+            if got := [figures[figure.key] for figures in rounds if figure.key in figures]:
+                values[broker] = Spread(statistics.median(got), min(got), max(got), len(got))
+        ratios = {}
+        for rival in RIVALS:
+            pairs = zip(run.taken.get(OURS, []), run.taken.get(rival, []), strict=False)
+            both = [
+                ours[figure.key] / theirs[figure.key]
+                for ours, theirs in pairs
+                if figure.key in ours and theirs.get(figure.key)
+            ]
+            if both:
+                ratios[rival] = statistics.median(both)
+        if values:
+            made.append(Row(figure, values, ratios))
+    return made
+
+
+def save(run: Run, stem: Path) -> Path:
+    """Write `stem`.json."""
+    path = stem.with_suffix(".json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(run), indent=1, ensure_ascii=False) + "\n")
+    return path
+
+
+def load(path: Path) -> Run:
+    """Read what `save` wrote."""
+    data = json.loads(path.read_text())
+    data["voids"] = [VoidCase(**void) for void in data["voids"]]
+    return Run(**data)
+
+
+def last_kept(run: Run) -> Run | None:
+    """The newest kept run on a machine of the same kind: by date, then by time of the file."""
+    kept = [(path, load(path)) for path in RESULTS.glob("*.json")]
+    alike = [
+        (other.date, path.stat().st_mtime, other)
+        for path, other in kept
+        if other.name != run.name
+        and other.machine.get("processor") == run.machine.get("processor")
+        and other.machine.get("cores") == run.machine.get("cores")
+        and other.pinned == run.pinned
+        and any(other.taken.get(OURS, []))
+    ]
+    return max(alike, key=lambda entry: entry[:2])[2] if alike else None
