@@ -1,7 +1,7 @@
 """`appliance`: the commands by name, and what becomes of their errors.
 
-Exit codes: 0 done, 1 failed, 2 asked for wrongly (a flag, an option, an argument), 130 interrupted. A reader of
-our output that goes away (`| head`) ends the command with 1 and without a word, as click does.
+Exit codes: 0 done, 1 failed, 2 asked for wrongly (a flag, an option, an argument), 130 interrupted. A reader
+of our output that goes away (`| head`) ends the command with 1 and without a word, as click does.
 """
 
 from __future__ import annotations

@@ -1,0 +1,251 @@
+"""`appliance status`: each process of a running appliance, read from its shared memory.
+
+Nothing is asked of any process, so the answer comes while all of them are stuck. What the table in shared
+memory cannot say is read from /proc: whether a process lives, and by its title which one it is.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from appliance.cli.output import json_option, print_json, print_table, shown_bytes
+from appliance.config import IoSettings, NetworkSettings, Settings
+from appliance.errors import ConfigurationError, HostFault, OperatorFault
+
+if TYPE_CHECKING:
+    from appliance.ipc.process_table import ProcessSnapshot
+
+TITLE: Final = "appliance: "
+RUN_FILE: Final = "run.json"
+SLOTS_MAX: Final = 32
+STUCK_MS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LivingProcess:
+    """What /proc tells of a process: its title behind `appliance: `, its parent, and whether it was stopped."""
+
+    title: str
+    parent: int
+    stopped: bool
+
+
+@click.command(short_help="Show each process of a running appliance.")
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("data"),
+    show_default=True,
+    help="The data directory it serves.",
+)
+@json_option
+def status(*, data_dir: Path, as_json: bool) -> int:
+    """Show each process of the appliance that serves DATA_DIR.
+
+    QUEUE is what waits for a process now, IDLE the share of its life in which it had nothing to do. Ends with 1
+    when nothing runs.
+    """
+    # numpy's linear algebra would start threads that are never used here.
+    from appliance.channels.wiring import instance_name
+
+    if not data_dir.is_dir():
+        raise OperatorFault(f"{data_dir}: no such directory")
+    directory = data_dir.resolve()
+    instance = instance_name(directory)
+    rows = _rows(instance)
+    facts = _run_facts(directory)
+    processes = [] if rows is None else told_processes(rows, facts, now_ns=time.monotonic_ns())
+    runs = any(process["pid"] is not None for process in processes)
+    if as_json:
+        print_json(
+            {"instance": instance, "data_dir": str(directory), "running": runs, "processes": processes}
+        )
+    elif runs:
+        _print(processes)
+    if not runs:
+        # Programs read it from the JSON; people from here.
+        reason = "no appliance runs on" if rows is None else "the appliance was killed and nothing runs on"
+        click.echo(f"appliance: {reason} {directory}", err=True)
+        return 1
+    return 0
+
+
+def _rows(instance: str) -> list[ProcessSnapshot] | None:
+    """The process table, copied; None where no instance has one."""
+    from appliance.ipc.process_table import ProcessTable
+    from appliance.ipc.shared_memory import Region, names
+
+    name = f"/{instance}-processes"
+    if name not in names(name):
+        return None
+    try:
+        region = Region.open(name)
+    except HostFault:
+        if name not in names(name):
+            return None  # it stopped just now
+        raise
+    try:
+        return ProcessTable(region.view).snapshot()
+    finally:
+        region.close()
+
+
+def _run_facts(directory: Path) -> dict[str, Any]:
+    """What the supervisor wrote down about itself; empty where that is gone or unreadable."""
+    with suppress(OSError, ValueError):
+        facts = json.loads((directory / RUN_FILE).read_text(encoding="utf-8"))
+        if isinstance(facts, dict):
+            return facts
+    return {}
+
+
+def told_processes(
+    rows: list[ProcessSnapshot], facts: Mapping[str, Any], *, now_ns: int
+) -> list[dict[str, Any]]:
+    """One object a process that was ever started, in start order; the keys are stable.
+
+    A dead process keeps its row until it is started again: its `pid` is null and its state `dead`.
+    """
+    living = {row.index: found for row in rows if (found := living_process(row.pid)) is not None}
+    slots = facts.get("slots")
+    names = role_names(len(rows), {index: each.title for index, each in living.items()}, slots=slots)
+    told = [_told(row, names[row.index], living.get(row.index), now_ns=now_ns) for row in rows if row.pid]
+    if not any(process["role"] == "supervisor" for process in told):
+        told = _supervisor(facts, living) + told
+    return told
+
+
+def living_process(pid: int) -> LivingProcess | None:
+    """The process of this id, if it lives and is one of the appliance's; ids are used again by others."""
+    if pid <= 0:
+        return None
+    try:
+        title = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")
+        # `pid (name) state parent …`: the name may hold anything, also a parenthesis.
+        after_name = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    state, parent = after_name[0], int(after_name[1])
+    if not title.startswith(TITLE) or state in "ZX":
+        return None
+    return LivingProcess(title.removeprefix(TITLE).strip(), parent, state in "Tt")
+
+
+def role_names(rows: int, seen: Mapping[int, str], *, slots: int | None = None) -> list[str]:
+    """The role of each row of a table of `rows`, given the titles `seen` at some of them.
+
+    The table holds no names. The plan of roles follows from three numbers (slots, workers, network processes),
+    and only the right ones give a plan of this length with these titles in these places.
+    """
+    from appliance.channels.roles import planned_roles
+
+    for slot_count in [slots] if slots else range(1, SLOTS_MAX + 1):
+        for workers in range(1, rows):
+            with suppress(ConfigurationError):
+                io = IoSettings(workers=workers)
+                smallest = len(
+                    planned_roles(Settings(slots=slot_count, io=io, network=NetworkSettings(processes=1)))
+                )
+                network = NetworkSettings(processes=1 + rows - smallest)
+                plan = [
+                    str(role) for role in planned_roles(Settings(slots=slot_count, io=io, network=network))
+                ]
+                if all(plan[index] == title for index, title in seen.items()):
+                    return plan
+    return [seen.get(index, f"process {index}") for index in range(rows)]
+
+
+def _told(row: ProcessSnapshot, role: str, living: LivingProcess | None, *, now_ns: int) -> dict[str, Any]:
+    state = "dead" if living is None else "stopped" if living.stopped else row.state.name.lower()
+    unaccounted_ns = now_ns - row.started_ns - row.busy_ns - row.idle_ns
+    busy_for_ms = 0 if row.sleeping or living is None else max(0, unaccounted_ns // 1_000_000)
+    return {
+        "role": role,
+        "pid": None if living is None else row.pid,
+        "generation": row.generation,
+        "restarts": max(0, row.generation - 1),
+        "state": state,
+        "started_ms": row.started_ms,
+        "busy_for_ms": busy_for_ms,
+        "queue_depth": row.queue_depth,
+        "queue_depth_max": row.queue_depth_max,
+        "idle_share": round(row.idle_share(now_ns), 4),
+        "loops": row.loops,
+        "requests": row.requests,
+        "bytes_in": row.bytes_in,
+        "bytes_out": row.bytes_out,
+        "connections": row.connections,
+        "errors": row.errors,
+        "counters": list(row.counters),
+    }
+
+
+def _supervisor(facts: Mapping[str, Any], living: Mapping[int, LivingProcess]) -> list[dict[str, Any]]:
+    """The supervisor keeps out of shared memory: it is known as the parent of the others."""
+    parents = {process.parent for process in living.values()}
+    recorded = facts.get("pid")
+    for pid in parents | ({recorded} if isinstance(recorded, int) else set()):
+        found = living_process(pid)
+        if found is not None and found.title == "supervisor":
+            return [
+                {
+                    "role": "supervisor",
+                    "pid": pid,
+                    "generation": 1,
+                    "restarts": 0,
+                    "state": "stopped" if found.stopped else "running",
+                    "started_ms": facts.get("started_ms"),
+                }
+            ]
+    return []
+
+
+def _print(processes: list[dict[str, Any]]) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    headings = ("PROCESS", "PID", "STATE", "RESTARTS", "UP", "QUEUE", "MAX", "IDLE")
+    load = ("REQUESTS", "IN", "OUT", "CONNECTIONS", "ERRORS")
+    print_table(
+        headings + load,
+        [
+            (
+                each["role"],
+                each["pid"],
+                _shown_state(each),
+                each["restarts"],
+                None if each["started_ms"] is None else _shown_duration(now_ms - each["started_ms"]),
+                each.get("queue_depth"),
+                each.get("queue_depth_max"),
+                f"{each['idle_share']:.1%}" if "idle_share" in each else None,
+                each.get("requests"),
+                shown_bytes(each["bytes_in"]) if "bytes_in" in each else None,
+                shown_bytes(each["bytes_out"]) if "bytes_out" in each else None,
+                each.get("connections"),
+                each.get("errors"),
+            )
+            for each in processes
+        ],
+        right=("PID", "RESTARTS", "UP", "QUEUE", "MAX", "IDLE", *load),
+    )
+
+
+def _shown_state(process: Mapping[str, Any]) -> str:
+    busy_ms = process.get("busy_for_ms", 0)
+    return f"{process['state']}, busy {_shown_duration(busy_ms)}" if busy_ms >= STUCK_MS else process["state"]
+
+
+def _shown_duration(duration_ms: int) -> str:
+    """`42 s`, `7 min`, `3.5 h`, `12 d`."""
+    seconds = max(0, duration_ms) / 1000
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 360_000 else f"{seconds / 86_400:.0f} d"
