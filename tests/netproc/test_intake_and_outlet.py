@@ -1,0 +1,238 @@
+"""Receiving into the pool and sending in order, over real sockets and real memory."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from appliance.errors import MalformedFrame, StorageFault
+from appliance.ipc.buffer_pool import BufferPool
+from appliance.netproc.connection import Connection, FilePiece, Pending
+from appliance.netproc.intake import CLOSED, STARVED, STASH_BYTES, Intake
+from appliance.netproc.outlet import abandon, collect, flush
+from appliance.netproc.segment_files import SegmentFile
+
+MIB = 1 << 20
+
+
+class Pair:
+    """A connection and the client's end of its socket."""
+
+    def __init__(self) -> None:
+        ours, self.client = socket.socketpair()
+        ours.setblocking(False)
+        self.client.settimeout(5)
+        self.connection = Connection(
+            ours, connection_id=1, slot=0, listener="PLAINTEXT", peer="test:1", now_ns=0
+        )
+
+    def close(self) -> None:
+        self.connection.sock.close()
+        self.client.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    made = Pair()
+    yield made
+    made.close()
+
+
+def intake_over(size_bytes: int, *, reserve_bytes: int = 0, frame_bytes_max: int = 100 * MIB) -> Intake:
+    pool = BufferPool(memoryview(bytearray(size_bytes)), reserve_bytes=reserve_bytes)
+    return Intake(pool, frame_bytes_max=frame_bytes_max, grace_ns=1_000)
+
+
+def frame(payload: bytes) -> bytes:
+    return struct.pack(">i", len(payload)) + payload
+
+
+def cut(intake: Intake, connection: Connection, now_ns: int = 0) -> list[bytes]:
+    """The payloads of all whole frames; every block is given back, as after an answer."""
+    payloads = []
+    for block, start, end in intake.frames(connection):
+        payloads.append(bytes(block.view[start:end]))
+        intake._pool.give(block)
+    intake.settle(connection, now_ns)
+    return payloads
+
+
+def test_frames_arrive_whole_however_they_are_split(pair: Pair) -> None:
+    chance = random.Random(7)
+    payloads = [chance.randbytes(chance.choice([8, 9, 100, 3000, 70_000])) for _ in range(60)]
+    stream = b"".join(map(frame, payloads))
+    intake = intake_over(4 * MIB)
+    received: list[bytes] = []
+    position = 0
+    while position < len(stream):
+        size = chance.choice([1, 3, 4, 500, 20_000])
+        pair.client.sendall(stream[position : position + size])
+        position += size
+        assert intake.receive(pair.connection) > 0
+        received += cut(intake, pair.connection)
+    while len(received) < len(payloads) and intake.receive(pair.connection) > 0:
+        received += cut(intake, pair.connection)
+    assert received == payloads
+    assert intake._pool.free_bytes() == 4 * MIB
+    intake._pool.check()
+
+
+def test_a_connection_at_rest_or_dripping_holds_no_block(pair: Pair) -> None:
+    intake = intake_over(MIB)
+    pair.client.sendall(frame(b"x" * 100) + frame(b"y" * 5000)[: STASH_BYTES - 10])
+    assert intake.receive(pair.connection) > 0
+    assert cut(intake, pair.connection) == [b"x" * 100]
+    assert pair.connection.block is None
+    assert len(pair.connection.stash) == STASH_BYTES - 10
+    assert intake._pool.free_bytes() == MIB
+    pair.client.sendall(frame(b"y" * 5000)[STASH_BYTES - 10 :])
+    assert intake.receive(pair.connection) > 0
+    assert cut(intake, pair.connection) == [b"y" * 5000]
+
+
+def test_a_lying_size_takes_no_more_memory_than_what_arrived(pair: Pair) -> None:
+    intake = intake_over(64 * MIB)
+    pair.client.sendall(struct.pack(">i", 48 * MIB) + b"z" * 20_000)
+    while (count := intake.receive(pair.connection)) > 0:
+        assert cut(intake, pair.connection) == []
+    assert count == 0
+    assert 64 * MIB - intake._pool.free_bytes() <= 8 * MIB
+
+
+def test_a_full_pool_stops_reading_and_loses_nothing(pair: Pair) -> None:
+    intake = intake_over(64 * 1024)
+    held = [intake._pool.take(16 * 1024) for _ in range(4)]
+    pair.client.sendall(frame(b"a" * 50))
+    assert intake.receive(pair.connection) == STARVED
+    assert list(intake.starved) == [pair.connection]
+    assert intake.next_fed() is None
+    block = held.pop()
+    assert block is not None
+    intake._pool.give(block)
+    assert intake.next_fed() is pair.connection
+    assert intake.receive(pair.connection) > 0
+    assert cut(intake, pair.connection) == [b"a" * 50]
+
+
+def test_half_received_frames_leave_the_reserve_to_others() -> None:
+    intake = intake_over(2 * MIB, reserve_bytes=MIB)
+    pairs = [Pair() for _ in range(12)]
+    for one in pairs:
+        one.client.sendall(frame(b"s" * 500_000)[:60_000])
+        while intake.receive(one.connection) > 0:
+            cut(intake, one.connection)
+    good = Pair()
+    good.client.sendall(frame(b"g" * 10_000))
+    assert intake.receive(good.connection) > 0
+    assert cut(intake, good.connection) == [b"g" * 10_000]
+    for one in [*pairs, good]:
+        one.close()
+
+
+def test_the_slowest_half_received_frame_is_named_first() -> None:
+    intake = intake_over(4 * MIB)
+    fast, slow, young = Pair(), Pair(), Pair()
+    for one, size, began in ((fast, 50_000, 0), (slow, 5_000, 0), (young, 4_000, 9_500)):
+        one.client.sendall(frame(b"s" * 100_000)[:size])
+        while intake.receive(one.connection) > 0:
+            cut(intake, one.connection)
+        one.connection.frame_began_ns = began
+    connections = [fast.connection, slow.connection, young.connection]
+    assert intake.slowest(connections, 10_000) == [slow.connection, fast.connection]
+    for one in (fast, slow, young):
+        one.close()
+
+
+@pytest.mark.parametrize("size", [0, -1, -(2**31), 2**31 - 1, MIB + 1])
+def test_an_impossible_size_is_malformed(pair: Pair, size: int) -> None:
+    intake = intake_over(MIB, frame_bytes_max=MIB)
+    pair.client.sendall(struct.pack(">i", size) + b"12345678")
+    assert intake.receive(pair.connection) > 0
+    with pytest.raises(MalformedFrame):
+        cut(intake, pair.connection)
+    intake.release(pair.connection)
+    assert intake._pool.free_bytes() == MIB
+
+
+def test_a_closed_peer_is_noticed(pair: Pair) -> None:
+    intake = intake_over(MIB)
+    pair.client.close()
+    assert intake.receive(pair.connection) == CLOSED
+    intake.release(pair.connection)
+    assert intake._pool.free_bytes() == MIB
+
+
+def pending(pair: Pair) -> Pending:
+    pool = BufferPool(memoryview(bytearray(1 << 16)))
+    block = pool.take(100)
+    assert block is not None
+    made = Pending(pair.connection, block, 3, 0, 0)
+    pair.connection.queue.append(made)
+    return made
+
+
+def read(pair: Pair, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        data += pair.client.recv(count - len(data))
+    return data
+
+
+def test_answers_leave_in_the_order_of_requests(pair: Pair) -> None:
+    first, second, third = pending(pair), pending(pair), pending(pair)
+    third.answer = [b"three"]
+    second.answer = [b"two"]
+    assert not collect(pair.connection)
+    first.answer = [b"one"]
+    assert collect(pair.connection)
+    assert flush(pair.connection) == len(b"onetwothree")
+    assert read(pair, 11) == b"onetwothree"
+
+
+def test_records_follow_their_header_from_the_file(pair: Pair, tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(range(256)) * 1000)
+    segment = SegmentFile(os.open(path, os.O_RDONLY))
+    segment.holders = 1
+    pending(pair).answer = [b"head", FilePiece(segment, 256, 512), b"tail"]
+    collect(pair.connection)
+    flush(pair.connection)
+    assert read(pair, 520) == b"head" + bytes(range(256)) * 2 + b"tail"
+    assert segment.holders == 0
+    os.close(segment.fd)
+
+
+def test_a_reader_that_does_not_read_gets_the_rest_later(pair: Pair, tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    data = random.Random(1).randbytes(8 * MIB)
+    path.write_bytes(data)
+    segment = SegmentFile(os.open(path, os.O_RDONLY))
+    segment.holders = 1
+    pending(pair).answer = [FilePiece(segment, 0, len(data)), b"end"]
+    collect(pair.connection)
+    received = b""
+    while pair.connection.out:
+        flush(pair.connection)
+        received += read(pair, min(64 * 1024, len(data) + 3 - len(received)))
+    received += read(pair, len(data) + 3 - len(received))
+    assert received == data + b"end"
+
+
+def test_a_segment_that_ends_early_breaks_the_promise_loudly(pair: Pair, tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(b"short")
+    segment = SegmentFile(os.open(path, os.O_RDONLY))
+    segment.holders = 1
+    pending(pair).answer = [FilePiece(segment, 0, 100)]
+    collect(pair.connection)
+    with pytest.raises(StorageFault):
+        flush(pair.connection)
+    abandon(pair.connection)
+    assert segment.holders == 0
+    os.close(segment.fd)
