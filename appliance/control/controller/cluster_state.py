@@ -1,0 +1,97 @@
+"""What the controller knows: every topic there is, which of it clients may see, what is being deleted.
+
+A topic *exists* from the store's commit on; it is *visible* (in the image) once the workers serve it, and
+stops being visible before any of them lets go. So what is visible always exists, and never the other way
+round by force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from appliance.channels.roles import Role, owner_of
+from appliance.cluster import TopicImage
+from appliance.control.controller.partition_rows import PartitionRows
+from appliance.control.controller.topic_commands import Existing, metric_name
+
+NO_ROW = -1
+
+
+@dataclass(slots=True)
+class Deletion:
+    """A topic that is going; `waiting` are the workers that still have files of it."""
+
+    topic: TopicImage
+    waiting: set[Role]
+
+    @classmethod
+    def of(cls, topic: TopicImage, live: Collection[int]) -> Deletion:
+        slots = {slot for partition in topic.partitions for slot in partition.replicas}
+        return cls(topic, {owner_of(slot) for slot in slots if slot in live})
+
+
+class ClusterState:
+    """Topics by name. `visible` is what the next image says; `dirty` that it says something new."""
+
+    __slots__ = ("deletions", "dirty", "live", "names_by_metric", "rows", "topics", "visible")
+
+    def __init__(self, rows: PartitionRows, live: Sequence[int]) -> None:
+        self.rows = rows
+        self.live = tuple(live)
+        self.topics: dict[str, TopicImage] = {}
+        self.visible: dict[str, TopicImage] = {}
+        self.deletions: dict[str, Deletion] = {}
+        self.names_by_metric: dict[str, set[str]] = {}
+        self.dirty = True
+
+    def existing(self) -> Existing:
+        """What checks look at; of this moment."""
+        return Existing(self.topics, self.deletions, self.live, self.rows.free_count, self.names_by_metric)
+
+    def add(self, topic: TopicImage) -> None:
+        """A topic that is new, or has grown."""
+        self.topics[topic.name] = topic
+        self.names_by_metric.setdefault(metric_name(topic.name), set()).add(topic.name)
+
+    def remove(self, name: str) -> None:
+        del self.topics[name]
+        alike = self.names_by_metric[metric_name(name)]
+        alike.discard(name)
+        if not alike:
+            del self.names_by_metric[metric_name(name)]
+
+    def show(self, topic: TopicImage, partition_count: int) -> None:
+        """Lets clients see the first partitions of a topic that still exists, if they saw fewer until now."""
+        current = self.topics.get(topic.name)
+        if current is None or current.topic_id != topic.topic_id:
+            return
+        seen = self.visible.get(topic.name)
+        if seen is not None and len(seen.partitions) >= partition_count:
+            return
+        shown = current
+        if partition_count < len(current.partitions):
+            shown = replace(current, partitions=current.partitions[:partition_count])
+        self.visible[topic.name] = shown
+        self.dirty = True
+
+    def hide(self, name: str) -> None:
+        if self.visible.pop(name, None) is not None:
+            self.dirty = True
+
+    def check(self) -> None:
+        """What is visible exists; no row is used twice; rows in the book are the rows in use."""
+        self.rows.check()
+        for name, topic in self.visible.items():
+            assert self.topics[name].topic_id == topic.topic_id
+            assert self.topics[name].partitions[: len(topic.partitions)] == topic.partitions
+        used = [each.row for topic in self.topics.values() for each in topic.partitions]
+        used += [
+            each.row
+            for deletion in self.deletions.values()
+            for each in deletion.topic.partitions
+            if each.row != NO_ROW
+        ]
+        assert len(set(used)) == len(used)
+        assert self.rows.statistics().used == len(used)
+        assert not self.topics.keys() & self.deletions.keys()

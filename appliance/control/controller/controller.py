@@ -1,0 +1,489 @@
+"""The controller's decisions: messages in, changes of store, table and image, commands and answers out.
+
+It never waits: a turn takes the messages that have arrived, writes the store once for all of them, tells each
+worker once, and returns; answers go out from `settle`, when the workers have confirmed. The steps of a change,
+and why a `kill -9` between any two of them loses nothing:
+
+| step | killed after it |
+|---|---|
+| create, grow: store written | the topic exists; the next controller gives it rows and a full Assign makes its files |
+| rows written, workers told | the rows rest in quarantine; the full Assign names new ones |
+| image published | done; only the answer is lost, and a client that asks again is told TOPIC_ALREADY_EXISTS |
+| delete: mark written | the next controller goes on from here |
+| image published without it | as before |
+| workers deleted the files | they are told again, and find nothing to delete |
+| nodes and mark removed | done |
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+from uuid import UUID
+
+from appliance.channels.control_channel import (
+    AllocateProducerIds,
+    Assigned,
+    Body,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    Envelope,
+    TopicOutcome,
+    TopicOutcomes,
+    WorkerHello,
+)
+from appliance.channels.metadata_image import ImagePublisher
+from appliance.channels.roles import Role, RoleKind, owner_of
+from appliance.cluster import INTERNAL_TOPICS, BrokerSlot, ClusterImage, PartitionImage, TopicImage
+from appliance.config import Settings
+from appliance.control.controller.cluster_state import NO_ROW, ClusterState, Deletion
+from appliance.control.controller.leader_selection import of_new_partition
+from appliance.control.controller.producer_ids import allocate
+from appliance.control.controller.takeover import CONTROLLER_ID, Fence, new_id
+from appliance.control.controller.topic_commands import (
+    TopicPlan,
+    duplicates,
+    find_doomed,
+    plan_growth,
+    plan_topic,
+)
+from appliance.control.controller.topic_store import creation, deletion_mark, forgetting, growth
+from appliance.control.controller.wave import Ask, Wave
+from appliance.control.controller.worker_lines import WorkerLines, assigned_partitions
+from appliance.control.store.metadata_store import MetadataStore, Operation
+from appliance.errors import ApplianceDefect, RejectedRequest, StorageFault
+from appliance.protocol.errors import ErrorCode, code_for, message_for
+
+ASSIGN_TIMEOUT_MS = 5_000
+
+_logger = logging.getLogger(__name__)
+
+Message = tuple[bytes, Envelope]
+
+
+class Alarms(Protocol):
+    """Calls back once, later; see `appliance.ipc.agent.Timers`."""
+
+    def __call__(self, delay_ms: int, action: Callable[[], None]) -> None: ...
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What one turn decided, until the store has it."""
+
+    operations: list[Operation] = field(default_factory=list)
+    first: dict[str, int] = field(default_factory=dict)
+    doomed: dict[str, Deletion] = field(default_factory=dict)
+    asks: list[Ask] = field(default_factory=list)
+    undo: list[Callable[[], None]] = field(default_factory=list)
+
+
+class Controller:
+    """Decides for the cluster that `state` describes. Single-threaded; the duty cycle calls `turn` and
+    `settle`.
+
+    Args:
+        state: as `takeover.take_over` found it.
+        fence: this controller's right to change the store.
+        send: puts a message on its way to the process of that identity.
+        alarms: for the deadline of a change.
+    """
+
+    __slots__ = (
+        "_alarms",
+        "_cluster_id",
+        "_fence",
+        "_publisher",
+        "_send",
+        "_settings",
+        "_slots",
+        "_store",
+        "_wave_number",
+        "_waves",
+        "_workers",
+        "lines",
+        "state",
+    )
+
+    def __init__(
+        self,
+        state: ClusterState,
+        store: MetadataStore,
+        *,
+        fence: Fence,
+        cluster_id: str,
+        settings: Settings,
+        slots: Sequence[BrokerSlot],
+        publisher: ImagePublisher,
+        send: Callable[[bytes, Envelope], None],
+        alarms: Alarms,
+    ) -> None:
+        self.state = state
+        self._store = store
+        self._fence = fence
+        self._cluster_id = cluster_id
+        self._settings = settings
+        self._slots = tuple(slots)
+        self._publisher = publisher
+        self._send = send
+        self._alarms = alarms
+        self.lines = WorkerLines(send, controller_epoch=fence.epoch, cluster_id=cluster_id)
+        self._workers = frozenset(owner_of(slot.node_id) for slot in slots)
+        self._waves: dict[int, Wave] = {}
+        self._wave_number = 0
+        if publisher.version:
+            # Clients know the cluster already; they should know who its controller is now.
+            self._publish()
+        self._begin(Wave(self._next_wave(), set(self._workers), dict(state.topics), frozenset(), []))
+
+    # Turns
+
+    def turn(self, messages: Sequence[Message]) -> None:
+        """Takes what has arrived.
+
+        Raises:
+            StoreRefusal, SessionExpired: somebody else changed the store; this controller must go.
+        """
+        turn = _Turn()
+        hellos: list[WorkerHello] = []
+        for sender, envelope in messages:
+            match envelope.body:
+                case CreateTopics():
+                    self._plan_topics(turn, sender, envelope.id, envelope.body)
+                case CreatePartitions():
+                    self._plan_growth(turn, sender, envelope.id, envelope.body)
+                case DeleteTopics():
+                    self._plan_deletions(turn, sender, envelope.id, envelope.body)
+                case AllocateProducerIds():
+                    self._answer(sender, envelope.id, allocate(self._store, self._fence))
+                case Assigned():
+                    self._confirmed(sender, envelope.id, envelope.body)
+                case WorkerHello():
+                    hellos.append(envelope.body)
+                case other:
+                    _logger.warning(
+                        "unexpected %s from %s", type(other).__name__, sender.decode(errors="replace")
+                    )
+        if turn.asks:
+            self._carry_out(turn)
+        # After the commit: a full Assign holds what this turn decided, too.
+        for hello in hellos:
+            self._welcome(hello)
+
+    def worker_down(self, role: Role, generation: int) -> None:
+        """That life of a worker is over; its next one says hello."""
+        if role.kind is RoleKind.IOPROC:
+            self.lines.down(role, generation)
+
+    def settle(self) -> None:
+        """Finishes what can be finished: forgets deleted topics, publishes one image, answers who asked."""
+        fault = self._forget_deleted()
+        state = self.state
+        over = [wave for wave in self._waves.values() if fault or wave.is_over(state.deletions)]
+        if fault:
+            over = [wave for wave in over if wave.is_over(()) or wave.overdue]
+        for wave in over:
+            del self._waves[wave.number]
+            for topic in wave.appearing.values():
+                state.show(topic, len(topic.partitions))
+        if over and state.dirty:
+            self._publish()
+        for wave in over:
+            for ask in wave.asks:
+                outcomes = [wave.told(each, state.deletions) for each in ask.outcomes]
+                if fault:
+                    outcomes = [
+                        _blamed(fault, each) if each.name in wave.doomed else each for each in outcomes
+                    ]
+                self._answer_topics(ask, outcomes)
+
+    # Deciding
+
+    def _plan_topics(self, turn: _Turn, sender: bytes, number: int, request: CreateTopics) -> None:
+        broker = self._settings.broker
+        twice = duplicates([wanted.name for wanted in request.topics])
+        outcomes: list[TopicOutcome] = []
+        request_left = broker.max_partitions_per_request
+        for name in twice:
+            outcomes.append(
+                _refused(name, RejectedRequest(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+            )
+        for wanted in request.topics:
+            if wanted.name in twice:
+                continue
+            try:
+                plan = plan_topic(
+                    wanted,
+                    self.state.existing(),
+                    topic_id=new_id(),
+                    broker=broker,
+                    request_left=request_left,
+                )
+            except RejectedRequest as refusal:
+                outcomes.append(self._refused_creation(wanted.name, refusal))
+                continue
+            request_left -= len(plan.replicas)
+            if not request.validate_only:
+                self._decide(turn, plan)
+            outcomes.append(_planned(plan, validate_only=request.validate_only))
+        turn.asks.append(Ask(sender, number, outcomes))
+
+    def _refused_creation(self, name: str, refusal: RejectedRequest) -> TopicOutcome:
+        """Who creates a topic that exists is told its id, so that automatic creation can go on with it."""
+        topic = self.state.topics.get(name)
+        outcome = _refused(name, refusal)
+        if topic is None:
+            return outcome
+        return TopicOutcome(
+            name=name,
+            error=outcome.error,
+            message=outcome.message,
+            topic_id=topic.topic_id,
+            partitions=len(topic.partitions),
+            replication_factor=len(topic.partitions[0].replicas),
+        )
+
+    def _plan_growth(self, turn: _Turn, sender: bytes, number: int, request: CreatePartitions) -> None:
+        limit = self._settings.broker.max_partitions_per_request
+        try:
+            plan = plan_growth(request, self.state.existing(), request_left=limit)
+        except RejectedRequest as refusal:
+            outcome = _refused(request.name, refusal)
+        else:
+            if not request.validate_only:
+                self._decide(turn, plan)
+            outcome = _planned(plan, validate_only=request.validate_only)
+        turn.asks.append(Ask(sender, number, [outcome]))
+
+    def _plan_deletions(self, turn: _Turn, sender: bytes, number: int, request: DeleteTopics) -> None:
+        outcomes: list[TopicOutcome] = []
+        named = list(request.names)
+        twice = duplicates(named) | duplicates([str(each) for each in request.topic_ids])
+        doomed: list[str | UUID] = [*dict.fromkeys(named), *dict.fromkeys(request.topic_ids)]
+        for wanted in doomed:
+            name, topic_id = (wanted, None) if isinstance(wanted, str) else ("", wanted)
+            try:
+                if str(wanted) in twice:
+                    raise RejectedRequest(ErrorCode.INVALID_REQUEST, "Duplicate topic in the request.")
+                topic = find_doomed(wanted, self.state.existing(), broker=self._settings.broker)
+            except RejectedRequest as refusal:
+                outcomes.append(_refused(name, refusal, topic_id=topic_id))
+                continue
+            self._doom(turn, topic)
+            outcomes.append(TopicOutcome(topic.name, topic_id=topic.topic_id))
+        turn.asks.append(Ask(sender, number, outcomes))
+
+    def _decide(self, turn: _Turn, plan: TopicPlan) -> None:
+        """Gives the planned partitions rows and leaders, and takes the topic into the books."""
+        state = self.state
+        before = state.topics.get(plan.name)
+        added: list[PartitionImage] = []
+        for index, replicas in enumerate(plan.replicas):
+            chosen = of_new_partition(replicas, state.live)
+            if chosen is None:
+                raise ApplianceDefect(f"no replica of {plan.name} has a slot: {replicas}")
+            row, incarnation = state.rows.take()
+            added.append(
+                PartitionImage(plan.first + index, row, incarnation, chosen.leader, 0, replicas, chosen.isr)
+            )
+        if before is None:
+            topic = TopicImage(
+                plan.name, plan.topic_id, tuple(added), dict(plan.configs), plan.name in INTERNAL_TOPICS
+            )
+            turn.operations += creation(topic, self._fence.epoch)
+        else:
+            topic = replace(before, partitions=(*before.partitions, *added))
+            turn.operations += growth(topic, plan.first, self._fence.epoch)
+        state.add(topic)
+        turn.first.setdefault(plan.name, plan.first)
+
+        def undo() -> None:
+            for partition in reversed(added):
+                state.rows.untake(partition.row)
+            if before is None:
+                state.remove(plan.name)
+            else:
+                state.add(before)
+
+        turn.undo.append(undo)
+
+    def _doom(self, turn: _Turn, topic: TopicImage) -> None:
+        state = self.state
+        turn.operations += deletion_mark(topic.name)
+        turn.first.pop(topic.name, None)
+        turn.doomed[topic.name] = state.deletions[topic.name] = Deletion.of(topic, state.live)
+        state.remove(topic.name)
+
+        def undo() -> None:
+            del state.deletions[topic.name]
+            state.add(topic)
+
+        turn.undo.append(undo)
+
+    # Carrying out
+
+    def _carry_out(self, turn: _Turn) -> None:
+        if turn.operations:
+            try:
+                self._store.multi([self._fence.check, *turn.operations])
+            except StorageFault as fault:
+                _logger.error("nothing was changed: %s", fault)
+                for undo in reversed(turn.undo):
+                    undo()
+                for ask in turn.asks:
+                    self._answer_topics(ask, [_blamed(fault, outcome) for outcome in ask.outcomes])
+                return
+        state = self.state
+        for name in turn.doomed:
+            state.hide(name)
+        if turn.doomed and state.dirty:
+            self._publish()
+        for deletion in turn.doomed.values():
+            for partition in deletion.topic.partitions:
+                state.rows.withdraw(partition.row)
+        appearing = {name: state.topics[name] for name in turn.first}
+        for name, topic in appearing.items():
+            for partition in topic.partitions[turn.first[name] :]:
+                state.rows.write(partition)
+        number = self._next_wave()
+        waiting = self._tell_workers(turn, appearing, number)
+        self._begin(Wave(number, waiting, appearing, frozenset(turn.doomed), turn.asks))
+
+    def _tell_workers(self, turn: _Turn, appearing: dict[str, TopicImage], number: int) -> set[Role]:
+        """Sends every worker its part; who is concerned."""
+        concerned: set[Role] = set()
+        for slot in self.state.live:
+            worker = owner_of(slot)
+            partitions = tuple(
+                each
+                for name, topic in appearing.items()
+                for each in assigned_partitions(topic, slot=slot, first=turn.first[name])
+            )
+            removed = tuple(deletion.topic for deletion in turn.doomed.values() if worker in deletion.waiting)
+            if partitions or removed:
+                concerned.add(worker)
+                self.lines.assign(worker, partitions, removed, waves=(number,))
+        return concerned
+
+    def _next_wave(self) -> int:
+        self._wave_number += 1
+        return self._wave_number
+
+    def _begin(self, wave: Wave) -> None:
+        self._waves[wave.number] = wave
+        if wave.waiting:
+            self._alarms(ASSIGN_TIMEOUT_MS, lambda: self._overdue(wave))
+
+    def _overdue(self, wave: Wave) -> None:
+        wave.overdue = True
+        if wave.number in self._waves:
+            late = ", ".join(sorted(str(worker) for worker in wave.waiting))
+            _logger.warning("no answer to an assignment within %d ms from: %s", ASSIGN_TIMEOUT_MS, late)
+
+    def _forget_deleted(self) -> StorageFault | None:
+        """Removes from the store what every worker has deleted; the fault that kept it from doing so."""
+        state = self.state
+        gone = [deletion for deletion in state.deletions.values() if not deletion.waiting]
+        if not gone:
+            return None
+        operations = [operation for deletion in gone for operation in forgetting(deletion.topic)]
+        try:
+            self._store.multi([self._fence.check, *operations])
+        except StorageFault as fault:
+            _logger.error("deleted topics are not forgotten yet: %s", fault)
+            return fault
+        for deletion in gone:
+            del state.deletions[deletion.topic.name]
+            for partition in deletion.topic.partitions:
+                if partition.row != NO_ROW:
+                    state.rows.give_back(partition.row)
+        return None
+
+    # Workers
+
+    def _welcome(self, hello: WorkerHello) -> None:
+        worker = Role(RoleKind.IOPROC, hello.worker, hello.slot)
+        self.lines.hello(worker, hello.generation)
+        mine = owner_of(hello.slot) == worker
+        topics: Iterable[TopicImage] = self.state.topics.values() if mine else ()
+        partitions = tuple(each for topic in topics for each in assigned_partitions(topic, slot=hello.slot))
+        removed = tuple(each.topic for each in self.state.deletions.values() if worker in each.waiting)
+        waves = tuple(number for number, wave in self._waves.items() if worker in wave.waiting)
+        self.lines.assign(worker, partitions, removed, waves=waves, full=True)
+
+    def _confirmed(self, sender: bytes, number: int, answer: Assigned) -> None:
+        confirmation = self.lines.confirmed(sender, number, answer)
+        if confirmation is None:
+            return
+        sent, failures = confirmation.sent, confirmation.failures
+        for partition, (code, why) in failures.items():
+            _logger.error("%s: %s failed with error %d: %s", sent.worker, partition, code, why)
+        failed = {partition.rpartition("-")[0] for partition in failures}
+        for wave_number in sent.waves:
+            wave = self._waves.get(wave_number)
+            if wave is not None:
+                wave.waiting.discard(sent.worker)
+                wave.failures.update(failures)
+                if failed & wave.doomed:
+                    wave.overdue = True  # nobody will finish it before the worker's next life
+        for name in sent.removed:
+            deletion = self.state.deletions.get(name)
+            if deletion is not None and name not in failed:
+                deletion.waiting.discard(sent.worker)
+        if sent.full and self.lines.all_assigned(self._workers):
+            self.state.rows.end_quarantine()
+
+    # Telling
+
+    def _publish(self) -> None:
+        state = self.state
+        self._publisher.publish(
+            ClusterImage(
+                version=self._publisher.version + 1,
+                cluster_id=self._cluster_id,
+                controller_id=CONTROLLER_ID,
+                controller_epoch=self._fence.epoch,
+                slots=self._slots,
+                topics=state.visible,
+            )
+        )
+        state.dirty = False
+
+    def _answer_topics(self, ask: Ask, outcomes: list[TopicOutcome]) -> None:
+        self._answer(ask.sender, ask.number, TopicOutcomes(tuple(outcomes), self._publisher.version))
+
+    def _answer(self, sender: bytes, number: int, body: Body) -> None:
+        self._send(sender, Envelope(number, body))
+
+    def statistics(self) -> dict[str, int]:
+        """Topics, partitions, changes and deletions on their way; for display."""
+        return {
+            "topics": len(self.state.topics),
+            "partitions": self.state.rows.statistics().used,
+            "waves": len(self._waves),
+            "deletions": len(self.state.deletions),
+        }
+
+
+def _refused(name: str, refusal: RejectedRequest, *, topic_id: UUID | None = None) -> TopicOutcome:
+    return TopicOutcome(name, int(code_for(refusal)), message_for(refusal), topic_id)
+
+
+def _blamed(fault: StorageFault, outcome: TopicOutcome) -> TopicOutcome:
+    """The outcome, unless it was refused already, after the store failed."""
+    if outcome.error:
+        return outcome
+    return TopicOutcome(outcome.name, int(code_for(fault)), message_for(fault))
+
+
+def _planned(plan: TopicPlan, *, validate_only: bool) -> TopicOutcome:
+    return TopicOutcome(
+        name=plan.name,
+        topic_id=None if validate_only else plan.topic_id,
+        partitions=plan.partition_count,
+        replication_factor=plan.replication_factor,
+        configs=dict(plan.configs),
+    )

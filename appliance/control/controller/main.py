@@ -1,0 +1,111 @@
+"""The controller process: topics, placement, leaders, producer id blocks; the metadata store; the metadata
+image.
+
+Does: keeps the store, decides, tells the workers which partitions they lead, publishes the image. Never:
+opens a log, speaks with a client, waits for a worker. Dies: the supervisor restarts it. Clients go on
+producing and consuming, since nobody asks it on that way; what was being created or deleted is finished by
+its next life, whose controller epoch fences this one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from appliance.channels.child import EXIT_CANNOT_START, EXIT_CLEAN, Child
+from appliance.channels.controller_link import CONTROLLER_SOCKET
+from appliance.channels.metadata_image import ImagePublisher
+from appliance.channels.supervision import Failed, Ready
+from appliance.channels.wiring import Attachment
+from appliance.clock import Clock, SystemClock
+from appliance.cluster import BrokerSlot
+from appliance.config import Settings
+from appliance.control.controller.control_socket import ControlSocket
+from appliance.control.controller.controller import Controller
+from appliance.control.controller.duty_cycle import ControllerLoop, Superseded
+from appliance.control.controller.takeover import cluster_id, register, take_over, win
+from appliance.control.store.embedded_store import EmbeddedStore
+from appliance.control.store.errors import SessionExpired, StoreRefusal
+from appliance.control.store.metadata_store import MetadataStore
+from appliance.errors import CorruptFile
+from appliance.ipc.agent import DutyCycle, freeze_garbage
+from appliance.ipc.process_table import ProcessState
+
+_logger = logging.getLogger(__name__)
+
+
+def run(child: Child) -> int:
+    """Serves until the supervisor says stop; the exit code."""
+    clock = SystemClock()
+    attachment = child.attach()
+    attachment.row.start(os.getpid(), child.generation, now_ms=clock.now_ms(), now_ns=clock.monotonic_ns())
+    try:
+        store = EmbeddedStore(child.settings.data_dir, clock)
+    except CorruptFile as damage:
+        # Starting again would not mend it.
+        child.supervision.send(Failed(str(damage), fatal=True))
+        return EXIT_CANNOT_START
+    try:
+        _serve(child, attachment, store, clock)
+    except CorruptFile as damage:
+        child.supervision.send(Failed(str(damage), fatal=True))
+        return EXIT_CANNOT_START
+    except (StoreRefusal, SessionExpired, Superseded) as change:
+        _logger.warning("beginning anew, the store was changed by somebody else: %s", change)
+        return EXIT_CANNOT_START
+    finally:
+        attachment.row.set_state(ProcessState.STOPPING)
+        store.close()
+    return EXIT_CLEAN
+
+
+def slots_of(settings: Settings) -> tuple[BrokerSlot, ...]:
+    """The slots as clients are told of them."""
+    return tuple(
+        BrokerSlot(slot, settings.client_host, settings.port + slot, settings.broker.rack)
+        for slot in range(settings.slots)
+    )
+
+
+def _serve(child: Child, attachment: Attachment, store: MetadataStore, clock: Clock) -> None:
+    settings, slots = child.settings, slots_of(child.settings)
+    socket = ControlSocket(child.wiring.zmq_address(CONTROLLER_SOCKET))
+    cycle = DutyCycle(attachment.doorbell, attachment.row, monotonic_ns=clock.monotonic_ns)
+    loop = ControllerLoop(
+        cycle, attachment.row, socket=socket, store=store, supervision=child.supervision, clock=clock
+    )
+    try:
+        while (fence := win(store, clock)) is None:
+            _logger.info("another controller lives; standing by")
+            loop.await_vacancy()
+            if loop.stopped:
+                return
+        cluster = cluster_id(store, fence)
+        register(store, slots, fence, clock=clock)
+        state = take_over(
+            store, attachment.partitions, slots=slots, fence=fence, image=attachment.image.current()
+        )
+        controller = Controller(
+            state,
+            store,
+            fence=fence,
+            cluster_id=cluster,
+            settings=settings,
+            slots=slots,
+            publisher=ImagePublisher(child.wiring.instance, attachment.image_pointer),
+            send=socket.send,
+            alarms=loop.alarm,
+        )
+        _logger.info(
+            "controller epoch %d, %d topics, %d deletions to finish",
+            fence.epoch,
+            len(state.topics),
+            len(state.deletions),
+        )
+        freeze_garbage()
+        attachment.row.set_state(ProcessState.RUNNING)
+        child.supervision.send(Ready())
+        loop.serve(controller)
+    finally:
+        cycle.close()
+        socket.close()

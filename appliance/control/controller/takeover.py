@@ -1,0 +1,253 @@
+"""Becoming the controller, and finding the cluster as the one before left it.
+
+    win         create /controller (ephemeral) and set /controller_epoch one higher, both or neither
+    fence       from here on every change carries Check(/controller_epoch, version): a later winner fences us out
+    register    /brokers/ids/N for every slot of this configuration
+    load        topics, their states, and the deletions that were not finished
+    take over   rows and incarnations of the partitions in the image that is in shared memory, if there is one;
+                a partition whose leader has no slot any more gets another leader, or none
+
+Source of the order: Kafka's `KafkaZkClient.registerControllerAndIncrementControllerEpoch` (KAFKA-6082),
+release 3.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+from appliance.channels.partition_table import PartitionTable
+from appliance.clock import Clock
+from appliance.cluster import INTERNAL_TOPICS, NO_LEADER, BrokerSlot, ClusterImage, PartitionImage, TopicImage
+from appliance.control.controller.cluster_state import NO_ROW, ClusterState, Deletion
+from appliance.control.controller.leader_selection import of_new_partition, of_offline_partition
+from appliance.control.controller.partition_rows import PartitionRows
+from appliance.control.controller.topic_store import StoredTopic, load_topics, new_states
+from appliance.control.store.errors import BadVersion, NodeExists
+from appliance.control.store.metadata_store import Check, Create, MetadataStore, Operation, SetData
+from appliance.control.store.znode_tree import (
+    CLUSTER_ID,
+    CONTROLLER,
+    CONTROLLER_EPOCH,
+    STANDING_PATHS,
+    BrokerRecord,
+    ClusterIdRecord,
+    ControllerRecord,
+    PartitionStateRecord,
+    broker_path,
+    decode,
+    encode,
+    id_text,
+    partition_path,
+    partition_state_path,
+)
+from appliance.errors import CorruptFile, OperatorFault
+
+CONTROLLER_ID = 0
+"""The slot that clients are told is the controller: there is one process for all slots."""
+
+STATES_AT_ONCE = 500
+
+UNCLEAN_ELECTION = "unclean.leader.election.enable"
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The controller's right to change the tree: stands at the head of every `multi`."""
+
+    epoch: int
+    check: Check
+
+
+def win(store: MetadataStore, clock: Clock) -> Fence | None:
+    """Becomes the controller; None when another one lives (a watch on /controller is left).
+
+    Raises:
+        CorruptFile: /controller_epoch holds no number.
+    """
+    for path in STANDING_PATHS:
+        store.ensure_path(path)
+    with suppress(NodeExists):
+        store.create(CONTROLLER_EPOCH, b"0")
+    node = store.get(CONTROLLER_EPOCH)
+    if not node.data.isdigit():
+        raise CorruptFile(f"metadata node {CONTROLLER_EPOCH} does not hold a number")
+    epoch = int(node.data) + 1
+    record = ControllerRecord(brokerid=CONTROLLER_ID, timestamp=str(clock.now_ms()))
+    claim: list[Operation] = [
+        Create(CONTROLLER, encode(record), ephemeral=True),
+        SetData(CONTROLLER_EPOCH, b"%d" % epoch, version=node.version),
+    ]
+    try:
+        store.multi(claim)
+    except (NodeExists, BadVersion):
+        # Gone again between the two looks: the race is open.
+        return None if store.exists(CONTROLLER, watch=True) else win(store, clock)
+    return Fence(epoch, Check(CONTROLLER_EPOCH, version=node.version + 1))
+
+
+def cluster_id(store: MetadataStore, fence: Fence) -> str:
+    """The cluster's id, made by its first controller."""
+    if store.exists(CLUSTER_ID) is None:
+        store.multi([fence.check, Create(CLUSTER_ID, encode(ClusterIdRecord(id_text(new_id()))))])
+    node = store.get(CLUSTER_ID)
+    return decode(ClusterIdRecord, node.data, path=CLUSTER_ID).id
+
+
+def new_id() -> UUID:
+    """A random id; none whose text begins with `-`, which a command line would take for an option.
+
+    Source: Kafka's `Uuid.randomUuid`.
+    """
+    while True:
+        identity = uuid4()
+        if not id_text(identity).startswith("-"):
+            return identity
+
+
+def register(store: MetadataStore, slots: Sequence[BrokerSlot], fence: Fence, *, clock: Clock) -> None:
+    """Registers the slots; a registration that is there already is of a session of this host, and is left."""
+    for slot in slots:
+        record = BrokerRecord(
+            host=slot.host,
+            port=slot.port,
+            endpoints=(f"PLAINTEXT://{slot.host}:{slot.port}",),
+            listener_security_protocol_map={"PLAINTEXT": "PLAINTEXT"},
+            timestamp=str(clock.now_ms()),
+            rack=slot.rack,
+        )
+        with suppress(NodeExists):
+            store.multi([fence.check, Create(broker_path(slot.node_id), encode(record), ephemeral=True)])
+
+
+def take_over(
+    store: MetadataStore,
+    table: PartitionTable,
+    *,
+    slots: Sequence[BrokerSlot],
+    fence: Fence,
+    image: ClusterImage | None,
+) -> ClusterState:
+    """The state of the cluster. `image` is what shared memory holds of the controller before, None at first
+    start.
+
+    Raises:
+        OperatorFault: there are more partitions than `max.partitions` allows.
+        CorruptFile: a node of the tree does not hold what it should.
+    """
+    stored = load_topics(store)
+    before = _partitions_by_identity(image, stored)
+    rows = PartitionRows(table, before.values())
+    live = tuple(slot.node_id for slot in slots)
+    state = ClusterState(rows, live)
+    wanted = sum(len(topic.replicas) for topic in stored if not topic.deleting)
+    kept = sum(1 for topic in stored if not topic.deleting for key in _identities(topic) if key in before)
+    if wanted - kept > rows.free_count:
+        raise OperatorFault(
+            f"max.partitions = {len(table)}: under the {wanted} partitions that there are; set it higher"
+        )
+    changes: list[Operation] = []
+    for topic in stored:
+        known = [before.get(key) for key in _identities(topic)]
+        if topic.deleting:
+            state.deletions[topic.name] = Deletion.of(_going(topic, known), live)
+            continue
+        loaded, changed = _loaded(topic, known, state)
+        for partition in loaded.partitions:
+            rows.write(partition)
+        _make_missing(store, topic)
+        changes += new_states(topic.name, changed, fence.epoch)
+        state.add(loaded)
+        visible = sum(1 for each in known if each is not None)
+        if visible:
+            state.show(loaded, visible)
+    for start in range(0, len(changes), STATES_AT_ONCE):
+        store.multi([fence.check, *changes[start : start + STATES_AT_ONCE]])
+    return state
+
+
+def _identities(topic: StoredTopic) -> list[tuple[UUID, int]]:
+    return [(topic.topic_id, number) for number in range(len(topic.replicas))]
+
+
+def _partitions_by_identity(
+    image: ClusterImage | None, stored: Sequence[StoredTopic]
+) -> dict[tuple[UUID, int], PartitionImage]:
+    """Partitions of the image that the store still has."""
+    if image is None:
+        return {}
+    exist = {key for topic in stored for key in _identities(topic)}
+    return {
+        key: partition
+        for topic in image.topics.values()
+        for partition in topic.partitions
+        if (key := (topic.topic_id, partition.partition)) in exist
+    }
+
+
+def _loaded(
+    topic: StoredTopic, known: Sequence[PartitionImage | None], state: ClusterState
+) -> tuple[TopicImage, list[PartitionImage]]:
+    """The topic with rows and leaders, and those of its partitions whose state must be written anew."""
+    partitions: list[PartitionImage] = []
+    changed: list[PartitionImage] = []
+    unclean_allowed = topic.configs.get(UNCLEAN_ELECTION) == "true"
+    for number, (replicas, record) in enumerate(zip(topic.replicas, topic.states, strict=True)):
+        before = known[number]
+        row, incarnation = (before.row, before.incarnation) if before else state.rows.take()
+        leader, epoch, isr = _led(replicas, record, state.live, unclean_allowed=unclean_allowed)
+        partition = PartitionImage(number, row, incarnation, leader, epoch, replicas, isr)
+        partitions.append(partition)
+        if record is None or (record.leader, record.leader_epoch) != (leader, epoch):
+            changed.append(partition)
+    image = TopicImage(
+        topic.name, topic.topic_id, tuple(partitions), dict(topic.configs), topic.name in INTERNAL_TOPICS
+    )
+    return image, changed
+
+
+def _led(
+    replicas: tuple[int, ...],
+    record: PartitionStateRecord | None,
+    live: Sequence[int],
+    *,
+    unclean_allowed: bool,
+) -> tuple[int, int, tuple[int, ...]]:
+    """Leader, leader epoch and ISR of a partition now."""
+    if record is None:
+        new = of_new_partition(replicas, live)
+        return (new.leader, 0, new.isr) if new else (NO_LEADER, 0, replicas)
+    if record.leader in live:
+        return record.leader, record.leader_epoch, record.isr
+    chosen = of_offline_partition(replicas, record.isr, live=live, unclean_allowed=unclean_allowed)
+    if chosen is not None:
+        return chosen.leader, record.leader_epoch + 1, chosen.isr
+    if record.leader == NO_LEADER:
+        return NO_LEADER, record.leader_epoch, record.isr
+    return NO_LEADER, record.leader_epoch + 1, record.isr
+
+
+def _going(topic: StoredTopic, known: Sequence[PartitionImage | None]) -> TopicImage:
+    partitions = tuple(
+        PartitionImage(
+            partition=number,
+            row=before.row if before else NO_ROW,
+            incarnation=before.incarnation if before else 0,
+            leader=NO_LEADER,
+            leader_epoch=before.leader_epoch if before else 0,
+            replicas=replicas,
+            isr=(),
+        )
+        for number, (replicas, before) in enumerate(zip(topic.replicas, known, strict=True))
+    )
+    return TopicImage(topic.name, topic.topic_id, partitions, dict(topic.configs))
+
+
+def _make_missing(store: MetadataStore, topic: StoredTopic) -> None:
+    """State nodes of a topic that somebody else put into the tree: Kafka's tools write the topic's alone."""
+    for number, record in enumerate(topic.states):
+        if record is None:
+            store.ensure_path(partition_path(topic.name, number))
+            store.create(partition_state_path(topic.name, number))

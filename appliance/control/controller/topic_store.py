@@ -1,0 +1,147 @@
+"""Topics in the metadata store: which nodes a topic has, and how all topics come back from them.
+
+Each function below that makes operations makes them for one `multi`; the controller puts its fence
+(`Check(/controller_epoch)`) before them, so a controller that was superseded changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from appliance.cluster import PartitionImage, TopicImage
+from appliance.control.store.metadata_store import Create, Delete, MetadataStore, Operation, SetData
+from appliance.control.store.znode_tree import (
+    DELETE_TOPICS,
+    TOPICS,
+    PartitionStateRecord,
+    TopicConfigRecord,
+    TopicRecord,
+    decode,
+    delete_topic_path,
+    encode,
+    id_from_text,
+    partition_path,
+    partition_state_path,
+    partitions_path,
+    topic_config_path,
+    topic_path,
+    topic_record,
+)
+from appliance.errors import CorruptFile
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTopic:
+    """A topic as the store has it; no rows yet. `states[p]` is None where the node is missing."""
+
+    name: str
+    topic_id: UUID
+    replicas: tuple[tuple[int, ...], ...]
+    states: tuple[PartitionStateRecord | None, ...]
+    configs: Mapping[str, str]
+    deleting: bool
+
+
+def load_topics(store: MetadataStore) -> list[StoredTopic]:
+    """All topics, also those marked for deletion. Raises CorruptFile where a node holds something else."""
+    names = store.children(TOPICS)
+    deleting = set(store.children(DELETE_TOPICS))
+    nodes = store.get_many(topic_path(name) for name in names)
+    records = {
+        name: decode(TopicRecord, nodes[topic_path(name)].data, path=topic_path(name))
+        for name in names
+        if topic_path(name) in nodes
+    }
+    states = store.get_many(
+        partition_state_path(name, number)
+        for name, record in records.items()
+        for number in range(len(record.partitions))
+    )
+    configs = store.get_many(topic_config_path(name) for name in records)
+    topics = []
+    for name, record in records.items():
+        if sorted(map(int, record.partitions)) != list(range(len(record.partitions))):
+            raise CorruptFile(f"metadata node {topic_path(name)}: partitions are not numbered 0, 1, 2 …")
+        found = []
+        for number in range(len(record.partitions)):
+            path = partition_state_path(name, number)
+            node = states.get(path)
+            found.append(decode(PartitionStateRecord, node.data, path=path) if node else None)
+        config = configs.get(topic_config_path(name))
+        topics.append(
+            StoredTopic(
+                name=name,
+                topic_id=id_from_text(record.topic_id, path=topic_path(name)),
+                replicas=tuple(record.replicas),
+                states=tuple(found),
+                configs=decode(TopicConfigRecord, config.data, path=config.path).config if config else {},
+                deleting=name in deleting,
+            )
+        )
+    return topics
+
+
+def creation(topic: TopicImage, controller_epoch: int) -> list[Operation]:
+    """Creates every node of `topic`."""
+    return [
+        Create(topic_path(topic.name), encode(_record(topic))),
+        Create(topic_config_path(topic.name), encode(TopicConfigRecord(dict(topic.configs)))),
+        Create(partitions_path(topic.name)),
+        *_partitions(topic.name, topic.partitions, controller_epoch),
+    ]
+
+
+def growth(topic: TopicImage, first: int, controller_epoch: int) -> list[Operation]:
+    """Adds partitions `first`, `first` + 1, … of `topic`."""
+    return [
+        SetData(topic_path(topic.name), encode(_record(topic))),
+        *_partitions(topic.name, topic.partitions[first:], controller_epoch),
+    ]
+
+
+def deletion_mark(name: str) -> list[Operation]:
+    """From here on the topic is going, whatever happens to the controller."""
+    return [Create(delete_topic_path(name))]
+
+
+def forgetting(topic: TopicImage) -> list[Operation]:
+    """Removes every node of `topic`, and the mark."""
+    operations: list[Operation] = []
+    for partition in topic.partitions:
+        operations.append(Delete(partition_state_path(topic.name, partition.partition)))
+        operations.append(Delete(partition_path(topic.name, partition.partition)))
+    return [
+        *operations,
+        Delete(partitions_path(topic.name)),
+        Delete(topic_path(topic.name)),
+        Delete(topic_config_path(topic.name)),
+        Delete(delete_topic_path(topic.name)),
+    ]
+
+
+def new_states(topic: str, partitions: Iterable[PartitionImage], controller_epoch: int) -> list[Operation]:
+    """Writes leader, epoch and ISR of existing partitions."""
+    return [
+        SetData(partition_state_path(topic, partition.partition), encode(_state(partition, controller_epoch)))
+        for partition in partitions
+    ]
+
+
+def _partitions(
+    topic: str, partitions: Iterable[PartitionImage], controller_epoch: int
+) -> Iterable[Operation]:
+    for partition in partitions:
+        yield Create(partition_path(topic, partition.partition))
+        yield Create(
+            partition_state_path(topic, partition.partition), encode(_state(partition, controller_epoch))
+        )
+
+
+def _state(partition: PartitionImage, controller_epoch: int) -> PartitionStateRecord:
+    return PartitionStateRecord(controller_epoch, partition.leader, partition.leader_epoch, partition.isr)
+
+
+def _record(topic: TopicImage) -> TopicRecord:
+    return topic_record(topic.topic_id, {p.partition: p.replicas for p in topic.partitions})

@@ -1,0 +1,72 @@
+"""One step of change on its way: what a turn of the controller decided, until everyone who asked has an
+answer.
+
+    decided → store written → [image without the doomed] → workers told ─┬→ all answered ─┬→ image → answers
+                                                                         └→ time is up ───┘
+
+A wave that is overdue answers REQUEST_TIMED_OUT for what is not done; what was decided stays decided, as in
+Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+import msgspec
+
+from appliance.channels.control_channel import TopicOutcome
+from appliance.channels.roles import Role, owner_of
+from appliance.cluster import TopicImage
+from appliance.protocol.errors import ErrorCode
+
+
+@dataclass(slots=True)
+class Ask:
+    """A question of a network process, and what it will be told."""
+
+    sender: bytes
+    number: int
+    outcomes: list[TopicOutcome]
+
+
+@dataclass(slots=True)
+class Wave:
+    """`appearing` topics become visible when the workers in `waiting` have answered; `doomed` are being
+    deleted."""
+
+    number: int
+    waiting: set[Role]
+    appearing: dict[str, TopicImage]
+    doomed: frozenset[str]
+    asks: list[Ask]
+    failures: dict[str, tuple[int, str]] = field(default_factory=dict)
+    overdue: bool = False
+
+    def is_over(self, deletions: Collection[str]) -> bool:
+        """Whether it can be answered. `deletions`: names of topics that are not forgotten yet."""
+        return self.overdue or not (self.waiting or self.doomed & set(deletions))
+
+    def told(self, outcome: TopicOutcome, deletions: Collection[str]) -> TopicOutcome:
+        """What is said of one topic now."""
+        name = outcome.name
+        topic = self.appearing.get(name)
+        if outcome.error or (topic is None and name not in self.doomed):
+            return outcome
+        failed = self._failure_of(name)
+        if failed is not None:
+            return msgspec.structs.replace(outcome, error=failed[0], message=failed[1])
+        late = name in deletions if topic is None else self._waits_for(topic)
+        if late:
+            code = ErrorCode.REQUEST_TIMED_OUT
+            return msgspec.structs.replace(outcome, error=int(code), message=code.message)
+        return outcome
+
+    def _waits_for(self, topic: TopicImage) -> bool:
+        return any(owner_of(each.leader) in self.waiting for each in topic.partitions)
+
+    def _failure_of(self, name: str) -> tuple[int, str] | None:
+        for partition, failure in self.failures.items():
+            if partition.rpartition("-")[0] == name:
+                return failure
+        return None

@@ -1,0 +1,166 @@
+"""The lines to the workers: who said hello, what was sent, what is not answered yet.
+
+| event | what follows |
+|---|---|
+| WorkerHello | a full Assign, which takes the place of everything sent to that worker before |
+| Assigned with a known id | whoever waited for it is told |
+| Assigned with an unknown id (of an earlier life, or overtaken by a full Assign) | nothing |
+| PeerDown | what was sent is forgotten; those who wait go on waiting, for the next hello or their deadline |
+
+A worker that has not said hello is sent nothing: its first full Assign will hold it all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import count
+
+from appliance.channels.control_channel import Assign, Assigned, AssignedPartition, Envelope
+from appliance.channels.roles import Role
+from appliance.cluster import TopicImage
+
+Send = Callable[[bytes, Envelope], None]
+
+
+def identity_of(worker: Role, generation: int) -> bytes:
+    """A DEALER's identity, as `channels.control_channel` says."""
+    return f"{worker.token}.g{generation}".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """An Assign on its way, for these waves. `removed` names the topics whose files it says to delete."""
+
+    worker: Role
+    full: bool
+    waves: tuple[int, ...]
+    removed: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Line:
+    identity: bytes
+    assigned: bool = False
+    outstanding: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """What a worker answered to what."""
+
+    sent: Sent
+    failures: dict[str, tuple[int, str]]
+
+
+class WorkerLines:
+    """Lines to all workers of this configuration. Every call costs what it sends."""
+
+    __slots__ = ("_cluster_id", "_controller_epoch", "_ids", "_lines", "_send", "_sent")
+
+    def __init__(self, send: Send, *, controller_epoch: int, cluster_id: str) -> None:
+        self._send = send
+        self._controller_epoch = controller_epoch
+        self._cluster_id = cluster_id
+        self._lines: dict[Role, _Line] = {}
+        self._sent: dict[int, Sent] = {}
+        self._ids = count(1)
+
+    def hello(self, worker: Role, generation: int) -> None:
+        """A worker's (new) life begins; `assign_full` should follow."""
+        self._forget(worker)
+        self._lines[worker] = _Line(identity_of(worker, generation))
+
+    def down(self, worker: Role, generation: int) -> None:
+        """That life of the worker is over."""
+        line = self._lines.get(worker)
+        if line is not None and line.identity == identity_of(worker, generation):
+            self._forget(worker)
+
+    def is_up(self, worker: Role) -> bool:
+        return worker in self._lines
+
+    def all_assigned(self, workers: Iterable[Role]) -> bool:
+        """Whether each of `workers` has answered a full Assign in this life."""
+        return all(worker in self._lines and self._lines[worker].assigned for worker in workers)
+
+    def assign(
+        self,
+        worker: Role,
+        partitions: tuple[AssignedPartition, ...],
+        removed: tuple[TopicImage, ...],
+        *,
+        waves: tuple[int, ...],
+        full: bool = False,
+    ) -> None:
+        """Sends, if the worker is there. `removed`: topics whose files it is to delete; `waves`: who waits."""
+        line = self._lines.get(worker)
+        if line is None:
+            return
+        if full:
+            for number in line.outstanding:
+                del self._sent[number]
+            line.outstanding.clear()
+        number = next(self._ids)
+        line.outstanding.add(number)
+        self._sent[number] = Sent(
+            worker,
+            full,
+            waves,
+            tuple(topic.name for topic in removed),
+        )
+        command = Assign(
+            controller_epoch=self._controller_epoch,
+            cluster_id=self._cluster_id,
+            full=full,
+            partitions=partitions,
+            removed=tuple(
+                (topic.name, topic.topic_id, each.partition)
+                for topic in removed
+                for each in topic.partitions
+                if worker.slot in each.replicas
+            ),
+        )
+        self._send(line.identity, Envelope(number, command))
+
+    def confirmed(self, sender: bytes, number: int, answer: Assigned) -> Confirmation | None:
+        """What an Assigned answers; None when nobody waits for it."""
+        sent = self._sent.get(number)
+        if sent is None:
+            return None
+        line = self._lines[sent.worker]
+        if line.identity != sender:
+            return None
+        del self._sent[number]
+        line.outstanding.discard(number)
+        line.assigned = line.assigned or sent.full
+        return Confirmation(sent, answer.failures)
+
+    def _forget(self, worker: Role) -> None:
+        line = self._lines.pop(worker, None)
+        if line is not None:
+            for number in line.outstanding:
+                del self._sent[number]
+
+    def statistics(self) -> dict[str, int]:
+        """Workers that said hello, Assigns not answered."""
+        return {"workers": len(self._lines), "outstanding": len(self._sent)}
+
+
+def assigned_partitions(topic: TopicImage, *, slot: int, first: int = 0) -> Iterable[AssignedPartition]:
+    """Partitions of `topic` from number `first` on that `slot` leads, as its worker is told."""
+    configs = dict(topic.configs)
+    for partition in topic.partitions[first:]:
+        if partition.leader == slot:
+            yield AssignedPartition(
+                topic=topic.name,
+                topic_id=topic.topic_id,
+                partition=partition.partition,
+                row=partition.row,
+                incarnation=partition.incarnation,
+                leader=partition.leader,
+                leader_epoch=partition.leader_epoch,
+                replicas=partition.replicas,
+                isr=partition.isr,
+                configs=configs,
+            )

@@ -1,0 +1,278 @@
+"""An instance with nothing in it but a real controller process; the test plays supervisor, worker and network
+process.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import zmq
+
+from appliance.channels.child import Child
+from appliance.channels.control_channel import (
+    Assign,
+    Assigned,
+    AssignedPartition,
+    Body,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    Envelope,
+    NewTopic,
+    TopicOutcome,
+    TopicOutcomes,
+    WorkerHello,
+)
+from appliance.channels.controller_link import ControllerLink
+from appliance.channels.metadata_image import ImageReader
+from appliance.channels.partition_table import PartitionTable
+from appliance.channels.roles import CONTROLLER, Role, RoleKind
+from appliance.channels.supervision import Failed, Message, Ready, Stop, SupervisionSocket, socket_pair
+from appliance.channels.wiring import Wiring, instance_name, remove_stale, runtime_dir
+from appliance.cluster import ClusterImage
+from appliance.config import BrokerSettings, Settings
+from appliance.control.controller.main import run
+from appliance.ipc.shared_memory import Region
+
+WAIT_S = 20.0
+NETPROC = Role(RoleKind.NETPROC, 0)
+
+Disk = dict[tuple[str, int], UUID]
+
+
+class Worker:
+    """Obeys like an I/O worker; its "disk" outlives it. A mute one reads and does not answer."""
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        slot: int,
+        *,
+        generation: int,
+        disk: Disk,
+        context: zmq.Context[zmq.Socket[bytes]],
+    ) -> None:
+        self.slot = slot
+        self.disk = disk
+        self.led: dict[tuple[str, int], AssignedPartition] = {}
+        self.commands: list[Assign] = []
+        self.mute = False
+        self.failures: dict[str, tuple[int, str]] = {}
+        self.generation = generation
+        self._unanswered: list[tuple[int, Assigned]] = []
+        self.link = ControllerLink(wiring, Role(RoleKind.IOPROC, 0, slot), generation, context=context)
+        self.hello()
+
+    def hello(self) -> None:
+        """Said at the start of a life, and again when the supervisor tells of a new controller."""
+        self.link.ask(WorkerHello(self.slot, 0, self.generation))
+
+    def work(self) -> None:
+        for envelope in self.link.receive():
+            assert isinstance(envelope.body, Assign)
+            self._obey(envelope.id, envelope.body)
+        while self._unanswered and not self.mute:
+            number, answer = self._unanswered.pop(0)
+            self.link.send(Envelope(number, answer))
+
+    def _obey(self, number: int, command: Assign) -> None:
+        self.commands.append(command)
+        if command.full:
+            self.led.clear()
+        for topic, topic_id, partition in command.removed:
+            if self.disk.get((topic, partition)) == topic_id:
+                del self.disk[topic, partition]
+            self.led.pop((topic, partition), None)
+        for assigned in command.partitions:
+            key = (assigned.topic, assigned.partition)
+            assert self.disk.setdefault(key, assigned.topic_id) == assigned.topic_id, "files of another topic"
+            self.led[key] = assigned
+        self._unanswered.append((number, Assigned(command.controller_epoch, dict(self.failures))))
+
+
+class Instance:
+    """Shared memory, sockets and one controller process at a time."""
+
+    def __init__(self, data_dir: Path, *, slots: int = 1, broker: BrokerSettings | None = None) -> None:
+        self.settings = Settings(data_dir=data_dir, slots=slots, broker=broker or BrokerSettings())
+        self.name = instance_name(data_dir)
+        self.generation = 0
+        self.pid = 0
+        self.workers: dict[int, Worker] = {}
+        self.disks: dict[int, Disk] = {}
+        self.answers: dict[int, Body] = {}
+        self._supervision: SupervisionSocket | None = None
+        remove_stale(self.name)
+        plan = Wiring(self.settings, self.name, runtime_dir(self.name), {})
+        bells = {role: os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for role in plan.planned}
+        self.wiring = Wiring(self.settings, self.name, plan.runtime_dir, bells)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self._asker = ControllerLink(self.wiring, NETPROC, 1, context=self._context)
+        self._regions: list[Region] = []
+        self.new_memory()
+
+    # The supervisor's part
+
+    def new_memory(self) -> None:
+        """Fresh shared memory, as after a restart of everything."""
+        for region in self._regions:
+            region.close()
+        remove_stale(self.name)
+        self.wiring.create_standing_regions()
+        self._regions = [Region.open(self.wiring.image_name), Region.open(self.wiring.partitions_name)]
+        self.images = ImageReader(self.name, self._regions[0].view)
+        self.table = PartitionTable(self._regions[1].view, slots=self.settings.slots)
+
+    def start(self, before: Callable[[], None] | None = None) -> None:
+        """Forks a controller and waits until it serves. `before` runs in the child."""
+        self.launch(before)
+        said = self.hear_child()
+        assert said == [Ready()], said
+
+    def launch(self, before: Callable[[], None] | None = None) -> None:
+        self.generation += 1
+        ours, theirs = socket_pair()
+        pid = os.fork()
+        if pid == 0:
+            code = 70
+            try:
+                ours.close()
+                if before is not None:
+                    before()
+                code = run(Child(CONTROLLER, self.generation, {}, self.wiring, SupervisionSocket(theirs)))
+            finally:
+                os._exit(code)
+        theirs.close()
+        self.pid = pid
+        self._supervision = SupervisionSocket(ours)
+
+    def hear_child(self) -> list[Message]:
+        """What the child says next; empty when it ended without a word."""
+        assert self._supervision is not None
+        poll = select.poll()
+        poll.register(self._supervision.fileno(), select.POLLIN)
+        assert poll.poll(WAIT_S * 1000), "the child says nothing"
+        return self._supervision.receive() or []
+
+    def tell_child(self, message: Message) -> None:
+        assert self._supervision is not None
+        assert self._supervision.send(message)
+
+    def failure(self) -> Failed:
+        """Why the child that was launched cannot start."""
+        (said,) = self.hear_child()
+        assert isinstance(said, Failed)
+        self.reap()
+        return said
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        self.reap()
+
+    def stop(self) -> int:
+        """A clean stop; the exit code."""
+        self.tell_child(Stop(1_000))
+        return self.reap()
+
+    def reap(self) -> int:
+        _, status = os.waitpid(self.pid, 0)
+        self.pid = 0
+        if self._supervision is not None:
+            self._supervision.close()
+            self._supervision = None
+        return os.waitstatus_to_exitcode(status)
+
+    def is_dead(self) -> bool:
+        """Whether the controller has ended by itself; reaps it then."""
+        if self.pid and os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            self.reap()
+        return not self.pid
+
+    def close(self) -> None:
+        if self.pid:
+            self.kill()
+        self._asker.close()
+        for worker in self.workers.values():
+            worker.link.close()
+        self._context.term()
+        for region in self._regions:
+            region.close()
+        remove_stale(self.name)
+        for path in self.wiring.runtime_dir.iterdir():
+            path.unlink()
+        self.wiring.runtime_dir.rmdir()
+        for bell in self.wiring.doorbells.values():
+            os.close(bell)
+
+    # The workers' part
+
+    def start_worker(self, slot: int = 0) -> Worker:
+        """A new life of the slot's worker; its disk is that of the life before."""
+        before = self.workers.get(slot)
+        if before is not None:
+            before.link.close()
+        disk = self.disks.setdefault(slot, {})
+        generation = before.generation + 1 if before else 1
+        self.workers[slot] = Worker(
+            self.wiring, slot, generation=generation, disk=disk, context=self._context
+        )
+        return self.workers[slot]
+
+    # The network process's part
+
+    def ask(self, body: Body) -> int:
+        number = self._asker.ask(body)
+        assert number is not None
+        return number
+
+    def until(self, done: Callable[[], bool], *, or_dead: bool = False) -> bool:
+        """Lets workers work and answers come until `done`; False when the controller died before."""
+        deadline = time.monotonic() + WAIT_S
+        poll = select.poll()
+        for link in (self._asker, *(worker.link for worker in self.workers.values())):
+            poll.register(link.fileno(), select.POLLIN)
+        while True:
+            for worker in self.workers.values():
+                worker.work()
+            for envelope in self._asker.receive():
+                self.answers[envelope.id] = envelope.body
+            if done():
+                return True
+            if or_dead and self.is_dead():
+                return False
+            assert time.monotonic() < deadline, "waited too long"
+            poll.poll(20)
+
+    def answer(self, number: int) -> Body:
+        self.until(lambda: number in self.answers)
+        return self.answers.pop(number)
+
+    def outcomes(self, body: Body) -> list[TopicOutcome]:
+        """Asks and waits; the image of the answer's version is out."""
+        answer = self.answer(self.ask(body))
+        assert isinstance(answer, TopicOutcomes)
+        assert self.images.version >= answer.image_version
+        return list(answer.outcomes)
+
+    def create(self, *topics: NewTopic | str, validate_only: bool = False) -> list[TopicOutcome]:
+        wanted = tuple(NewTopic(each) if isinstance(each, str) else each for each in topics)
+        return self.outcomes(CreateTopics(wanted, validate_only=validate_only))
+
+    def delete(self, *names: str) -> list[TopicOutcome]:
+        return self.outcomes(DeleteTopics(names))
+
+    def grow(self, name: str, count: int) -> TopicOutcome:
+        (outcome,) = self.outcomes(CreatePartitions(name, count))
+        return outcome
+
+    @property
+    def image(self) -> ClusterImage:
+        image = self.images.current()
+        assert image is not None
+        return image
