@@ -19,6 +19,7 @@ and are cleared then.
 from __future__ import annotations
 
 import logging
+import select
 from collections import deque
 from typing import Any, Final
 
@@ -61,7 +62,7 @@ class PurgatoryDutyCycle:
         self._table = attachment.partitions
         self._purgatory: Purgatory[DelayedFetch] = Purgatory(clock.monotonic_ns() // _NS_PER_MS)
         self._cycle = DutyCycle(attachment.doorbell, attachment.row, monotonic_ns=clock.monotonic_ns)
-        self._cycle.epoll.register(supervision.fileno())
+        self._cycle.epoll.register(supervision.fileno(), select.EPOLLIN)
         for reader in attachment.inbound.values():
             self._cycle.add_inbox(reader)
         self._askers = {peer.index: peer for peer in attachment.outbound}
