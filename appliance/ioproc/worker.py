@@ -8,6 +8,7 @@ under way with a retriable error. Whatever was answered before is in the page ca
 
 from __future__ import annotations
 
+import select
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -73,8 +74,8 @@ class Worker:
         self._slot = attachment.role.slot
         self._cycle = DutyCycle(attachment.doorbell, attachment.row, monotonic_ns=clock.monotonic_ns)
         self._cycle.add_inbox(controller)
-        self._cycle.epoll.register(controller.fileno())
-        self._cycle.epoll.register(supervision.fileno())
+        self._cycle.epoll.register(controller.fileno(), select.EPOLLIN)
+        self._cycle.epoll.register(supervision.fileno(), select.EPOLLIN)
         for reader in attachment.inbound.values():
             self._cycle.add_inbox(reader)
         self._pokes = Pokes(attachment.partitions)

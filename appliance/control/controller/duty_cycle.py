@@ -7,6 +7,7 @@ It sleeps until one of them has something; there is no timer but the deadline of
 from __future__ import annotations
 
 import logging
+import select
 from collections.abc import Callable
 
 from appliance.channels.supervision import Heartbeat, PeerDown, PeerUp, Stop, SupervisionSocket
@@ -54,8 +55,8 @@ class ControllerLoop:
         self._clock = clock
         self.controller: Controller | None = None
         self.stopped = False
-        cycle.epoll.register(supervision.fileno())
-        cycle.epoll.register(store.fileno())
+        cycle.epoll.register(supervision.fileno(), select.EPOLLIN)
+        cycle.epoll.register(store.fileno(), select.EPOLLIN)
 
     def alarm(self, delay_ms: int, action: Callable[[], None]) -> None:
         """See `controller.Alarms`."""
@@ -77,7 +78,7 @@ class ControllerLoop:
         """
         self.controller = controller
         self._cycle.add_inbox(self._socket)
-        self._cycle.epoll.register(self._socket.fileno())
+        self._cycle.epoll.register(self._socket.fileno(), select.EPOLLIN)
         while not self.stopped:
             self._cycle.wait()
             self._hear_supervisor()
