@@ -1,0 +1,86 @@
+"""What the settings of a topic mean to its logs. Names, units and defaults are declared in `appliance.config`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Any, Literal, Self
+
+from appliance.config.declaration import Declaration
+from appliance.config.topic_configs import topic_config_declarations
+from appliance.errors import ConfigurationError
+from appliance.protocol.records.compression import DECOMPRESSED_BYTES_MAX
+
+DELETE = "delete"
+COMPACT = "compact"
+_PRODUCER_ID_EXPIRATION_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """Settings of one log, in Kafka's units. Those without a topic setting of Kafka's say so.
+
+    Fields are named as the settings are, with underscores. Times are milliseconds, sizes bytes.
+    """
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 604_800_000
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 << 20
+    index_interval_bytes: int = 4096
+    max_message_bytes: int = (1 << 20) + 12
+    message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
+    message_timestamp_before_max_ms: int = 2**63 - 1
+    message_timestamp_after_max_ms: int = 3_600_000
+    cleanup_policy: frozenset[str] = frozenset({DELETE})
+    compression_type: str = "producer"
+    max_decompressed_bytes: int = field(default=DECOMPRESSED_BYTES_MAX, metadata={"own": True})
+    producer_id_expiration_ms: int = field(default=_PRODUCER_ID_EXPIRATION_MS, metadata={"own": True})
+
+    @property
+    def is_compacted(self) -> bool:
+        return COMPACT in self.cleanup_policy
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return self.message_timestamp_type == "LogAppendTime"
+
+    @classmethod
+    def from_configs(cls, configs: Mapping[str, str]) -> Self:
+        """Settings from Kafka's topic setting names; those that a log has no use for are passed over.
+
+        `max.decompressed.bytes` and `producer.id.expiration.ms` are taken here as well, although Kafka has
+        them per broker or not at all.
+
+        Raises:
+            ConfigurationError: naming the setting and what it takes.
+        """
+        declared = _declarations()
+        values: dict[str, Any] = {}
+        for each in fields(cls):
+            name = each.name.replace("_", ".")
+            text = configs.get(name)
+            if text is None:
+                continue
+            if each.metadata.get("own"):
+                values[each.name] = _positive(name, text)
+            else:
+                value = declared[name].parse(text)
+                values[each.name] = frozenset(value) if isinstance(value, tuple) else value
+        return cls(**values)
+
+
+@cache
+def _declarations() -> Mapping[str, Declaration]:
+    return {declaration.name: declaration for declaration in topic_config_declarations()}
+
+
+def _positive(name: str, text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise ConfigurationError(f"{name} is {text!r}, but takes a whole number of at least 1")
+    return value

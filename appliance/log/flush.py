@@ -1,0 +1,87 @@
+"""Forcing files to the disk beside the requests.
+
+The owner of a log makes a `FlushTask`; any thread may run it, since it touches nothing but the files it names.
+When it has run, the log's recovery point moves up to where the task was made, unless the log was cut meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+from appliance.log.checkpoint import sync_directory
+from appliance.log.faults import storage_faults
+
+
+class RecoveryPoint:
+    """The offset below which a log needs no checking after a crash. The one thing two threads may move."""
+
+    __slots__ = ("_cuts", "_lock", "offset")
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        self._cuts = 0
+        self._lock = Lock()
+
+    @property
+    def cuts(self) -> int:
+        """How often the log was cut; a flush begun before a cut proves nothing after it."""
+        return self._cuts
+
+    def advance(self, offset: int, cuts: int) -> None:
+        """Moves up to `offset` unless the log was cut since `cuts` was read."""
+        with self._lock:
+            if cuts == self._cuts and offset > self.offset:
+                self.offset = offset
+
+    def cut(self, offset: int) -> None:
+        """The log now ends at `offset`."""
+        with self._lock:
+            self._cuts += 1
+            self.offset = min(self.offset, offset)
+
+
+@dataclass(frozen=True, slots=True)
+class FlushTask:
+    """Files to force to the disk, and the recovery point that this earns."""
+
+    directory: Path
+    paths: tuple[Path, ...]
+    offset: int
+    point: RecoveryPoint
+    cuts: int
+
+    def run(self) -> None:
+        """Forces the files; those that are gone by now are passed over.
+
+        Raises:
+            StorageFault: it failed; the recovery point stays.
+        """
+        flush_files(self.paths)
+        with storage_faults(self.directory):
+            try:
+                sync_directory(self.directory)
+            except FileNotFoundError:
+                return
+        self.point.advance(self.offset, self.cuts)
+
+
+def flush_files(paths: Iterable[Path]) -> None:
+    """Forces the content of files to the disk; missing ones are passed over.
+
+    Raises:
+        StorageFault: it failed.
+    """
+    for path in paths:
+        with storage_faults(path):
+            try:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            try:
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)

@@ -1,0 +1,147 @@
+"""What the two sparse indexes of a segment have in common: a file of equal entries, mapped, in rising order.
+
+While its segment is active the file is larger than its entries: zeros follow, allocated in stretches that
+double, so that a write never meets a full disk. Sealing trims it. There is no checksum; an index that is not
+believable is rebuilt from the log. Source: `AbstractIndex.java`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+from typing import ClassVar, Final
+
+from appliance.errors import CorruptFile
+from appliance.log.faults import storage_fault, storage_faults
+
+_STRETCH_BYTES_MIN: Final = 4096
+
+
+class IndexFile:
+    """A mapped file of entries. Opened when first needed; `release` lets go of it at any time."""
+
+    ENTRY_BYTES: ClassVar[int]
+
+    __slots__ = ("_allocated_bytes", "_view", "base_offset", "entries", "entries_max", "path")
+
+    def __init__(self, path: Path, base_offset: int, *, size_bytes: int, bytes_max: int) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self.entries = size_bytes // self.ENTRY_BYTES
+        self.entries_max = bytes_max // self.ENTRY_BYTES
+        self._allocated_bytes = size_bytes
+        self._view: memoryview | None = None
+
+    @property
+    def is_full(self) -> bool:
+        return self.entries >= self.entries_max
+
+    @property
+    def is_open(self) -> bool:
+        return self._view is not None
+
+    def create(self) -> None:
+        """Makes the empty file.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        with storage_faults(self.path):
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+        self.release_mapping()
+        self.entries = 0
+        self._allocated_bytes = 0
+
+    def reserve(self) -> None:
+        """Takes the room for one more entry.
+
+        Raises:
+            DiskFull: the file system has none.
+            StorageFault: it failed otherwise.
+        """
+        needed = (self.entries + 1) * self.ENTRY_BYTES
+        if needed > self._allocated_bytes:
+            self._allocate(needed)
+        elif self._view is None:
+            self._map()
+
+    def truncate_to_entries(self, entries: int) -> None:
+        """Drops the entries after the first `entries`.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        self.entries = entries
+        self._trim()
+
+    def release(self) -> None:
+        """Trims the file to its entries and unmaps it.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        if self._allocated_bytes != self.entries * self.ENTRY_BYTES:
+            self._trim()
+        self.release_mapping()
+
+    def release_mapping(self) -> None:
+        """Unmaps the file and leaves it as it is."""
+        if self._view is not None:
+            mapping = self._view.obj
+            assert isinstance(mapping, mmap.mmap)
+            self._view.release()
+            self._view = None
+            mapping.close()
+
+    def view(self) -> memoryview:
+        """The mapped bytes; empty if there is no entry.
+
+        Raises:
+            StorageFault: the file cannot be mapped.
+        """
+        if self._view is None:
+            if self._allocated_bytes == 0:
+                return memoryview(b"")
+            self._map()
+        assert self._view is not None
+        return self._view
+
+    def _allocate(self, needed: int) -> None:
+        stretch = max(self._allocated_bytes * 2, _STRETCH_BYTES_MIN)
+        wanted = max(needed, min(stretch, self.entries_max * self.ENTRY_BYTES))
+        wanted -= wanted % self.ENTRY_BYTES
+        self.release_mapping()
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                os.posix_fallocate(descriptor, 0, wanted)
+            except OSError:
+                os.ftruncate(descriptor, self._allocated_bytes)
+                raise
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise storage_fault(error, self.path) from error
+        self._allocated_bytes = wanted
+        self._map()
+
+    def _map(self) -> None:
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                # A file cut short behind our back must not become a SIGBUS.
+                if os.fstat(descriptor).st_size < self._allocated_bytes:
+                    raise CorruptFile(f"{self.path} is shorter than its {self._allocated_bytes} bytes")
+                self._view = memoryview(mmap.mmap(descriptor, self._allocated_bytes))
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise storage_fault(error, self.path) from error
+
+    def _trim(self) -> None:
+        self.release_mapping()
+        size_bytes = self.entries * self.ENTRY_BYTES
+        with storage_faults(self.path):
+            os.truncate(self.path, size_bytes)
+        self._allocated_bytes = size_bytes

@@ -1,0 +1,141 @@
+"""Which leader epoch began at which offset: what followers and consumers cut diverging logs by.
+
+    epoch  start offset          end offset of epoch 3 = 120, the start of the next one known
+      1         0                end offset of epoch 4 = the log end, it is the latest
+      3        40                end offset of epoch 2 = (1, 40): no such epoch, so the one before it, and where
+      4       120                    the next one starts
+
+The file, `leader-epoch-checkpoint`, has one `epoch offset` line each. It is replaced when an epoch begins and
+need not be forced to the disk then: batches carry their epoch, and recovery reads it from them again.
+Source: `LeaderEpochFileCache.java`; KIP-101, KIP-279.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, Self
+
+from appliance.errors import ApplianceDefect, CorruptFile
+from appliance.log.checkpoint import encode_entries, read_entries, replace_file
+from appliance.log.file_names import LEADER_EPOCHS
+
+UNDEFINED_EPOCH: Final = -1
+UNDEFINED_OFFSET: Final = -1
+
+
+class LeaderEpochs:
+    """Epochs and their start offsets, both rising strictly. Lookups are O(log epochs)."""
+
+    __slots__ = ("_epochs", "_path", "_starts", "latest")
+
+    def __init__(self, path: Path, entries: list[tuple[int, int]]) -> None:
+        self._path = path
+        self._epochs = [epoch for epoch, _ in entries]
+        self._starts = [start for _, start in entries]
+        self.latest = self._epochs[-1] if entries else UNDEFINED_EPOCH
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        """Reads the checkpoint of a partition directory.
+
+        Raises:
+            CorruptFile: it does not parse.
+            StorageFault: it cannot be read.
+        """
+        path = directory / LEADER_EPOCHS
+        try:
+            entries = [(int(epoch), int(start)) for epoch, start in read_entries(path)]
+        except ValueError:
+            raise CorruptFile(f"{path} has an entry that is not `epoch offset`") from None
+        if entries != sorted(entries) or any(a[1] > b[1] for a, b in pairwise(entries)):
+            raise CorruptFile(f"{path} does not rise")
+        return cls(path, entries)
+
+    @classmethod
+    def empty(cls, directory: Path) -> Self:
+        """No epoch known yet; the file is written when the first one begins."""
+        return cls(directory / LEADER_EPOCHS, [])
+
+    def assign(self, epoch: int, start_offset: int, *, write: bool = True) -> None:
+        """Says that `epoch` begins at `start_offset`; entries it contradicts are dropped.
+
+        Raises:
+            StorageFault: the file could not be replaced.
+        """
+        if self.latest == epoch and start_offset >= self._starts[-1]:
+            return
+        while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start_offset):
+            self._epochs.pop()
+            self._starts.pop()
+        self._epochs.append(epoch)
+        self._starts.append(start_offset)
+        self.latest = epoch
+        if write:
+            self.write()
+
+    def end_offset(self, epoch: int, *, log_end_offset: int) -> tuple[int, int]:
+        """(epoch, end offset) for a requested epoch, as in the picture above; (-1, -1) where nothing is known."""
+        if epoch == UNDEFINED_EPOCH or not self._epochs:
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if epoch == self.latest:
+            return epoch, log_end_offset
+        slot = bisect_right(self._epochs, epoch)
+        if slot == len(self._epochs):
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if slot == 0:
+            return epoch, self._starts[0]
+        return self._epochs[slot - 1], self._starts[slot]
+
+    def epoch_of(self, offset: int) -> int:
+        """The epoch that an offset was written in; -1 if that is not known."""
+        slot = bisect_right(self._starts, offset)
+        return self._epochs[slot - 1] if slot else UNDEFINED_EPOCH
+
+    def truncate_from_end(self, end_offset: int, *, write: bool = True) -> None:
+        """Forgets epochs that begin at `end_offset` or later.
+
+        Raises:
+            StorageFault: the file could not be replaced.
+        """
+        if not self._starts or self._starts[-1] < end_offset:
+            return
+        while self._starts and self._starts[-1] >= end_offset:
+            self._epochs.pop()
+            self._starts.pop()
+        self.latest = self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
+        if write:
+            self.write()
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forgets epochs that ended before `start_offset`; the one it lies in begins there now.
+
+        Raises:
+            StorageFault: the file could not be replaced.
+        """
+        slot = bisect_right(self._starts, start_offset)
+        if slot == 0 or (slot == 1 and self._starts[0] == start_offset):
+            return
+        del self._epochs[: slot - 1]
+        del self._starts[: slot - 1]
+        self._starts[0] = start_offset
+        self.write()
+
+    def write(self) -> None:
+        """Replaces the file.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        lines = (f"{epoch} {start}" for epoch, start in self.entries())
+        replace_file(self._path, encode_entries(lines), durable=False)
+
+    def entries(self) -> list[tuple[int, int]]:
+        """(epoch, start offset), oldest first."""
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    def check(self) -> None:
+        """Raises ApplianceDefect where epochs or their starts do not rise strictly."""
+        if self._epochs != sorted(set(self._epochs)) or self._starts != sorted(set(self._starts)):
+            raise ApplianceDefect(f"{self._path}: leader epochs do not rise: {self.entries()}")

@@ -1,0 +1,440 @@
+"""Opening a log: from the files that are there to a log that can be appended to.
+
+1.  Interrupted renames are resolved, as Kafka does (`LogLoader.load`):
+
+        .deleted            removed
+        .cleaned            removed, and every `.swap` whose base offset is not below the smallest of them
+        .swap               finished: plain segments that lie inside of what they replace are removed, then the
+                            suffix is taken off
+        index without .log  removed
+
+2.  After a clean stop nothing is read but the end of the last segment, from its last index entry on.
+3.  After anything else, segments from the recovery point on are read through: below the recovery point only
+    headers, above it every checksum. The log ends before the first batch that is not whole and sound, or whose
+    offset does not follow; later segments are removed. Their indexes are written anew.
+4.  Leader epochs and producers are cut to what is left. Producers come from the newest usable snapshot and the
+    batches after it.
+
+Zeros after the last batch are room that was taken and not used; they are cut without a word.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from appliance.clock import Clock
+from appliance.errors import CorruptFile
+from appliance.log.config import LogSettings
+from appliance.log.faults import storage_faults
+from appliance.log.file_names import (
+    CLEANED,
+    DELETED,
+    LOG,
+    OFFSET_INDEX,
+    PRODUCER_SNAPSHOT,
+    SEGMENT_SUFFIXES,
+    SWAP,
+    TIME_INDEX,
+    parse_segment_file_name,
+    segment_file_name,
+)
+from appliance.log.leader_epochs import LeaderEpochs
+from appliance.log.producer_state import Producers
+from appliance.log.segment import RELATIVE_OFFSET_MAX, Segment
+from appliance.log.segment_file import Header, SegmentFile
+from appliance.protocol.records.batch import (
+    ATTRIBUTES,
+    CONTROL,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    MAGIC_V2,
+    NO_SEQUENCE,
+    SEQUENCE_MAX,
+    TRANSACTIONAL,
+)
+from appliance.protocol.records.control import decode_marker
+from appliance.protocol.records.crc32c import checksum
+from appliance.protocol.records.errors import BatchFault
+
+_READ_BYTES: Final = 1 << 20
+_NEVER: Final = 1 << 63
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedLog:
+    """What opening came to. `segments` is never empty; `snapshot_offset` is that of the newest snapshot file."""
+
+    segments: list[Segment]
+    epochs: LeaderEpochs
+    producers: Producers
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    snapshot_offset: int
+
+
+class Loader:
+    """Opens one partition directory. Used once."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        settings: LogSettings,
+        clock: Clock,
+        recovery_point: int,
+        log_start: int,
+        clean: bool,
+    ) -> None:
+        self._directory = directory
+        self._settings = settings
+        self._now_ms = clock.now_ms()
+        self._recovery_point = recovery_point
+        self._log_start = log_start
+        self._clean = clean
+        self._epochs = LeaderEpochs.empty(directory)
+        self._recovered: set[int] = set()
+        # Segments from this base offset on are recovered; the indexes of earlier ones are looked at.
+        self._recover_from = _NEVER
+
+    def load(self) -> LoadedLog:
+        """Reads the directory, which must exist.
+
+        Raises:
+            StorageFault: it cannot be read or written.
+        """
+        with storage_faults(self._directory):
+            self._resolve_interrupted()
+            sizes = self._sizes()
+        self._epochs = self._load_epochs()
+        segments = self._open_segments(sizes)
+        segments, log_end = self._recover(segments)
+        if not segments or log_end < self._log_start:
+            if segments:
+                _logger.warning(
+                    "%s: ends at %d, before its start offset %d; begins anew there",
+                    self._directory,
+                    log_end,
+                    self._log_start,
+                )
+            for segment in segments:
+                segment.delete()
+            first = Segment(
+                self._directory, self._log_start, settings=self._settings, created_ms=self._now_ms
+            )
+            first.create()
+            segments, log_end = [first], self._log_start
+        log_start = max(self._log_start, segments[0].base_offset)
+        self._epochs.truncate_from_end(log_end)
+        self._epochs.truncate_from_start(log_start)
+        producers, snapshot_offset = self._load_producers(segments, log_start, log_end)
+        for segment in segments:
+            segment.release()
+        return LoadedLog(
+            segments,
+            self._epochs,
+            producers,
+            log_start,
+            log_end,
+            recovery_point=log_end
+            if self._clean and not self._recovered
+            else min(self._recovery_point, log_end),
+            snapshot_offset=snapshot_offset,
+        )
+
+    # Names
+
+    def _names(self, suffix: str) -> list[tuple[str, int]]:
+        """(name, offset) of the segment files whose name ends with `suffix`."""
+        found = []
+        for name in os.listdir(self._directory):
+            parsed = parse_segment_file_name(name)
+            if parsed is not None and name.endswith(suffix):
+                found.append((name, parsed[0]))
+        return found
+
+    def _remove(self, names: Collection[str]) -> None:
+        for name in names:
+            _logger.info("%s: removing %s, left behind by an interrupted step", self._directory, name)
+            (self._directory / name).unlink(missing_ok=True)
+
+    def _resolve_interrupted(self) -> None:
+        names = os.listdir(self._directory)
+        self._remove([name for name in names if name.endswith(DELETED)])
+        if not any(name.endswith((CLEANED, SWAP)) for name in names):
+            return
+        cleaned = self._names(CLEANED)
+        swaps = self._names(SWAP)
+        smallest = min((offset for _, offset in cleaned), default=None)
+        unfinished = [name for name, offset in swaps if smallest is not None and offset >= smallest]
+        self._remove(unfinished)
+        self._remove([name for name, _ in cleaned])
+        finished = [(name, offset) for name, offset in swaps if name not in unfinished]
+        logs = [(name, offset) for name, offset in finished if name.endswith(LOG + SWAP)]
+        if logs:
+            first = min(offset for _, offset in logs)
+            end = max(self._end_of_swap(name, offset) for name, offset in logs)
+            plain = [
+                name
+                for suffix in SEGMENT_SUFFIXES
+                for name, offset in self._names(suffix)
+                if first <= offset < end
+            ]
+            self._remove(plain)
+        for name, _ in finished:
+            os.rename(self._directory / name, self._directory / name.removesuffix(SWAP))
+
+    def _end_of_swap(self, name: str, offset: int) -> int:
+        path = self._directory / name
+        file = SegmentFile(path, path.stat().st_size)
+        try:
+            for _, header in file.headers(0, end=file.size_bytes):
+                offset = header[0] + header[6] + 1
+            return offset
+        finally:
+            file.abandon()
+
+    def _sizes(self) -> dict[str, int]:
+        with os.scandir(self._directory) as entries:
+            return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+
+    def _open_segments(self, sizes: dict[str, int]) -> list[Segment]:
+        bases = []
+        for name in sizes:
+            parsed = parse_segment_file_name(name)
+            if parsed is None:
+                continue
+            base, suffix = parsed
+            if suffix == LOG:
+                bases.append(base)
+            elif suffix in SEGMENT_SUFFIXES and segment_file_name(base, LOG) not in sizes:
+                self._remove([name])
+        bases.sort()
+        if not self._clean:
+            self._recover_from = max((base for base in bases if base <= self._recovery_point), default=0)
+        segments = []
+        for base in bases:
+            index_bytes = sizes.get(segment_file_name(base, OFFSET_INDEX))
+            time_bytes = sizes.get(segment_file_name(base, TIME_INDEX))
+            segment = Segment(
+                self._directory,
+                base,
+                settings=self._settings,
+                created_ms=self._now_ms,
+                size_bytes=sizes[segment_file_name(base, LOG)],
+                offset_index_bytes=index_bytes or 0,
+                time_index_bytes=time_bytes or 0,
+            )
+            if base < self._recover_from and (
+                index_bytes is None or time_bytes is None or self._index_fault(segment)
+            ):
+                self._recover_segment(segment, verify_from=_NEVER)
+                segment.seal()
+            segments.append(segment)
+        return segments
+
+    def _index_fault(self, segment: Segment) -> bool:
+        fault = segment.offset_index.fault(segment.file.size_bytes) or segment.time_index.fault()
+        if fault is None:
+            return False
+        _logger.warning("%s: rebuilding its indexes: %s", segment.file.path, fault)
+        return True
+
+    # Recovery
+
+    def _recover(self, segments: list[Segment]) -> tuple[list[Segment], int]:
+        if not segments:
+            return segments, self._log_start
+        if self._clean:
+            try:
+                return segments, segments[-1].load_tail()
+            except CorruptFile as fault:
+                # The marker of a clean stop does not speak for the disk.
+                _logger.warning("%s; recovering the segment", fault)
+                return segments, self._recover_segment(segments[-1], verify_from=0)[0]
+        log_end = segments[-1].base_offset
+        for number, segment in enumerate(segments):
+            if segment.base_offset < self._recover_from:
+                continue
+            log_end, cut = self._recover_segment(segment, verify_from=self._recovery_point)
+            follows = number + 1 == len(segments) or segments[number + 1].base_offset >= log_end
+            if cut or not follows:
+                for later in segments[number + 1 :]:
+                    _logger.warning("%s: removed, it follows what was cut", later.file.path)
+                    later.delete()
+                return segments[: number + 1], log_end
+            if number + 1 < len(segments):
+                segment.seal()
+        return segments, log_end
+
+    def _recover_segment(self, segment: Segment, *, verify_from: int) -> tuple[int, int]:
+        """Reads a segment through, cuts it and indexes it; (next offset, bytes cut that were no zeros)."""
+        self._recovered.add(segment.base_offset)
+        segment.start_rebuild()
+        file = segment.file
+        next_offset = segment.base_offset
+        position = 0
+        reason = ""
+        chunk, chunk_at = b"", 0
+        while file.size_bytes - position >= HEADER_BYTES:
+            if not chunk_at <= position <= chunk_at + len(chunk) - HEADER_BYTES:
+                chunk, chunk_at = file.read(position, _READ_BYTES), position
+            header: Header = HEADER.unpack_from(chunk, position - chunk_at)
+            size_bytes = header[1] + LOG_OVERHEAD
+            last_offset = header[0] + header[6]
+            if header[3] != MAGIC_V2 or size_bytes < HEADER_BYTES:
+                reason = "no batch"
+            elif position + size_bytes > file.size_bytes:
+                reason = "a batch that is not whole"
+            elif (
+                header[0] < next_offset
+                or header[6] < 0
+                or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
+            ):
+                reason = f"a batch of offset {header[0]} where {next_offset} follows"
+            elif last_offset >= verify_from:
+                if position + size_bytes > chunk_at + len(chunk) and size_bytes <= _READ_BYTES:
+                    chunk, chunk_at = file.read(position, _READ_BYTES), position
+                if self._checksum(file, position, size_bytes, chunk, chunk_at) != header[4]:
+                    reason = "a batch that fails its checksum"
+            if reason:
+                break
+            segment.index_batch(position, size_bytes, last_offset=last_offset, max_timestamp_ms=header[8])
+            if header[2] > self._epochs.latest:
+                self._epochs.assign(header[2], header[0])
+            next_offset = last_offset + 1
+            position += size_bytes
+        cut = self._cut(file, position, reason, next_offset)
+        return next_offset, cut
+
+    @staticmethod
+    def _checksum(file: SegmentFile, position: int, size_bytes: int, chunk: bytes, chunk_at: int) -> int:
+        at = position - chunk_at
+        if at + size_bytes <= len(chunk):
+            return checksum(memoryview(chunk)[at + ATTRIBUTES : at + size_bytes])
+        # Larger than a chunk, or claims to be: read in pieces, so that a lie costs no memory.
+        end = position + size_bytes
+        position += ATTRIBUTES
+        crc = 0
+        while position < end:
+            piece = file.read(position, min(_READ_BYTES, end - position))
+            crc = checksum(piece, crc)
+            position += len(piece)
+        return crc
+
+    def _cut(self, file: SegmentFile, position: int, reason: str, next_offset: int) -> int:
+        torn = 0
+        at = position
+        while at < file.size_bytes:
+            piece = file.read(at, _READ_BYTES)
+            at += len(piece)
+            if stripped := len(piece.rstrip(b"\0")):
+                torn = at - len(piece) + stripped - position
+        if torn:
+            _logger.warning(
+                "%s: cut %d bytes at position %d, offset %d: %s",
+                file.path,
+                torn,
+                position,
+                next_offset,
+                reason or "a batch that is not whole",
+            )
+        if position != file.size_bytes:
+            file.truncate(position)
+        return torn
+
+    # Epochs and producers
+
+    def _load_epochs(self) -> LeaderEpochs:
+        try:
+            return LeaderEpochs.load(self._directory)
+        except CorruptFile as fault:
+            _logger.warning("%s; leader epochs are read from the log again where it is recovered", fault)
+            return LeaderEpochs.empty(self._directory)
+
+    def _load_producers(self, segments: list[Segment], log_start: int, log_end: int) -> tuple[Producers, int]:
+        # A recovered segment's transactions are indexed again, which takes the state from where it begins.
+        newest_usable = min(self._recovered, default=log_end)
+        snapshots = dict(sorted((offset, name) for name, offset in self._names(PRODUCER_SNAPSHOT)))
+        for offset in list(snapshots):
+            if offset > newest_usable or offset <= log_start:
+                (self._directory / snapshots.pop(offset)).unlink(missing_ok=True)
+        bases = {segment.base_offset for segment in segments}
+        for offset in list(snapshots)[:-1]:
+            if offset not in bases:
+                (self._directory / snapshots.pop(offset)).unlink(missing_ok=True)
+        producers, start = self._newest_snapshot(snapshots, log_start)
+        snapshot_offset = start
+        if start < log_end:
+            replay(producers, segments, start, indexing=self._recovered)
+        producers.expire(self._now_ms, expiration_ms=self._settings.producer_id_expiration_ms)
+        return producers, snapshot_offset
+
+    def _newest_snapshot(self, snapshots: dict[int, str], log_start: int) -> tuple[Producers, int]:
+        for offset in reversed(snapshots):
+            path = self._directory / snapshots[offset]
+            try:
+                with storage_faults(path):
+                    return Producers.decode_snapshot(path.read_bytes(), path), offset
+            except CorruptFile as fault:
+                _logger.warning("%s; passing it over", fault)
+                path.unlink(missing_ok=True)
+        return Producers(), log_start
+
+
+def replay(
+    producers: Producers, segments: list[Segment], start: int, *, indexing: Collection[int] = ()
+) -> None:
+    """Takes the batches from offset `start` on into the state of producers.
+
+    Aborted transactions are added to the transaction index of the segments whose base offsets are in `indexing`.
+
+    Raises:
+        StorageFault, CorruptFile: a segment cannot be read.
+    """
+    for number, segment in enumerate(segments):
+        if number + 1 < len(segments) and segments[number + 1].base_offset <= start:
+            continue
+        file = segment.file
+        position = segment.offset_index.lookup(start)
+        for at, header in file.headers(position, end=file.size_bytes, read_bytes=1 << 16):
+            if header[9] < 0 or header[0] < start:
+                continue
+            if header[5] & CONTROL:
+                _replay_control(producers, segment, at, header, index=segment.base_offset in indexing)
+            else:
+                sequence = header[11]
+                producers.add_batch(
+                    header[9],
+                    header[10],
+                    last_sequence=(sequence + header[6]) & SEQUENCE_MAX if sequence >= 0 else NO_SEQUENCE,
+                    last_offset=header[0] + header[6],
+                    offset_delta=header[6],
+                    timestamp_ms=header[8],
+                    transactional=bool(header[5] & TRANSACTIONAL),
+                )
+        if number + 1 < len(segments):
+            segment.release()
+
+
+def _replay_control(
+    producers: Producers, segment: Segment, position: int, header: Header, *, index: bool
+) -> None:
+    try:
+        marker = decode_marker(segment.file.read(position, header[1] + LOG_OVERHEAD))
+    except BatchFault as fault:
+        raise CorruptFile(f"{segment.file.path} at {position}: {fault}") from fault
+    if marker is None:
+        return
+    completed = producers.add_marker(
+        header[9], header[10], marker=marker, offset=header[0], timestamp_ms=header[8]
+    )
+    if completed is not None and not completed.committed and index:
+        segment.transaction_index.append(producers.aborted(completed))

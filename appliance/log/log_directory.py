@@ -1,0 +1,359 @@
+"""One log directory of one broker slot: its partitions, its checkpoints, and who may use it.
+
+    open     .lock is taken (one instance a directory); meta.properties is claimed; checkpoints are read;
+             .kafka_cleanshutdown is looked for and removed, so that dying later is never taken for a clean stop
+    serve    partitions are opened, made and deleted; rolled segments are forced to the disk beside the
+             requests, and the checkpoints say how far
+    close    every partition is closed and forced to the disk; checkpoints; then .kafka_cleanshutdown
+
+Source: `LogManager.java`, `CleanShutdownFileHandler.java`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+from uuid import UUID
+
+from appliance.clock import Clock
+from appliance.cluster import TopicPartition
+from appliance.errors import ApplianceDefect, CorruptFile, DataDirectoryInUse, StorageFault
+from appliance.log.checkpoint import read_offsets, replace_file, sync_directory, write_offsets
+from appliance.log.config import LogSettings
+from appliance.log.faults import storage_faults
+from appliance.log.file_names import (
+    CLEAN_SHUTDOWN,
+    DIRECTORY_DELETED,
+    DIRECTORY_STRAY,
+    HIGH_WATERMARKS,
+    LOCK,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    marked_directory_name,
+    parse_partition_directory_name,
+    partition_directory_name,
+)
+from appliance.log.flush import FlushTask
+from appliance.log.meta_properties import claim
+from appliance.log.partition_log import PartitionLog
+from appliance.log.partition_metadata import read_topic_id
+
+_CLOSING_THREADS: Final = 8
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryStatistics:
+    """A log directory at a glance."""
+
+    partitions: int
+    unopened: int
+    size_bytes: int
+    open_segments: int
+    flushes_waiting: int
+
+
+class LogDirectory:
+    """The partitions in one directory. Used from one thread; flush and removal tasks may run on others."""
+
+    def __init__(self, path: Path, *, clock: Clock, defaults: LogSettings, lock: int, clean: bool) -> None:
+        self.path = path
+        self.was_clean: Final = clean
+        self.partitions: dict[TopicPartition, PartitionLog] = {}
+        self._clock = clock
+        self._defaults = defaults
+        self._lock = lock
+        self._flushes: deque[FlushTask] = deque()
+        self._recovery_points = self._read_checkpoint(RECOVERY_POINTS)
+        self._log_starts = self._read_checkpoint(LOG_STARTS)
+        self._high_watermarks = self._read_checkpoint(HIGH_WATERMARKS)
+        self._written: dict[str, Mapping[TopicPartition, int]] = {
+            RECOVERY_POINTS: dict(self._recovery_points),
+            LOG_STARTS: dict(self._log_starts),
+            HIGH_WATERMARKS: dict(self._high_watermarks),
+        }
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        node_id: int,
+        cluster_id: str,
+        clock: Clock,
+        defaults: LogSettings | None = None,
+    ) -> Self:
+        """Takes a directory, which is made if it is missing. Partitions are opened one by one later.
+
+        Raises:
+            DataDirectoryInUse: another living process holds it.
+            OperatorFault: it belongs to another cluster or node.
+            StorageFault: it cannot be read or written.
+        """
+        with storage_faults(path):
+            path.mkdir(parents=True, exist_ok=True)
+            lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise DataDirectoryInUse(
+                    f"{path} is used by another instance, which holds {path / LOCK}"
+                ) from None
+            claim(path, cluster_id=cluster_id, node_id=node_id)
+            marker = path / CLEAN_SHUTDOWN
+            clean = marker.exists()
+            with storage_faults(marker):
+                marker.unlink(missing_ok=True)
+                if clean:
+                    sync_directory(path)
+            return cls(path, clock=clock, defaults=defaults or LogSettings(), lock=lock, clean=clean)
+        except BaseException:
+            os.close(lock)
+            raise
+
+    def _read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
+        try:
+            return read_offsets(self.path / name)
+        except CorruptFile as fault:
+            # Without it more is read, and nothing is lost; the next checkpoint replaces it.
+            _logger.warning("%s; starting without it", fault)
+            return {}
+
+    # Partitions
+
+    def partitions_on_disk(self) -> dict[TopicPartition, UUID | None]:
+        """The partitions that have a directory here, with their topic ids; None where none is kept.
+
+        Raises:
+            StorageFault, CorruptFile: the directory or an id cannot be read.
+        """
+        with storage_faults(self.path):
+            names = [entry.name for entry in os.scandir(self.path) if entry.is_dir()]
+        found = {}
+        for name in names:
+            partition = parse_partition_directory_name(name)
+            if partition is not None:
+                found[partition] = read_topic_id(self.path / name)
+        return found
+
+    def open_partition(
+        self, partition: TopicPartition, topic_id: UUID, settings: LogSettings | None = None
+    ) -> PartitionLog:
+        """The log of a partition: the open one with these settings from now on, or opened, or made.
+
+        A directory of the same name that belongs to another topic id is set aside as `-stray`.
+
+        Raises:
+            StorageFault: it cannot be read or written. DiskFull where that was the cause.
+        """
+        settings = settings or self._defaults
+        log = self.partitions.get(partition)
+        if log is not None:
+            if log.topic_id in (topic_id, None):
+                log.update_settings(settings)
+                return log
+            log.close(clean=False)
+            del self.partitions[partition]
+        directory = self.path / partition_directory_name(partition)
+        known = read_topic_id(directory)
+        if known is not None and known != topic_id:
+            _logger.warning("%s belongs to topic id %s, not %s; set aside", directory, known, topic_id)
+            self._mark(partition, DIRECTORY_STRAY)
+        log = PartitionLog.open(
+            directory,
+            settings=settings,
+            clock=self._clock,
+            recovery_point=self._recovery_points.get(partition, 0),
+            log_start=self._log_starts.get(partition, 0),
+            clean=self.was_clean,
+            topic_id=topic_id,
+            flushes=self._flushes,
+        )
+        self.partitions[partition] = log
+        return log
+
+    def delete_partition(self, partition: TopicPartition, topic_id: UUID | None = None) -> bool:
+        """Renames a partition away; `remove_deleted` removes its files later. Whether there was one.
+
+        With `topic_id`, only a partition of that topic.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        log = self.partitions.get(partition)
+        directory = self.path / partition_directory_name(partition)
+        if topic_id is not None and read_topic_id(directory) not in (topic_id, None):
+            return False
+        if log is not None:
+            log.close(clean=False)
+            del self.partitions[partition]
+        if not directory.is_dir():
+            return False
+        self._mark(partition, DIRECTORY_DELETED)
+        return True
+
+    def _mark(self, partition: TopicPartition, mark: str) -> None:
+        source = self.path / partition_directory_name(partition)
+        with storage_faults(source):
+            os.rename(source, self.path / marked_directory_name(partition, mark))
+        for offsets in (self._recovery_points, self._log_starts, self._high_watermarks):
+            offsets.pop(partition, None)
+
+    def remove_deleted(self) -> int:
+        """Removes the files of deleted partitions; how many partitions. May run on any thread.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        removed = 0
+        with storage_faults(self.path):
+            for name in os.listdir(self.path):
+                if name.endswith(DIRECTORY_DELETED):
+                    shutil.rmtree(self.path / name)
+                    removed += 1
+        return removed
+
+    def high_watermark_checkpoint(self, partition: TopicPartition) -> int:
+        """The high watermark as last written down; 0 for a partition that was never seen."""
+        return self._high_watermarks.get(partition, 0)
+
+    def release_idle(self) -> None:
+        """Lets go of every descriptor and mapping of every partition, until they are needed again.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        for log in self.partitions.values():
+            log.release()
+
+    # Keeping
+
+    def flush_task(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> Callable[[], None]:
+        """Forces rolled segments to the disk, then writes the checkpoints; to be called once, on any thread.
+
+        The returned call raises nothing: what fails is logged, and tried again by the next task.
+        """
+        flushes = [self._flushes.popleft() for _ in range(len(self._flushes))]
+        marks = None if high_watermarks is None else dict(high_watermarks)
+        logs = dict(self.partitions)
+
+        def run() -> None:
+            for flush in flushes:
+                try:
+                    flush.run()
+                except StorageFault as fault:
+                    _logger.error("flush failed: %s", fault)
+                    self._flushes.append(flush)
+            try:
+                self._write_checkpoints(logs, marks)
+            except StorageFault as fault:
+                _logger.error("checkpoint failed: %s", fault)
+
+        return run
+
+    def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Writes recovery points, log starts and high watermarks, each file only if it would change.
+
+        Raises:
+            StorageFault: it failed; the old files stand.
+        """
+        self._write_checkpoints(self.partitions, high_watermarks)
+
+    def _write_checkpoints(
+        self,
+        logs: Mapping[TopicPartition, PartitionLog],
+        high_watermarks: Mapping[TopicPartition, int] | None,
+    ) -> None:
+        # Partitions that were not opened keep what was written of them.
+        recovery_points = self._recovery_points | {name: log.recovery_point for name, log in logs.items()}
+        log_starts = self._log_starts | {
+            name: log.log_start_offset for name, log in logs.items() if log.log_start_offset > 0
+        }
+        self._write(RECOVERY_POINTS, recovery_points)
+        self._write(LOG_STARTS, log_starts)
+        if high_watermarks is not None:
+            self._write(HIGH_WATERMARKS, {**self._high_watermarks, **high_watermarks})
+
+    def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        if self._written[name] != offsets:
+            write_offsets(self.path / name, offsets)
+            self._written[name] = offsets
+
+    def close(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
+        """Closes every partition, writes the checkpoints, and the clean-shutdown marker last.
+
+        If a partition fails, the rest is closed all the same and no marker is written.
+
+        Raises:
+            StorageFault: the first failure.
+        """
+        logs = list(self.partitions.values())
+        faults: list[StorageFault] = []
+
+        def close_one(log: PartitionLog) -> None:
+            try:
+                log.close(clean=True)
+            except StorageFault as fault:
+                faults.append(fault)
+
+        try:
+            # Flushes of many files wait for one another in the file system's journal: together they share it.
+            if len(logs) > _CLOSING_THREADS:
+                with ThreadPoolExecutor(_CLOSING_THREADS, "close-log") as threads:
+                    list(threads.map(close_one, logs))
+            else:
+                for log in logs:
+                    close_one(log)
+            self.write_checkpoints(high_watermarks or {})
+            if faults:
+                raise faults[0]
+            if self.was_clean or not self._unopened():
+                replace_file(
+                    self.path / CLEAN_SHUTDOWN, json.dumps({"version": 0, "brokerEpoch": -1}).encode()
+                )
+        finally:
+            self.abandon()
+
+    def _unopened(self) -> set[TopicPartition]:
+        """Partitions nobody has opened: after an unclean stop they still wait for their recovery."""
+        return set(self.partitions_on_disk()) - set(self.partitions)
+
+    def abandon(self) -> None:
+        """Gives the directory up as it is, as a crash would, but for the lock."""
+        for log in self.partitions.values():
+            log.close(clean=False)
+        self.partitions.clear()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def check(self) -> None:
+        """Checks every open partition, reading all of it.
+
+        Raises:
+            ApplianceDefect: naming what does not hold.
+        """
+        for partition, log in self.partitions.items():
+            if log.directory != self.path / partition_directory_name(partition):
+                raise ApplianceDefect(f"{partition} is kept in {log.directory}")
+            log.check()
+
+    def statistics(self) -> DirectoryStatistics:
+        logs = [log.statistics() for log in self.partitions.values()]
+        return DirectoryStatistics(
+            partitions=len(logs),
+            unopened=len(self._unopened()),
+            size_bytes=sum(log.size_bytes for log in logs),
+            open_segments=sum(log.open_segments for log in logs),
+            flushes_waiting=len(self._flushes),
+        )

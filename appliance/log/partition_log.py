@@ -1,0 +1,789 @@
+"""The log of one partition: what is appended, in order, and found again by offset or by time.
+
+    log start            recovery point                    last stable    log end
+        │                      │                               │            │
+        ▼                      ▼                               ▼            ▼
+    ├────────────┬─────────────┬───────────────────────────────────────────┤
+    │ segment 0  │ segment 57  │ segment 113 (active)                      │
+    └────────────┴─────────────┴───────────────────────────────────────────┘
+        forced to the disk       in the page cache: survives us, not the machine
+
+The high watermark is not known here; readers bring it as their upper bound. One process owns a log and calls it
+from one thread; only a `FlushTask` may run on another. Source: `UnifiedLog`, `LocalLog` of Apache Kafka.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+from uuid import UUID
+
+from appliance.clock import Clock
+from appliance.errors import ApplianceDefect, CorruptFile, RejectedRequest, StorageFault
+from appliance.log.config import LogSettings
+from appliance.log.faults import storage_faults
+from appliance.log.file_names import (
+    LEADER_EPOCHS,
+    LOG,
+    PRODUCER_SNAPSHOT,
+    parse_segment_file_name,
+    segment_file_name,
+)
+from appliance.log.flush import FlushTask, RecoveryPoint
+from appliance.log.loader import LoadedLog, Loader, replay
+from appliance.log.partition_metadata import read_topic_id, write_topic_id
+from appliance.log.producer_state import AppendOrigin, Producers, write_snapshot
+from appliance.log.segment import Segment
+from appliance.log.segment_file import Header
+from appliance.log.segments import Segments
+from appliance.log.transaction_index import AbortedTransaction
+from appliance.log.validator import Validator, check_frame
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.records.batch import (
+    ATTRIBUTES,
+    CONTROL,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    MAGIC_V2,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    PLACEMENT,
+    SEQUENCE_MAX,
+    TRANSACTIONAL,
+)
+from appliance.protocol.records.control import EndTransactionMarker, decode_marker
+from appliance.protocol.records.crc32c import checksum
+from appliance.protocol.records.errors import CorruptBatch, InvalidRecords
+from appliance.protocol.records.record import decode_records
+
+_SEALED_OPEN_MAX: Final = 4
+_EXPIRY_CHECK_MS: Final = 600_000
+_place = PLACEMENT.pack
+_logger = logging.getLogger(__name__)
+
+
+# The two results of the hot path are named tuples: a frozen dataclass takes three times as long to make.
+
+
+class AppendResult(NamedTuple):
+    """Where a batch came to lie. `log_append_time_ms` is -1 under CreateTime; `bytes` is what the log grew by."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    bytes: int
+    duplicate: bool = False
+
+
+class FetchSlice(NamedTuple):
+    """A stretch of one segment file. It begins with a batch; its end may cut the last one, never the first."""
+
+    segment_base_offset: int
+    position: int
+    length_bytes: int
+    first_batch_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatistics:
+    """A log at a glance."""
+
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    segments: int
+    size_bytes: int
+    allocated_bytes: int
+    producers: int
+    open_segments: int
+
+
+class PartitionLog:
+    """One partition's log. Numbers may be read at any time; only methods of this class change them."""
+
+    __slots__ = (
+        "_active",
+        "_clock",
+        "_epochs",
+        "_flushes",
+        "_next_expiry_ms",
+        "_point",
+        "_producers",
+        "_sealed_open",
+        "_segments",
+        "_snapshot_offset",
+        "_validator",
+        "directory",
+        "latest_epoch",
+        "log_end_offset",
+        "log_start_offset",
+        "settings",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        directory: Path,
+        loaded: LoadedLog,
+        *,
+        settings: LogSettings,
+        clock: Clock,
+        topic_id: UUID | None,
+        flushes: deque[FlushTask],
+    ) -> None:
+        self.directory = directory
+        self.settings = settings
+        self.topic_id = topic_id
+        self._clock = clock
+        self._validator = Validator(settings)
+        self._segments = Segments(loaded.segments)
+        self._active = self._segments.active
+        self._active.jitter_ms = _jitter_ms(settings)
+        self._epochs = loaded.epochs
+        self._producers = loaded.producers
+        self._snapshot_offset = loaded.snapshot_offset
+        self._point = RecoveryPoint(loaded.recovery_point)
+        self._flushes = flushes
+        self._sealed_open: deque[Segment] = deque()
+        self._next_expiry_ms = clock.now_ms() + _EXPIRY_CHECK_MS
+        self.latest_epoch = loaded.epochs.latest
+        self.log_start_offset = loaded.log_start_offset
+        self.log_end_offset = loaded.log_end_offset
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        *,
+        settings: LogSettings,
+        clock: Clock,
+        recovery_point: int = 0,
+        log_start: int = 0,
+        clean: bool = False,
+        topic_id: UUID | None = None,
+        flushes: deque[FlushTask] | None = None,
+    ) -> Self:
+        """Opens the log in a partition directory, which is made if it is missing.
+
+        Args:
+            recovery_point: offset below which the files are known to be on the disk.
+            log_start: the smallest offset that may be read; the files may begin earlier.
+            clean: the log was closed by `close`, so nothing is checked.
+            topic_id: kept in `partition.metadata` of a new directory; of an old one the file's counts.
+            flushes: where the log puts the flush of a segment it has rolled.
+
+        Raises:
+            StorageFault: the directory cannot be read or written. DiskFull where that was the cause.
+            CorruptFile: a file that cannot be made anew from others does not parse.
+        """
+        with storage_faults(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+        known = read_topic_id(directory)
+        if known is None and topic_id is not None:
+            write_topic_id(directory, topic_id)
+            known = topic_id
+        loaded = Loader(
+            directory,
+            settings=settings,
+            clock=clock,
+            recovery_point=recovery_point,
+            log_start=log_start,
+            clean=clean,
+        ).load()
+        return cls(
+            directory,
+            loaded,
+            settings=settings,
+            clock=clock,
+            topic_id=known,
+            flushes=deque() if flushes is None else flushes,
+        )
+
+    # Appending
+
+    def append(
+        self,
+        batch: memoryview,
+        *,
+        leader_epoch: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        transaction_verified: bool = False,
+    ) -> AppendResult:
+        """Appends one batch as the leader. When this returns, the batch survives the death of the process.
+
+        The batch's own bytes are not changed; base offset and leader epoch are written in the log only.
+        `transaction_verified` says that the transaction coordinator knows the partition to be part of the
+        producer's open transaction.
+
+        Raises:
+            RejectedRequest: the batch may not be appended; see `validator` and `producer_state`.
+            DiskFull, StorageFault: it could not be; the log is as it was.
+        """
+        header = check_frame(batch)
+        now_ms = self._clock.now_ms()
+        batch, max_timestamp_ms = self._validator.check(batch, header, now_ms=now_ms, origin=origin)
+        producer_id = header[9]
+        marker: EndTransactionMarker | None = None
+        if producer_id >= 0:
+            if header[5] & CONTROL:
+                marker = decode_marker(batch)
+                if marker is not None:
+                    self._producers.check_marker(producer_id, header[10], marker=marker)
+            else:
+                duplicate = self._check_producer(header, origin, transaction_verified)
+                if duplicate is not None:
+                    return duplicate
+        base_offset = self.log_end_offset
+        last_offset = base_offset + header[6]
+        active = self._active
+        if active.must_roll(
+            len(batch),
+            last_offset=last_offset,
+            max_timestamp_ms=max_timestamp_ms,
+            now_ms=now_ms,
+            settings=self.settings,
+        ):
+            self.roll()
+            active = self._active
+        if leader_epoch != self.latest_epoch:
+            self.assign_epoch(leader_epoch, base_offset)
+        active.append(
+            batch,
+            _place(base_offset, header[1], leader_epoch, MAGIC_V2),
+            base_offset=base_offset,
+            last_offset=last_offset,
+            max_timestamp_ms=max_timestamp_ms,
+        )
+        self.log_end_offset = last_offset + 1
+        if producer_id >= 0:
+            self._remember(header, marker, base_offset, max_timestamp_ms)
+        append_time_ms = now_ms if self.settings.message_timestamp_type == "LogAppendTime" else NO_TIMESTAMP
+        return AppendResult(base_offset, last_offset, append_time_ms, self.log_start_offset, len(batch))
+
+    def append_as_follower(self, batches: memoryview) -> AppendResult:
+        """Appends batches as the leader wrote them: their offsets and epochs are taken as they are.
+
+        Raises:
+            CorruptBatch: a batch is not whole or fails its checksum.
+            InvalidRecords: an offset is below the log end.
+            DiskFull, StorageFault: it failed; batches before the failing one are in the log.
+        """
+        first_offset = self.log_end_offset
+        at = 0
+        while at < len(batches):
+            if len(batches) - at < HEADER_BYTES:
+                raise CorruptBatch("replicated bytes end inside of a batch")
+            header: Header = HEADER.unpack_from(batches, at)
+            batch = batches[at : at + header[1] + LOG_OVERHEAD]
+            if header[3] != MAGIC_V2 or len(batch) != header[1] + LOG_OVERHEAD or len(batch) < HEADER_BYTES:
+                raise CorruptBatch("replicated bytes are no whole batch")
+            if checksum(batch[ATTRIBUTES:]) != header[4]:
+                raise CorruptBatch("a replicated batch fails its checksum")
+            if header[0] < self.log_end_offset:
+                raise InvalidRecords(f"a replicated batch has offset {header[0]}, not {self.log_end_offset}")
+            self._append_replicated(batch, header)
+            at += len(batch)
+        return AppendResult(first_offset, self.log_end_offset - 1, NO_TIMESTAMP, self.log_start_offset, at)
+
+    def _append_replicated(self, batch: memoryview, header: Header) -> None:
+        base_offset, max_timestamp_ms = header[0], header[8]
+        last_offset = base_offset + header[6]
+        marker = decode_marker(batch) if header[9] >= 0 and header[5] & CONTROL else None
+        if self._active.must_roll(
+            len(batch),
+            last_offset=last_offset,
+            max_timestamp_ms=max_timestamp_ms,
+            now_ms=self._clock.now_ms(),
+            settings=self.settings,
+        ):
+            self.roll(base_offset)
+        if header[2] != self.latest_epoch and header[2] >= 0:
+            self.assign_epoch(header[2], base_offset)
+        self._active.append(
+            batch,
+            bytes(batch[: PLACEMENT.size]),
+            base_offset=base_offset,
+            last_offset=last_offset,
+            max_timestamp_ms=max_timestamp_ms,
+        )
+        self.log_end_offset = last_offset + 1
+        if header[9] >= 0:
+            self._remember(header, marker, base_offset, max_timestamp_ms)
+
+    def _check_producer(
+        self, header: Header, origin: AppendOrigin, transaction_verified: bool
+    ) -> AppendResult | None:
+        producer_id, epoch, sequence = header[9], header[10], header[11]
+        producers = self._producers
+        if origin is AppendOrigin.CLIENT:
+            found = producers.duplicate_of(
+                producer_id,
+                epoch,
+                first_sequence=sequence,
+                last_sequence=(sequence + header[6]) & SEQUENCE_MAX,
+            )
+            if found is not None:
+                append_time_ms = found.timestamp_ms if self.settings.is_log_append_time else NO_TIMESTAMP
+                return AppendResult(
+                    found.first_offset,
+                    found.last_offset,
+                    append_time_ms,
+                    self.log_start_offset,
+                    0,
+                    duplicate=True,
+                )
+        transactional = bool(header[5] & TRANSACTIONAL)
+        if transactional and not transaction_verified and not producers.in_transaction(producer_id):
+            raise RejectedRequest(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {producer_id} has no transaction open on this partition",
+            )
+        producers.check_batch(
+            producer_id, epoch, first_sequence=sequence, transactional=transactional, origin=origin
+        )
+        return None
+
+    def _remember(
+        self, header: Header, marker: EndTransactionMarker | None, base_offset: int, max_timestamp_ms: int
+    ) -> None:
+        producers = self._producers
+        if marker is None:
+            if header[5] & CONTROL:
+                return
+            sequence = header[11]
+            producers.add_batch(
+                header[9],
+                header[10],
+                last_sequence=(sequence + header[6]) & SEQUENCE_MAX if sequence >= 0 else NO_SEQUENCE,
+                last_offset=base_offset + header[6],
+                offset_delta=header[6],
+                timestamp_ms=max_timestamp_ms,
+                transactional=bool(header[5] & TRANSACTIONAL),
+            )
+            return
+        completed = producers.add_marker(
+            header[9], header[10], marker=marker, offset=base_offset, timestamp_ms=max_timestamp_ms
+        )
+        if completed is not None and not completed.committed:
+            self._active.transaction_index.append(producers.aborted(completed))
+
+    # Reading
+
+    def read(
+        self, offset: int, *, max_bytes: int, upper_bound: int, min_one_batch: bool = True
+    ) -> FetchSlice:
+        """Where the records from `offset` on lie, as far as `upper_bound` (exclusive) and one segment reach.
+
+        The slice begins with the batch that contains `offset`. `max_bytes` may cut it anywhere after the first
+        batch; without `min_one_batch` a first batch that is larger leaves the slice empty. A slice is also
+        empty at and above `upper_bound`.
+
+        Raises:
+            RejectedRequest: OFFSET_OUT_OF_RANGE, below the log start or above the log end.
+            StorageFault, CorruptFile: the log cannot be read.
+        """
+        if offset < self.log_start_offset or offset > self.log_end_offset:
+            raise RejectedRequest(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is not in [{self.log_start_offset}, {self.log_end_offset}]",
+            )
+        active = self._active
+        if offset >= upper_bound or offset == self.log_end_offset:
+            return FetchSlice(active.base_offset, active.file.size_bytes, 0, 0)
+        segment = active if offset >= active.base_offset else self._sealed(offset)
+        found = segment.locate(offset)
+        while found is None:
+            # Compaction may leave a segment that ends before the next one begins.
+            following = self._segments.after(segment)
+            if following is None or following.base_offset >= upper_bound:
+                return FetchSlice(active.base_offset, active.file.size_bytes, 0, 0)
+            segment = following
+            found = segment.locate(offset)
+        position, first_bytes = found
+        end = segment.file.size_bytes
+        if upper_bound < self.log_end_offset:
+            beyond = segment.locate(upper_bound)
+            if beyond is not None:
+                end = beyond[0]
+        length_bytes = end - position
+        if length_bytes > max_bytes:
+            length_bytes = max_bytes
+            if max_bytes < first_bytes:
+                length_bytes = first_bytes if min_one_batch else 0
+        if length_bytes < first_bytes and end - position < first_bytes:
+            # The bound lies inside of the first batch: nothing of it may be seen.
+            return FetchSlice(segment.base_offset, position, 0, 0)
+        return FetchSlice(segment.base_offset, position, length_bytes, first_bytes)
+
+    def _sealed(self, offset: int) -> Segment:
+        segment = self._segments.floor(offset)
+        if segment is None:
+            raise ApplianceDefect(f"{self.directory}: no segment holds offset {offset}")
+        # Closed segments keep their descriptors for a while, a few of them at a time.
+        if segment is not self._active and not (self._sealed_open and self._sealed_open[-1] is segment):
+            if segment in self._sealed_open:
+                self._sealed_open.remove(segment)
+            elif len(self._sealed_open) == _SEALED_OPEN_MAX:
+                self._sealed_open.popleft().release()
+            self._sealed_open.append(segment)
+        return segment
+
+    def segment_path(self, base_offset: int) -> Path:
+        """The `.log` file of the segment with that base offset."""
+        return self.directory / segment_file_name(base_offset, LOG)
+
+    def offset_for_timestamp(self, timestamp_ms: int, *, upper_bound: int) -> tuple[int, int, int] | None:
+        """(timestamp in ms, offset, leader epoch) of the first record at `timestamp_ms` or later, below the bound.
+
+        Raises:
+            StorageFault, CorruptFile: the log cannot be read.
+            RejectedRequest: a batch on the way cannot be decompressed within the bound.
+        """
+        start = self.log_start_offset
+        for each in self._segments:
+            if each.base_offset >= upper_bound:
+                return None
+            if each.max_timestamp()[0] < timestamp_ms:
+                continue
+            segment = self._sealed(each.base_offset)
+            for position, header in segment.batches_from_timestamp(timestamp_ms, start):
+                if header[0] >= upper_bound:
+                    return None
+                for found_ms, offset in self._timestamps(segment, position, header):
+                    if found_ms >= timestamp_ms and offset >= start:
+                        return (found_ms, offset, header[2]) if offset < upper_bound else None
+        return None
+
+    def offset_of_max_timestamp(self) -> tuple[int, int, int] | None:
+        """(timestamp in ms, offset, leader epoch) of the first record with the largest timestamp; None if empty.
+
+        Raises:
+            As `offset_for_timestamp`.
+        """
+        if self.log_end_offset == self.log_start_offset:
+            return None
+        latest = max(self._segments, key=lambda segment: segment.max_timestamp()[0])
+        timestamp_ms = latest.max_timestamp()[0]
+        if timestamp_ms == NO_TIMESTAMP:
+            return None
+        latest = self._sealed(latest.base_offset)
+        for position, header in latest.batches_from_timestamp(timestamp_ms, latest.base_offset):
+            for found_ms, offset in self._timestamps(latest, position, header):
+                if found_ms == timestamp_ms:
+                    return found_ms, offset, header[2]
+        return None
+
+    def _timestamps(self, segment: Segment, position: int, header: Header) -> Iterator[tuple[int, int]]:
+        batch = segment.file.read(position, header[1] + LOG_OVERHEAD)
+        for record in decode_records(batch, decompressed_bytes_max=self.settings.max_decompressed_bytes):
+            yield record.timestamp_ms, record.offset
+
+    def aborted_transactions(self, offset: int, *, upper_bound: int) -> list[AbortedTransaction]:
+        """Aborted transactions that a reader of committed records from `offset` to `upper_bound` must know.
+
+        Raises:
+            StorageFault: an index cannot be read.
+        """
+        found = []
+        for segment in self._segments.since(offset):
+            for entry in segment.transaction_index.entries():
+                if entry.last_offset >= offset and entry.first_offset < upper_bound:
+                    found.append(entry)
+                if entry.last_stable_offset >= upper_bound:
+                    return found
+        return found
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it every transaction is decided; the log end if none is open. The caller caps it by the HW."""
+        if not self._producers.has_transactions:
+            return self.log_end_offset
+        return self.stable_offset(0)
+
+    def stable_offset(self, high_watermark: int) -> int:
+        """The last stable offset under a high watermark; forgets transactions that are decided below it."""
+        first = self._producers.first_unstable_offset(high_watermark)
+        return self.log_end_offset if first is None else first
+
+    # Epochs
+
+    def assign_epoch(self, epoch: int, start_offset: int) -> None:
+        """Says that leader epoch `epoch` begins at `start_offset`.
+
+        Raises:
+            StorageFault: the checkpoint could not be replaced.
+        """
+        self._epochs.assign(epoch, start_offset)
+        self.latest_epoch = self._epochs.latest
+
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) as OffsetForLeaderEpoch answers them; (-1, -1) where nothing is known (KIP-279)."""
+        return self._epochs.end_offset(epoch, log_end_offset=self.log_end_offset)
+
+    def epoch_of(self, offset: int) -> int:
+        """The leader epoch that an offset was written in; -1 if that is not known."""
+        return self._epochs.epoch_of(offset)
+
+    # Changing shape
+
+    def roll(self, base_offset: int | None = None) -> None:
+        """Closes the active segment and begins a new one at `base_offset`, the log end by default.
+
+        Does nothing while the active segment is empty and begins there. The flush of the closed one is queued.
+
+        Raises:
+            DiskFull, StorageFault: it failed; the log goes on with the segment it had.
+        """
+        base_offset = self.log_end_offset if base_offset is None else base_offset
+        old = self._active
+        if old.base_offset == base_offset:
+            return
+        new = Segment(
+            self.directory,
+            base_offset,
+            settings=self.settings,
+            created_ms=self._clock.now_ms(),
+            jitter_ms=_jitter_ms(self.settings),
+        )
+        new.create()
+        try:
+            old.seal()
+        except StorageFault:
+            new.delete()
+            raise
+        self._segments.add(new)
+        self._active = new
+        snapshot = self._take_snapshot(base_offset)
+        self._flushes.append(self._flush_task([old], base_offset, snapshot))
+
+    def maybe_roll_by_time(self, now_ms: int) -> bool:
+        """Rolls a segment that nobody appends to any more but that is old enough; whether it did.
+
+        Raises:
+            DiskFull, StorageFault: as `roll`.
+        """
+        active = self._active
+        if active.file.size_bytes == 0:
+            return False
+        first_ms = active.first_timestamp_ms
+        waited_ms = now_ms - (first_ms if first_ms >= 0 else active.created_ms)
+        if waited_ms <= self.settings.segment_ms - active.jitter_ms:
+            return False
+        self.roll()
+        return True
+
+    def truncate_to(self, offset: int) -> bool:
+        """Drops every batch that ends with `offset` or later; whether there was one.
+
+        Raises:
+            StorageFault, CorruptFile: it failed.
+        """
+        if offset >= self.log_end_offset:
+            self._epochs.truncate_from_end(self.log_end_offset)
+            self.latest_epoch = self._epochs.latest
+            return False
+        if offset < self._segments.first.base_offset:
+            self.start_anew_at(offset)
+            return True
+        self._point.cut(offset)
+        for segment in reversed(self._segments.since(offset)):
+            if segment.base_offset > offset:
+                self._drop(segment)
+        self._active = self._segments.active
+        self.log_end_offset = self._active.truncate_to(offset)
+        self._point.cut(self.log_end_offset)
+        self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
+        self._epochs.truncate_from_end(self.log_end_offset)
+        self.latest_epoch = self._epochs.latest
+        self._reload_producers()
+        return True
+
+    def start_anew_at(self, offset: int) -> None:
+        """Drops everything; the log begins, and ends, at `offset`.
+
+        Raises:
+            DiskFull, StorageFault: it failed.
+        """
+        self._point.cut(offset)
+        for segment in list(self._segments):
+            self._drop(segment)
+        first = Segment(self.directory, offset, settings=self.settings, created_ms=self._clock.now_ms())
+        first.create()
+        self._segments.add(first)
+        self._active = first
+        self.log_start_offset = self.log_end_offset = offset
+        self._epochs.truncate_from_end(0)
+        self.latest_epoch = self._epochs.latest
+        for path in self._snapshots().values():
+            path.unlink(missing_ok=True)
+        self._producers = Producers()
+        self._snapshot_offset = offset
+
+    def _drop(self, segment: Segment) -> None:
+        if segment in self._sealed_open:
+            self._sealed_open.remove(segment)
+        self._segments.remove(segment)
+        segment.delete()
+
+    def _reload_producers(self) -> None:
+        start = self.log_start_offset
+        self._producers = Producers()
+        for offset, path in sorted(self._snapshots().items(), reverse=True):
+            if offset > self.log_end_offset:
+                path.unlink(missing_ok=True)
+                continue
+            try:
+                self._producers, start = Producers.decode_snapshot(path.read_bytes(), path), offset
+                break
+            except CorruptFile as fault:
+                _logger.warning("%s; passing it over", fault)
+                path.unlink(missing_ok=True)
+        self._snapshot_offset = start
+        replay(self._producers, list(self._segments), start)
+
+    def _snapshots(self) -> dict[int, Path]:
+        found = {}
+        for name in os.listdir(self.directory):
+            parsed = parse_segment_file_name(name)
+            if parsed is not None and parsed[1] == PRODUCER_SNAPSHOT:
+                found[parsed[0]] = self.directory / name
+        return found
+
+    def update_settings(self, settings: LogSettings) -> None:
+        """Takes new settings for all that follows."""
+        self.settings = settings
+        self._validator = Validator(settings)
+
+    def expire_producers(self, now_ms: int) -> None:
+        """Forgets producers that were silent for `producer.id.expiration.ms`."""
+        self._producers.expire(now_ms, expiration_ms=self.settings.producer_id_expiration_ms)
+
+    # Keeping
+
+    @property
+    def recovery_point(self) -> int:
+        """Everything below is on the disk."""
+        return self._point.offset
+
+    def flush(self, up_to: int | None = None) -> None:
+        """Forces everything below `up_to`, the log end by default, to the disk. Waits for it.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        end = self.log_end_offset if up_to is None else up_to
+        if end > self.recovery_point:
+            self.flush_task().run()
+
+    def flush_task(self) -> FlushTask:
+        """What `flush` would do now, to be run on any thread."""
+        return self._flush_task(self._segments.since(self.recovery_point), self.log_end_offset, None)
+
+    def _flush_task(self, segments: list[Segment], offset: int, snapshot: Path | None) -> FlushTask:
+        paths = [path for segment in segments for path in segment.paths]
+        paths.append(self.directory / LEADER_EPOCHS)
+        if snapshot is not None:
+            paths.append(snapshot)
+        return FlushTask(self.directory, tuple(paths), offset, self._point, self._point.cuts)
+
+    def _take_snapshot(self, offset: int) -> Path | None:
+        if offset <= self._snapshot_offset:
+            return None
+        path = self.directory / segment_file_name(offset, PRODUCER_SNAPSHOT)
+        now_ms = self._clock.now_ms()
+        if now_ms >= self._next_expiry_ms:
+            self._next_expiry_ms = now_ms + _EXPIRY_CHECK_MS
+            self.expire_producers(now_ms)
+        try:
+            write_snapshot(path, self._producers)
+        except StorageFault as fault:
+            # The next opening reads more of the log instead.
+            _logger.warning("no producer snapshot: %s", fault)
+            path.unlink(missing_ok=True)
+            return None
+        self._snapshot_offset = offset
+        return path
+
+    def release(self) -> None:
+        """Lets go of every descriptor and mapping until they are needed again.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        for segment in (*self._sealed_open, self._active):
+            segment.release()
+        self._sealed_open.clear()
+
+    def close(self, clean: bool) -> None:
+        """Lets go of all files; if `clean`, after writing and forcing to the disk what a next opening reads.
+
+        Raises:
+            StorageFault: it failed; the log must be opened as not clean.
+        """
+        if not clean:
+            for segment in self._segments:
+                segment.abandon()
+            return
+        self._active.seal()
+        snapshot = self._take_snapshot(self.log_end_offset)
+        if self.recovery_point < self.log_end_offset or snapshot is not None:
+            segments = self._segments.since(self.recovery_point)
+            self._flush_task(segments, self.log_end_offset, snapshot).run()
+        self.release()
+
+    def check(self) -> None:
+        """Reads the whole log and compares it with what is known of it.
+
+        Raises:
+            ApplianceDefect: naming what does not hold.
+        """
+        self._segments.check()
+        self._epochs.check()
+        self._producers.check()
+        if self._active is not self._segments.active:
+            raise ApplianceDefect(f"{self.directory}: appends go to a segment that is not the last")
+        if not self._segments.first.base_offset <= self.log_start_offset <= self.log_end_offset:
+            raise ApplianceDefect(
+                f"{self.directory}: start {self.log_start_offset}, end {self.log_end_offset}"
+            )
+        if self.recovery_point > self.log_end_offset:
+            raise ApplianceDefect(f"{self.directory}: recovery point {self.recovery_point} is beyond the end")
+        next_offset = self._segments.first.base_offset
+        for segment in self._segments:
+            if segment.base_offset < next_offset:
+                raise ApplianceDefect(
+                    f"{self.directory}: segment {segment.base_offset} overlaps {next_offset}"
+                )
+            next_offset = max(segment.check(), segment.base_offset)
+            if segment is not self._active and segment not in self._sealed_open:
+                segment.release()
+        if next_offset != self.log_end_offset:
+            raise ApplianceDefect(
+                f"{self.directory}: batches end at {next_offset}, not {self.log_end_offset}"
+            )
+
+    def statistics(self) -> LogStatistics:
+        segments = [segment.statistics() for segment in self._segments]
+        return LogStatistics(
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+            recovery_point=self.recovery_point,
+            segments=len(segments),
+            size_bytes=sum(segment.size_bytes for segment in segments),
+            allocated_bytes=sum(segment.allocated_bytes for segment in segments),
+            producers=len(self._producers),
+            open_segments=sum(segment.is_open for segment in segments),
+        )
+
+
+def _jitter_ms(settings: LogSettings) -> int:
+    most = min(settings.segment_jitter_ms, settings.segment_ms)
+    return random.randrange(most) if most else 0

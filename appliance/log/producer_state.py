@@ -1,0 +1,371 @@
+"""What a log knows of each producer: enough to take a batch once, in order, from the newest epoch only.
+
+Of every producer id the last five batches are remembered by their sequence numbers (KIP-98, KAFKA-5494):
+
+    appended     [0..4] [5..9] [10..14]               last sequence 14
+    next batch   [15..]      in sequence, appended
+                 [5..9]      one of the five: answered as it was then, not appended
+                 [20..]      a gap: OUT_OF_ORDER_SEQUENCE_NUMBER
+                 epoch − 1   INVALID_PRODUCER_EPOCH
+                 epoch + 1   must begin at sequence 0; forgets the five
+    After 2^31 − 1 the sequence goes on with 0.
+
+Transactions: the first transactional batch of a producer opens one, a marker ends it. Until then, and until the
+marker is below the high watermark, its first offset holds the last stable offset back.
+
+The snapshot file (`<offset>.snapshot`) holds the state up to that offset:
+
+    version int16 (1) · crc uint32 · count int32 · count × {
+        producer id int64 · epoch int16 · last sequence int32 · last offset int64 · offset delta int32
+        · timestamp int64 · coordinator epoch int32 · current transaction's first offset int64 (-1) }
+
+The CRC-32C covers what follows it. Only a producer's newest batch is kept over a restart, as in Kafka.
+Source: `ProducerStateManager.java`, `ProducerAppendInfo.java`, `ProducerSnapshot.json`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from struct import Struct, error
+from typing import Final, NamedTuple
+
+from appliance.errors import ApplianceDefect, CorruptFile, RejectedRequest
+from appliance.log.faults import storage_faults
+from appliance.log.transaction_index import AbortedTransaction
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.records.batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, SEQUENCE_MAX
+from appliance.protocol.records.control import EndTransactionMarker
+from appliance.protocol.records.crc32c import checksum
+
+BATCHES_REMEMBERED: Final = 5
+_SNAPSHOT_VERSION: Final = 1
+_HEAD: Final = Struct(">hIi")
+_CRC_STARTS: Final = 6
+_ENTRY: Final = Struct(">qhiqiqiq")
+
+
+class AppendOrigin(Enum):
+    """Who appends, hence what is checked.
+
+    A client's batch is checked for everything; a coordinator's carries no sequence numbers but may be a control
+    batch; a replicated one was checked by the leader.
+    """
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    REPLICATION = "replication"
+
+
+class RememberedBatch(NamedTuple):
+    """An appended batch, by what a duplicate of it is known by and answered with."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+
+    @property
+    def first_sequence(self) -> int:
+        return (self.last_sequence - self.offset_delta) & SEQUENCE_MAX
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class ProducerEntry:
+    """The state of one producer id."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "last_timestamp_ms",
+        "producer_id",
+        "transaction_first_offset",
+    )
+
+    def __init__(self, producer_id: int) -> None:
+        self.producer_id = producer_id
+        self.epoch = NO_PRODUCER_EPOCH
+        self.coordinator_epoch = -1
+        self.last_timestamp_ms = NO_TIMESTAMP
+        self.transaction_first_offset = -1
+        self.batches: deque[RememberedBatch] = deque(maxlen=BATCHES_REMEMBERED)
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedTransaction:
+    """A transaction that a marker has just ended."""
+
+    producer_id: int
+    first_offset: int
+    marker_offset: int
+    committed: bool
+
+
+class Producers:
+    """Every producer of one log. All calls are O(1) but for snapshots and expiry."""
+
+    __slots__ = ("_entries", "_ongoing", "_undecided_by_readers")
+
+    def __init__(self) -> None:
+        self._entries: dict[int, ProducerEntry] = {}
+        self._ongoing: dict[int, int] = {}
+        """First offset of each open transaction → producer id, in offset order since offsets only grow."""
+        self._undecided_by_readers: dict[int, int] = {}
+        """First offset → marker offset of transactions whose marker may still be above the high watermark."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    # Before an append
+
+    def duplicate_of(
+        self, producer_id: int, epoch: int, *, first_sequence: int, last_sequence: int
+    ) -> RememberedBatch | None:
+        """The remembered batch that this one repeats, if it does."""
+        entry = self._entries.get(producer_id)
+        if entry is None or entry.epoch != epoch:
+            return None
+        for batch in entry.batches:
+            if batch.last_sequence == last_sequence and batch.first_sequence == first_sequence:
+                return batch
+        return None
+
+    def in_transaction(self, producer_id: int) -> bool:
+        """Whether the producer has a transaction open here."""
+        entry = self._entries.get(producer_id)
+        return entry is not None and entry.transaction_first_offset >= 0
+
+    def check_batch(
+        self, producer_id: int, epoch: int, *, first_sequence: int, transactional: bool, origin: AppendOrigin
+    ) -> None:
+        """Refuses a data batch that is not this producer's next one. Changes nothing.
+
+        Raises:
+            RejectedRequest: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or INVALID_TXN_STATE.
+        """
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            return
+        self._check_epoch(entry, epoch)
+        if origin is AppendOrigin.CLIENT:
+            self._check_sequence(entry, epoch, first_sequence)
+        if entry.transaction_first_offset >= 0 and not transactional:
+            raise RejectedRequest(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {producer_id} has a transaction open on this partition",
+            )
+
+    def check_marker(self, producer_id: int, epoch: int, *, marker: EndTransactionMarker) -> None:
+        """Refuses a marker from a fenced producer epoch or coordinator. Changes nothing.
+
+        Raises:
+            RejectedRequest: INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED.
+        """
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            return
+        self._check_epoch(entry, epoch)
+        if entry.coordinator_epoch > marker.coordinator_epoch:
+            raise RejectedRequest(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"coordinator epoch {marker.coordinator_epoch} is older than {entry.coordinator_epoch}",
+            )
+
+    def _check_epoch(self, entry: ProducerEntry, epoch: int) -> None:
+        if epoch < entry.epoch:
+            raise RejectedRequest(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"epoch {epoch} of producer {entry.producer_id} is older than {entry.epoch}",
+            )
+
+    def _check_sequence(self, entry: ProducerEntry, epoch: int, first_sequence: int) -> None:
+        if epoch != entry.epoch:
+            in_order = first_sequence == 0 or entry.epoch == NO_PRODUCER_EPOCH
+        else:
+            last = entry.last_sequence
+            in_order = first_sequence == last + 1 or (first_sequence == 0 and last == SEQUENCE_MAX)
+        if not in_order:
+            raise RejectedRequest(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {entry.producer_id} epoch {epoch} sent sequence {first_sequence}"
+                f" after {entry.last_sequence} of epoch {entry.epoch}",
+            )
+
+    # After an append, or while the log is read again
+
+    def add_batch(
+        self,
+        producer_id: int,
+        epoch: int,
+        *,
+        last_sequence: int,
+        last_offset: int,
+        offset_delta: int,
+        timestamp_ms: int,
+        transactional: bool,
+    ) -> None:
+        """Remembers an appended data batch."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            entry = self._entries[producer_id] = ProducerEntry(producer_id)
+        if entry.epoch != epoch:
+            entry.batches.clear()
+            entry.epoch = epoch
+        entry.batches.append(RememberedBatch(last_sequence, last_offset, offset_delta, timestamp_ms))
+        entry.last_timestamp_ms = timestamp_ms
+        if transactional and entry.transaction_first_offset < 0:
+            entry.transaction_first_offset = last_offset - offset_delta
+            self._ongoing[last_offset - offset_delta] = producer_id
+
+    def add_marker(
+        self, producer_id: int, epoch: int, *, marker: EndTransactionMarker, offset: int, timestamp_ms: int
+    ) -> CompletedTransaction | None:
+        """Remembers an appended marker; the transaction it ended, None if none was open."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            entry = self._entries[producer_id] = ProducerEntry(producer_id)
+        if entry.epoch != epoch:
+            entry.batches.clear()
+            entry.epoch = epoch
+        entry.coordinator_epoch = marker.coordinator_epoch
+        entry.last_timestamp_ms = timestamp_ms
+        first_offset = entry.transaction_first_offset
+        entry.transaction_first_offset = -1
+        if first_offset < 0:
+            return None
+        self._ongoing.pop(first_offset, None)
+        self._undecided_by_readers[first_offset] = offset
+        return CompletedTransaction(producer_id, first_offset, offset, marker.committed)
+
+    def aborted(self, completed: CompletedTransaction) -> AbortedTransaction:
+        """The index entry of a transaction that was aborted."""
+        stable = next(iter(self._ongoing), completed.marker_offset + 1)
+        return AbortedTransaction(
+            completed.producer_id, completed.first_offset, completed.marker_offset, stable
+        )
+
+    # The last stable offset
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether any transaction may hold the last stable offset back."""
+        return bool(self._ongoing or self._undecided_by_readers)
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """Where the oldest transaction begins that is open or whose marker is not below `high_watermark`.
+
+        Forgets ended transactions once their markers are; high watermarks only grow.
+        """
+        ended = self._undecided_by_readers
+        for first in [first for first, marker in ended.items() if marker < high_watermark]:
+            del ended[first]
+        candidates = [*ended, *([next(iter(self._ongoing))] if self._ongoing else [])]
+        return min(candidates, default=None)
+
+    # Keeping
+
+    def expire(self, now_ms: int, *, expiration_ms: int) -> None:
+        """Forgets producers without an open transaction whose last batch is older than `expiration_ms`."""
+        expired = [
+            entry.producer_id
+            for entry in self._entries.values()
+            if entry.transaction_first_offset < 0 and now_ms - entry.last_timestamp_ms >= expiration_ms
+        ]
+        for producer_id in expired:
+            del self._entries[producer_id]
+
+    def entries(self) -> Iterator[ProducerEntry]:
+        """Every producer, in the order in which they came."""
+        return iter(self._entries.values())
+
+    def encode_snapshot(self) -> bytes:
+        """The bytes of a snapshot file."""
+        out = bytearray(_HEAD.pack(_SNAPSHOT_VERSION, 0, len(self._entries)))
+        for entry in self._entries.values():
+            last = entry.batches[-1] if entry.batches else None
+            out += _ENTRY.pack(
+                entry.producer_id,
+                entry.epoch,
+                last.last_sequence if last else NO_SEQUENCE,
+                last.last_offset if last else -1,
+                last.offset_delta if last else 0,
+                entry.last_timestamp_ms,
+                entry.coordinator_epoch,
+                entry.transaction_first_offset,
+            )
+        _HEAD.pack_into(
+            out, 0, _SNAPSHOT_VERSION, checksum(memoryview(out)[_CRC_STARTS:]), len(self._entries)
+        )
+        return bytes(out)
+
+    @classmethod
+    def decode_snapshot(cls, content: bytes, name: Path | str) -> Producers:
+        """The state in a snapshot file; `name` is for the error.
+
+        Raises:
+            CorruptFile: version, checksum or length are wrong.
+        """
+        try:
+            version, crc, count = _HEAD.unpack_from(content)
+        except error:
+            raise CorruptFile(f"{name} is shorter than a snapshot's head") from None
+        if version != _SNAPSHOT_VERSION:
+            raise CorruptFile(f"{name} is a snapshot of version {version}")
+        if checksum(memoryview(content)[_CRC_STARTS:]) != crc:
+            raise CorruptFile(f"{name} fails its checksum")
+        if len(content) != _HEAD.size + count * _ENTRY.size:
+            raise CorruptFile(f"{name} declares {count} producers in {len(content)} bytes")
+        producers = cls()
+        for fields in _ENTRY.iter_unpack(content[_HEAD.size :]):
+            entry = ProducerEntry(fields[0])
+            entry.epoch = fields[1]
+            if fields[3] >= 0:
+                entry.batches.append(RememberedBatch(fields[2], fields[3], fields[4], fields[5]))
+            entry.last_timestamp_ms = fields[5]
+            entry.coordinator_epoch = fields[6]
+            entry.transaction_first_offset = fields[7]
+            producers._entries[entry.producer_id] = entry
+        for entry in sorted(producers.entries(), key=lambda entry: entry.transaction_first_offset):
+            if entry.transaction_first_offset >= 0:
+                producers._ongoing[entry.transaction_first_offset] = entry.producer_id
+        return producers
+
+    def check(self) -> None:
+        """Raises ApplianceDefect where transactions and producers disagree."""
+        open_here = {
+            entry.transaction_first_offset: entry.producer_id
+            for entry in self._entries.values()
+            if entry.transaction_first_offset >= 0
+        }
+        if open_here != self._ongoing or list(self._ongoing) != sorted(self._ongoing):
+            raise ApplianceDefect(
+                f"open transactions {self._ongoing} are not those of producers, {open_here}"
+            )
+
+
+def write_snapshot(path: Path, producers: Producers) -> None:
+    """Writes a snapshot file. It is not forced to the disk: a torn one fails its checksum and is passed over.
+
+    Raises:
+        StorageFault: it failed; a part of the file may be there.
+    """
+    content = memoryview(producers.encode_snapshot())
+    with storage_faults(path):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            while content:
+                content = content[os.write(descriptor, content) :]
+        finally:
+            os.close(descriptor)

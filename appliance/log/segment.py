@@ -1,0 +1,456 @@
+"""A segment: a stretch of the log in one `.log` file, and the indexes that find things in it.
+
+Rules of its indexes (`LogSegment.java`): before a batch is appended, if more than `index.interval.bytes` were
+appended since the last entry, an entry is added that points at this batch. Closing the segment adds its largest
+timestamp to the time index.
+
+The active segment remembers the places of its newest batches (`_Recent`): a consumer at the end of the log, the
+commonest reader by far, is answered without touching index or file.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from appliance.errors import ApplianceDefect
+from appliance.log.config import LogSettings
+from appliance.log.faults import storage_faults
+from appliance.log.file_names import (
+    DELETED,
+    LOG,
+    OFFSET_INDEX,
+    TIME_INDEX,
+    TRANSACTION_INDEX,
+    segment_file_name,
+)
+from appliance.log.offset_index import OffsetIndex
+from appliance.log.segment_file import Header, SegmentFile
+from appliance.log.time_index import TimeIndex
+from appliance.log.transaction_index import TransactionIndex
+from appliance.protocol.records.batch import LOG_OVERHEAD, NO_TIMESTAMP
+
+RELATIVE_OFFSET_MAX: Final = 2**31 - 1
+_RECENT_BATCHES: Final = 256
+_UNKNOWN: Final = -2
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentStatistics:
+    """What a segment holds, for status and tests."""
+
+    base_offset: int
+    size_bytes: int
+    allocated_bytes: int
+    offset_entries: int
+    time_entries: int
+    is_open: bool
+
+
+class Segment:
+    """One segment. Which one is active only its log knows; appending is for that one."""
+
+    __slots__ = (
+        "_bytes_since_entry",
+        "_first_timestamp_ms",
+        "_index_interval_bytes",
+        "_max_timestamp_ms",
+        "_max_timestamp_offset",
+        "_recent_first_offset",
+        "_recent_last_offsets",
+        "_recent_positions",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "file",
+        "jitter_ms",
+        "offset_index",
+        "time_index",
+        "transaction_index",
+    )
+
+    def __init__(
+        self,
+        directory: Path,
+        base_offset: int,
+        *,
+        settings: LogSettings,
+        created_ms: int,
+        jitter_ms: int = 0,
+        size_bytes: int = 0,
+        offset_index_bytes: int = 0,
+        time_index_bytes: int = 0,
+    ) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self.created_ms = created_ms
+        self.jitter_ms = jitter_ms
+        self.file = SegmentFile(
+            self.path(LOG), size_bytes, growth_bytes_max=max(settings.segment_bytes, size_bytes)
+        )
+        index_bytes_max = settings.segment_index_bytes
+        self.offset_index = OffsetIndex(
+            self.path(OFFSET_INDEX), base_offset, size_bytes=offset_index_bytes, bytes_max=index_bytes_max
+        )
+        self.time_index = TimeIndex(
+            self.path(TIME_INDEX), base_offset, size_bytes=time_index_bytes, bytes_max=index_bytes_max
+        )
+        self.transaction_index = TransactionIndex(self.path(TRANSACTION_INDEX))
+        self._index_interval_bytes = settings.index_interval_bytes
+        self._bytes_since_entry = 0
+        self._max_timestamp_ms = _UNKNOWN
+        self._max_timestamp_offset = base_offset
+        self._first_timestamp_ms = _UNKNOWN
+        self._recent_first_offset = RELATIVE_OFFSET_MAX << 32
+        self._recent_last_offsets = array("q")
+        self._recent_positions = array("q")
+
+    def path(self, suffix: str) -> Path:
+        """Where the file of this segment with a suffix lies."""
+        return self.directory / segment_file_name(self.base_offset, suffix)
+
+    def create(self) -> None:
+        """Makes the empty files.
+
+        Raises:
+            DiskFull, StorageFault: it failed; what was made is removed.
+        """
+        try:
+            with storage_faults(self.file.path):
+                os.close(os.open(self.file.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+            self.offset_index.create()
+            self.time_index.create()
+        except Exception:
+            self.delete()
+            raise
+        self._max_timestamp_ms = NO_TIMESTAMP
+
+    # Appending
+
+    def append(
+        self,
+        batch: memoryview,
+        placement: bytes,
+        *,
+        base_offset: int,
+        last_offset: int,
+        max_timestamp_ms: int,
+    ) -> None:
+        """Appends one batch, whose first bytes become `placement`, and indexes it.
+
+        Raises:
+            DiskFull, StorageFault: it failed; the segment is as it was.
+        """
+        file = self.file
+        position = file.size_bytes
+        length_bytes = len(batch)
+        file.reserve(length_bytes)
+        index_it = self._bytes_since_entry > self._index_interval_bytes
+        if index_it:
+            self.offset_index.reserve()
+            self.time_index.reserve()
+        if self._max_timestamp_ms == _UNKNOWN:
+            self._load_max_timestamp()
+        file.append(batch, placement)
+        if max_timestamp_ms > self._max_timestamp_ms:
+            self._max_timestamp_ms = max_timestamp_ms
+            self._max_timestamp_offset = last_offset
+        if index_it:
+            self.offset_index.append(last_offset, position)
+            self.time_index.append_if_later(self._max_timestamp_ms, self._max_timestamp_offset)
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += length_bytes
+        if position == 0:
+            self._first_timestamp_ms = max_timestamp_ms
+        recent = self._recent_positions
+        if not recent:
+            self._recent_first_offset = base_offset
+        elif len(recent) == _RECENT_BATCHES:
+            self._forget_older_half()
+        recent.append(position)
+        self._recent_last_offsets.append(last_offset)
+
+    def _forget_older_half(self) -> None:
+        half = _RECENT_BATCHES // 2
+        self._recent_first_offset = self._recent_last_offsets[half - 1] + 1
+        del self._recent_positions[:half]
+        del self._recent_last_offsets[:half]
+
+    def _forget_recent(self) -> None:
+        self._recent_first_offset = RELATIVE_OFFSET_MAX << 32
+        self._recent_positions = array("q")
+        self._recent_last_offsets = array("q")
+
+    def must_roll(
+        self,
+        length_bytes: int,
+        *,
+        last_offset: int,
+        max_timestamp_ms: int,
+        now_ms: int,
+        settings: LogSettings,
+    ) -> bool:
+        """Whether a batch has to go into a next segment (`LogSegment.shouldRoll`)."""
+        size_bytes = self.file.size_bytes
+        return (
+            size_bytes + length_bytes > settings.segment_bytes
+            or (
+                size_bytes > 0
+                and self.waited_ms(now_ms, max_timestamp_ms) > settings.segment_ms - self.jitter_ms
+            )
+            or self.offset_index.is_full
+            or self.time_index.is_full
+            or last_offset - self.base_offset > RELATIVE_OFFSET_MAX
+        )
+
+    def waited_ms(self, now_ms: int, timestamp_ms: int) -> int:
+        """How long the segment has been filled, by the records' clock if they have one, else by ours."""
+        first_ms = self.first_timestamp_ms
+        return timestamp_ms - first_ms if first_ms >= 0 else now_ms - self.created_ms
+
+    @property
+    def first_timestamp_ms(self) -> int:
+        """Largest timestamp of the first batch; -1 without one."""
+        if self._first_timestamp_ms == _UNKNOWN:
+            first = next(self.file.headers(0, end=self.file.size_bytes), None)
+            if first is None:
+                return NO_TIMESTAMP
+            self._first_timestamp_ms = first[1][8]
+        return self._first_timestamp_ms
+
+    # Finding
+
+    def locate(self, offset: int) -> tuple[int, int] | None:
+        """(position, size in bytes) of the first batch that ends with `offset` or later.
+
+        O(log batches) at the end of the active segment, else one index lookup and a scan of about
+        `index.interval.bytes`.
+
+        Raises:
+            StorageFault, CorruptFile: the file cannot be read.
+        """
+        if offset >= self._recent_first_offset:
+            positions = self._recent_positions
+            slot = bisect_left(self._recent_last_offsets, offset)
+            if slot < len(positions):
+                position = positions[slot]
+                end = positions[slot + 1] if slot + 1 < len(positions) else self.file.size_bytes
+                return position, end - position
+            return None
+        for position, header in self._headers_near(offset):
+            if header[0] + header[6] >= offset:
+                return position, header[1] + LOG_OVERHEAD
+        return None
+
+    def _headers_near(self, offset: int) -> Iterator[tuple[int, Header]]:
+        return self.file.headers(self.offset_index.lookup(offset), end=self.file.size_bytes)
+
+    def max_timestamp(self) -> tuple[int, int]:
+        """(largest timestamp in ms, last offset of the batch that reached it first); (-1, base offset) without."""
+        if self._max_timestamp_ms == _UNKNOWN:
+            self._load_max_timestamp()
+        return self._max_timestamp_ms, self._max_timestamp_offset
+
+    def _load_max_timestamp(self) -> None:
+        self._max_timestamp_ms, self._max_timestamp_offset = self.time_index.last()
+
+    def batches_from_timestamp(self, timestamp_ms: int, first_offset: int) -> Iterator[tuple[int, Header]]:
+        """(position, header) of batches from the first that may hold a record of at least `timestamp_ms`."""
+        start = max(self.time_index.lookup(timestamp_ms), first_offset)
+        for position, header in self._headers_near(start):
+            if header[8] >= timestamp_ms and header[0] + header[6] >= first_offset:
+                yield position, header
+
+    # Life
+
+    def load_tail(self) -> int:
+        """Reads on from the last index entries to the end of the file; returns the next offset.
+
+        Takes the file as sound: what is no batch ends it, and the size is set to what is.
+
+        Raises:
+            StorageFault, CorruptFile: the file cannot be read.
+        """
+        _, position = self.offset_index.last()
+        timestamp_ms, timestamp_offset = self.time_index.last()
+        next_offset = self.base_offset
+        end = position
+        for at, header in self.file.headers(position, end=self.file.size_bytes):
+            next_offset = header[0] + header[6] + 1
+            end = at + header[1] + LOG_OVERHEAD
+            if header[8] > timestamp_ms:
+                timestamp_ms, timestamp_offset = header[8], next_offset - 1
+        if end != self.file.size_bytes:
+            self.file.truncate(end)
+        self._max_timestamp_ms, self._max_timestamp_offset = timestamp_ms, timestamp_offset
+        self._bytes_since_entry = end - position
+        return next_offset
+
+    def start_rebuild(self) -> None:
+        """Empties the indexes; `index_batch` for every batch and `finish_rebuild` fill them again.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        self.offset_index.create()
+        self.time_index.create()
+        self.transaction_index.reset()
+        self._forget_recent()
+        self._max_timestamp_ms = NO_TIMESTAMP
+        self._max_timestamp_offset = self.base_offset
+        self._first_timestamp_ms = _UNKNOWN
+        self._bytes_since_entry = 0
+
+    def index_batch(self, position: int, size_bytes: int, *, last_offset: int, max_timestamp_ms: int) -> None:
+        """Indexes a batch that is in the file already, as its append would have.
+
+        Raises:
+            DiskFull, StorageFault: an index cannot grow.
+        """
+        if max_timestamp_ms > self._max_timestamp_ms:
+            self._max_timestamp_ms = max_timestamp_ms
+            self._max_timestamp_offset = last_offset
+        if self._bytes_since_entry > self._index_interval_bytes:
+            self.offset_index.reserve()
+            self.time_index.reserve()
+            self.offset_index.append(last_offset, position)
+            self.time_index.append_if_later(self._max_timestamp_ms, self._max_timestamp_offset)
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += size_bytes
+
+    def seal(self) -> None:
+        """Writes the largest timestamp, trims all files and lets go of them.
+
+        Raises:
+            DiskFull, StorageFault: it failed.
+        """
+        timestamp_ms, offset = self.max_timestamp()
+        if timestamp_ms > self.time_index.last()[0]:
+            self.time_index.reserve()
+            self.time_index.append_if_later(timestamp_ms, offset)
+        self.release()
+        self._forget_recent()
+
+    def release(self) -> None:
+        """Lets go of every descriptor and mapping; files are trimmed to what they hold.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        self.file.release()
+        self.offset_index.release()
+        self.time_index.release()
+
+    def abandon(self) -> None:
+        """Lets go of every descriptor and mapping and leaves the files as they are."""
+        self.file.abandon()
+        self.offset_index.release_mapping()
+        self.time_index.release_mapping()
+
+    def truncate_to(self, offset: int) -> int:
+        """Drops the batches that end with `offset` or later; returns the next offset.
+
+        Raises:
+            StorageFault, CorruptFile: it failed.
+        """
+        found = self.locate(offset)
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self.transaction_index.truncate_to(offset)
+        self._forget_recent()
+        if found is not None:
+            self.file.truncate(found[0])
+        if self.file.size_bytes == 0:
+            self._first_timestamp_ms = _UNKNOWN
+        return self.load_tail()
+
+    def rename(self, old_suffix: str, new_suffix: str) -> None:
+        """Renames every file from one suffix after its own to another; missing ones are passed over.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        for suffix in (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX):
+            with storage_faults(self.directory):
+                try:
+                    os.rename(self.path(suffix + old_suffix), self.path(suffix + new_suffix))
+                except FileNotFoundError:
+                    continue
+
+    def delete(self) -> None:
+        """Removes every file; a reader that has one open keeps it.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        self.abandon()
+        for suffix in (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX):
+            with storage_faults(self.directory):
+                self.path(suffix).unlink(missing_ok=True)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files whose content must be on the disk for the segment to be."""
+        return self.path(LOG), self.path(OFFSET_INDEX), self.path(TIME_INDEX), self.path(TRANSACTION_INDEX)
+
+    def check(self) -> int:
+        """Reads everything and compares: batches rise, indexes point at batches and say the truth of them.
+
+        Returns the next offset.
+
+        Raises:
+            ApplianceDefect: naming what does not hold.
+        """
+        ends: dict[int, int] = {}
+        largest: dict[int, int] = {}
+        next_offset = self.base_offset
+        position = 0
+        timestamp_ms = NO_TIMESTAMP
+        for at, header in self.file.headers(0, end=self.file.size_bytes):
+            if at != position or header[0] < next_offset:
+                raise ApplianceDefect(
+                    f"{self.file.path}: batch {header[0]} at {at} does not follow {next_offset}"
+                )
+            next_offset = header[0] + header[6] + 1
+            position = at + header[1] + LOG_OVERHEAD
+            ends[at] = next_offset - 1
+            largest[next_offset - 1] = header[8]
+            timestamp_ms = max(timestamp_ms, header[8])
+        if position != self.file.size_bytes:
+            raise ApplianceDefect(
+                f"{self.file.path}: batches end at {position}, not at {self.file.size_bytes}"
+            )
+        entries = [self.offset_index.entry(number) for number in range(self.offset_index.entries)]
+        if entries != sorted(set(entries)) or any(ends.get(place) != offset for offset, place in entries):
+            raise ApplianceDefect(f"{self.offset_index.path}: an entry points beside its batch")
+        times = [self.time_index.entry(number) for number in range(self.time_index.entries)]
+        if times != sorted(set(times)) or any(largest.get(offset) != time for time, offset in times):
+            raise ApplianceDefect(f"{self.time_index.path}: an entry names no batch with its timestamp")
+        if position and self.max_timestamp()[0] != timestamp_ms:
+            raise ApplianceDefect(f"{self.file.path}: largest timestamp {timestamp_ms} is not known")
+        return next_offset
+
+    def statistics(self) -> SegmentStatistics:
+        return SegmentStatistics(
+            base_offset=self.base_offset,
+            size_bytes=self.file.size_bytes,
+            allocated_bytes=self.file.allocated_bytes,
+            offset_entries=self.offset_index.entries,
+            time_entries=self.time_index.entries,
+            is_open=self.file.is_open or self.offset_index.is_open or self.time_index.is_open,
+        )
+
+
+def mark_deleted(segment: Segment) -> None:
+    """Renames a segment's files to `.deleted`; whoever reads one goes on reading it.
+
+    Raises:
+        StorageFault: it failed.
+    """
+    segment.abandon()
+    segment.rename("", DELETED)

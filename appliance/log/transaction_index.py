@@ -1,0 +1,94 @@
+"""The `.txnindex` of a segment: the transactions whose abort marker lies in it.
+
+    entry (34 bytes)   version int16 (0) · producer id int64 · first offset int64 · last offset int64
+                       · last stable offset int64
+
+`last offset` is the marker's; it rises from entry to entry. The file exists only if there is an entry. A reader
+of committed records gets the entries that overlap its range and drops those producers' records.
+Source: `AbortedTxn.java`, `TransactionIndex.java`; KIP-98.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+
+from appliance.log.faults import storage_faults
+
+_ENTRY: Final = Struct(">hqqqq")
+_VERSION: Final = 0
+
+
+class AbortedTransaction(NamedTuple):
+    """One entry. All numbers but the producer id are offsets."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TransactionIndex:
+    """Aborted transactions of one segment, in memory once they were asked for."""
+
+    __slots__ = ("_entries", "path")
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._entries: list[AbortedTransaction] | None = None
+
+    def entries(self) -> list[AbortedTransaction]:
+        """All entries.
+
+        Raises:
+            StorageFault: the file cannot be read.
+        """
+        if self._entries is None:
+            with storage_faults(self.path):
+                try:
+                    content = self.path.read_bytes()
+                except FileNotFoundError:
+                    content = b""
+            whole = len(content) - len(content) % _ENTRY.size
+            self._entries = [AbortedTransaction(*entry[1:]) for entry in _ENTRY.iter_unpack(content[:whole])]
+        return self._entries
+
+    def append(self, transaction: AbortedTransaction) -> None:
+        """Adds an entry, to the file first.
+
+        Raises:
+            StorageFault: it failed; nothing was added.
+        """
+        entries = self.entries()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        with storage_faults(self.path):
+            descriptor = os.open(self.path, flags, 0o644)
+            try:
+                os.pwrite(descriptor, _ENTRY.pack(_VERSION, *transaction), len(entries) * _ENTRY.size)
+            finally:
+                os.close(descriptor)
+        entries.append(transaction)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drops the transactions that ended at `offset` or later.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        kept = [entry for entry in self.entries() if entry.last_offset < offset]
+        if len(kept) != len(self.entries()):
+            with storage_faults(self.path):
+                os.truncate(self.path, len(kept) * _ENTRY.size)
+            self._entries = kept
+
+    def reset(self) -> None:
+        """Forgets everything and removes the file.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        with storage_faults(self.path):
+            self.path.unlink(missing_ok=True)
+        self._entries = []

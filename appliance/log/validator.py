@@ -1,0 +1,182 @@
+"""What a batch must be before it may enter a log: Kafka's `LogValidator` and `ProduceRequest.validateRecords`.
+
+| what is wrong                                                        | answer                        |
+|----------------------------------------------------------------------|-------------------------------|
+| not exactly one batch; magic other than 2; a base offset other than 0 | INVALID_RECORD               |
+| its length contradicts itself or the checksum                        | CORRUPT_MESSAGE               |
+| larger than `max.message.bytes`, or than the bound once decompressed | MESSAGE_TOO_LARGE             |
+| larger than a segment                                                | RECORD_LIST_TOO_LARGE         |
+| count, last offset delta, lengths or offset deltas that do not agree | INVALID_RECORD                |
+| a control batch; a producer id without a sequence                    | INVALID_RECORD                |
+| a record without key on a compacted topic                            | INVALID_RECORD                |
+| a timestamp too far before or after the broker's; LogAppendTime set by the producer | INVALID_TIMESTAMP |
+| a codec that is not assigned                                         | UNSUPPORTED_COMPRESSION_TYPE  |
+
+Where we are stricter than Kafka: bytes after the batch are refused, not cut; offset deltas are checked without
+compression too; a damaged compressed stream is INVALID_RECORD instead of an unknown server error, and an
+unassigned codec concerns its own partition only, not the whole request.
+
+Batches are not rewritten, with two exceptions that Kafka makes as well: LogAppendTime sets its attribute and
+max timestamp, and a max timestamp that is not its records' is corrected, since the time index is built on it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from appliance.errors import RejectedRequest
+from appliance.log.config import LogSettings
+from appliance.log.producer_state import AppendOrigin
+from appliance.log.segment_file import Header
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.records.batch import (
+    ATTRIBUTES,
+    CODEC_MASK,
+    CONTROL,
+    HEADER,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_V2,
+    NO_TIMESTAMP,
+    RECORDS,
+    restamp,
+)
+from appliance.protocol.records.compression import decompress
+from appliance.protocol.records.crc32c import checksum
+from appliance.protocol.records.errors import BatchTooLarge, CorruptBatch, InvalidRecords, InvalidTimestamp
+from appliance.protocol.records.record import decode_records
+from appliance.protocol.records.walk import check_records
+
+_TIMESTAMP_MAX: Final = 2**63 - 1
+_LEGACY_OVERHEAD_BYTES: Final = 14
+
+
+def check_frame(batch: memoryview) -> Header:
+    """The header of bytes that are exactly one sound batch of format v2.
+
+    Raises:
+        InvalidRecords, CorruptBatch: they are not.
+    """
+    length_bytes = len(batch)
+    if length_bytes < HEADER_BYTES:
+        raise _not_one_batch(batch)
+    header: Header = HEADER.unpack_from(batch)
+    if header[3] != MAGIC_V2 or header[1] + LOG_OVERHEAD != length_bytes:
+        raise _not_one_batch(batch)
+    if checksum(batch[ATTRIBUTES:]) != header[4] & 0xFFFFFFFF:
+        raise CorruptBatch("the record batch fails its checksum")
+    return header
+
+
+def _not_one_batch(batch: memoryview) -> RejectedRequest:
+    if len(batch) > MAGIC and batch[MAGIC] != MAGIC_V2:
+        return InvalidRecords(
+            f"record batches of magic {batch[MAGIC]} are not taken, only of magic {MAGIC_V2}"
+        )
+    if len(batch) >= LOG_OVERHEAD:
+        declared = int.from_bytes(batch[LOG_OVERHEAD - 4 : LOG_OVERHEAD], "big", signed=True)
+        if declared < _LEGACY_OVERHEAD_BYTES:
+            return CorruptBatch(f"a record batch cannot have a length of {declared} bytes")
+        if declared + LOG_OVERHEAD == len(batch):
+            return CorruptBatch(f"a record batch of {len(batch)} bytes is shorter than its header")
+        if declared + LOG_OVERHEAD < len(batch):
+            return InvalidRecords("a produce request must hold exactly one record batch for a partition")
+    return InvalidRecords("a produce request must hold one whole record batch for a partition")
+
+
+def _not_for_clients(header: Header) -> InvalidRecords:
+    if header[0]:
+        return InvalidRecords(f"a produced batch begins at offset 0, not at {header[0]}")
+    if header[5] & CONTROL:
+        return InvalidRecords("clients may not write control batches")
+    return InvalidRecords(f"producer {header[9]} sent a batch with sequence {header[11]}")
+
+
+class Validator:
+    """The rules with one topic's settings in them. Holds no state; replaced when the settings change."""
+
+    __slots__ = (
+        "_compacted",
+        "_decompressed_bytes_max",
+        "_log_append_time",
+        "_message_bytes_max",
+        "_segment_bytes",
+        "_timestamp_after_max_ms",
+        "_timestamp_before_max_ms",
+    )
+
+    def __init__(self, settings: LogSettings) -> None:
+        self._message_bytes_max = settings.max_message_bytes
+        self._segment_bytes = settings.segment_bytes
+        self._compacted = settings.is_compacted
+        self._log_append_time = settings.is_log_append_time
+        self._timestamp_before_max_ms = settings.message_timestamp_before_max_ms
+        self._timestamp_after_max_ms = settings.message_timestamp_after_max_ms
+        self._decompressed_bytes_max = settings.max_decompressed_bytes
+
+    def check(
+        self, batch: memoryview, header: Header, *, now_ms: int, origin: AppendOrigin
+    ) -> tuple[memoryview, int]:
+        """(the batch to append, its max timestamp in ms); the batch is the given one unless it was restamped.
+
+        `header` is what `check_frame` returned.
+
+        Raises:
+            RejectedRequest: see the table.
+        """
+        _, _, _, _, _, attributes, last_delta, base_ms, max_ms, _, _, _, count = header
+        length_bytes = len(batch)
+        if length_bytes > self._message_bytes_max:
+            raise BatchTooLarge(
+                f"a batch of {length_bytes} bytes is over the topic's {self._message_bytes_max}"
+            )
+        if length_bytes > self._segment_bytes:
+            raise RejectedRequest(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"a batch of {length_bytes} bytes is over the topic's segment size of {self._segment_bytes}",
+            )
+        if count <= 0 or last_delta != count - 1:
+            raise InvalidRecords(f"a batch declares {count} records and a last offset delta of {last_delta}")
+        if origin is AppendOrigin.CLIENT and (
+            header[0] or attributes & CONTROL or header[11] < 0 <= header[9]
+        ):
+            raise _not_for_clients(header)
+        codec = attributes & CODEC_MASK
+        if codec:
+            data = decompress(codec, batch[RECORDS:], self._decompressed_bytes_max)
+            lowest, highest, keyless = check_records(data, 0, len(data), count)
+        else:
+            lowest, highest, keyless = check_records(batch, RECORDS, length_bytes, count)
+        if keyless and self._compacted:
+            raise InvalidRecords("a record on a compacted topic must have a key")
+        if attributes & LOG_APPEND_TIME:
+            raise InvalidTimestamp("a producer may not set the timestamp type to LogAppendTime")
+        if self._log_append_time:
+            return _restamped(batch, attributes | LOG_APPEND_TIME, now_ms), now_ms
+        highest += base_ms
+        lowest += base_ms
+        if highest > now_ms + self._timestamp_after_max_ms or lowest < now_ms - self._timestamp_before_max_ms:
+            self._check_each_timestamp(batch, now_ms)
+        if highest > _TIMESTAMP_MAX:
+            raise InvalidTimestamp("a timestamp does not fit into 64 bits")
+        if highest != max_ms:
+            return _restamped(batch, attributes, highest), highest
+        return batch, max_ms
+
+    def _check_each_timestamp(self, batch: memoryview, now_ms: int) -> None:
+        # Out of the common way: the bounds were crossed, though perhaps only by records without a timestamp.
+        earliest = now_ms - self._timestamp_before_max_ms
+        latest = now_ms + self._timestamp_after_max_ms
+        for record in decode_records(batch, decompressed_bytes_max=self._decompressed_bytes_max):
+            if record.timestamp_ms != NO_TIMESTAMP and not earliest <= record.timestamp_ms <= latest:
+                raise InvalidTimestamp(
+                    f"timestamp {record.timestamp_ms} of a record is outside of [{earliest}, {latest}]"
+                )
+
+
+def _restamped(batch: memoryview, attributes: int, max_timestamp_ms: int) -> memoryview:
+    copy = bytearray(batch)
+    restamp(copy, attributes, max_timestamp_ms=max_timestamp_ms)
+    return memoryview(copy)
