@@ -4,6 +4,10 @@ A pointer region holds the current version (one word, written by the controller)
 region `image-<v>`: length word, then the encoded image. The controller writes a new region whole, then moves the
 pointer, then removes the region before the last; a reader that loses that race reads the pointer again.
 A reader that is up to date pays one load per look.
+
+An image is whole, but its cost is that of what changed: each topic is encoded on its own and its bytes are kept.
+The publisher encodes a topic when its `TopicImage` is another object than before, a reader decodes it when its
+bytes are others than before; everything else is a comparison. So a `TopicImage` is never changed in place.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import struct
 
 import msgspec
 
-from appliance.cluster import ClusterImage
+from appliance.cluster import BrokerSlot, ClusterImage, TopicImage
 from appliance.errors import ApplianceDefect, HostFault
 from appliance.ipc.shared_memory import Region, unlink
 
@@ -20,8 +24,21 @@ POINTER_BYTES = 4096
 LENGTH = struct.Struct("<Q")
 READ_TRIES = 1000
 
+
+class _EncodedImage(msgspec.Struct, array_like=True, frozen=True):
+    """A `ClusterImage` whose topics are bytes still."""
+
+    version: int
+    cluster_id: str
+    controller_id: int
+    controller_epoch: int
+    slots: tuple[BrokerSlot, ...]
+    topics: dict[str, msgspec.Raw]
+
+
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(ClusterImage).decode
+_decode = msgspec.msgpack.Decoder(_EncodedImage).decode
+_decode_topic = msgspec.msgpack.Decoder(TopicImage).decode
 
 
 def image_region_name(instance: str, version: int) -> str:
@@ -31,11 +48,13 @@ def image_region_name(instance: str, version: int) -> str:
 class ImagePublisher:
     """The controller's side. One per instance."""
 
-    __slots__ = ("_cells", "_instance")
+    __slots__ = ("_cells", "_encoded", "_instance", "_topics")
 
     def __init__(self, instance: str, pointer: memoryview) -> None:
         self._instance = instance
         self._cells = pointer.cast("B").cast("q")
+        self._topics: dict[str, TopicImage] = {}
+        self._encoded: dict[str, msgspec.Raw] = {}
 
     @property
     def version(self) -> int:
@@ -45,7 +64,7 @@ class ImagePublisher:
         """Makes `image` current; its version must be the next one."""
         if image.version <= self.version:
             raise ApplianceDefect(f"image version {image.version} does not follow {self.version}")
-        data = _encode(image)
+        data = self._encode(image)
         name = image_region_name(self._instance, image.version)
         unlink(name)  # a controller that died between writing and pointing left it
         region = Region.create(name, LENGTH.size + len(data))
@@ -56,15 +75,35 @@ class ImagePublisher:
         self._cells[0] = image.version
         unlink(image_region_name(self._instance, previous - 1))
 
+    def _encode(self, image: ClusterImage) -> bytes:
+        before, encoded = self._topics, self._encoded
+        for name, topic in image.topics.items():
+            if before.get(name) is not topic:
+                encoded[name] = msgspec.Raw(_encode(topic))
+        for name in before.keys() - image.topics.keys():
+            del encoded[name]
+        self._topics = dict(image.topics)
+        return _encode(
+            _EncodedImage(
+                image.version,
+                image.cluster_id,
+                image.controller_id,
+                image.controller_epoch,
+                image.slots,
+                encoded,
+            )
+        )
+
 
 class ImageReader:
     """Any process's side: `current()` decodes only when the version moved."""
 
-    __slots__ = ("_cells", "_image", "_instance")
+    __slots__ = ("_cells", "_encoded", "_image", "_instance")
 
     def __init__(self, instance: str, pointer: memoryview) -> None:
         self._instance = instance
         self._cells = pointer.cast("B").cast("q")
+        self._encoded: dict[str, msgspec.Raw] = {}
         self._image: ClusterImage | None = None
 
     @property
@@ -87,8 +126,23 @@ class ImageReader:
                 continue
             try:
                 (length,) = LENGTH.unpack_from(region.view, 0)
-                self._image = _decode(region.view[LENGTH.size : LENGTH.size + length])
+                data = bytes(region.view[LENGTH.size : LENGTH.size + length])
             finally:
                 region.close()
+            self._image = self._decode(data)
             return self._image
         raise ApplianceDefect("the metadata image moves faster than it can be read")
+
+    def _decode(self, data: bytes) -> ClusterImage:
+        image = _decode(data)
+        known = self._image.topics if self._image is not None else {}
+        before = self._encoded
+        topics = {
+            name: known[name] if before.get(name) == encoded else _decode_topic(encoded)
+            for name, encoded in image.topics.items()
+        }
+        # The new bytes in any case: the old ones keep the whole old image in memory.
+        self._encoded = image.topics
+        return ClusterImage(
+            image.version, image.cluster_id, image.controller_id, image.controller_epoch, image.slots, topics
+        )
