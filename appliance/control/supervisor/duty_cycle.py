@@ -257,6 +257,8 @@ class Supervisor:
 
     def _on_child_ready(self, child: ChildRecord) -> None:
         child.meet(Event.READY)
+        if child.state is not State.SERVING:
+            return
         child.ever_served = True
         role = child.role
         up = PeerUp(role.kind, role.index, role.slot, child.generation)
@@ -314,7 +316,8 @@ class Supervisor:
         why = f": {failure.why}" if failure is not None else ""
         if self._stopping is not None:
             _logger.warning("%s %s before it was told to stop%s", child.role, end, why)
-            self._exit_code = self._exit_code or EXIT_KILLED
+            if failure is None:
+                self._exit_code = self._exit_code or EXIT_KILLED
             child.meet(Event.STOP)
             return False
         if failure is not None and failure.fatal:

@@ -53,6 +53,8 @@ def run(settings: Settings, *, entry_points: Mapping[RoleKind, str] = ENTRY_POIN
         settings: what the operator decided.
         entry_points: kind of role → `module:function` to run for it.
     """
+    # First of all: the title is found through the environment's first variable, which we may take out below.
+    setproctitle.setproctitle(f"appliance: {SUPERVISOR}")
     journal.start(str(SUPERVISOR))
     notifier = Notifier.from_environment()
     try:
@@ -131,7 +133,6 @@ def _serve(
     try:
         wiring.create_standing_regions()
         directory.write_run_file(_run_facts(settings, instance))
-        setproctitle.setproctitle(f"appliance: {SUPERVISOR}")
         faulthandler.enable()
         faulthandler.register(signal.SIGUSR1)
         gc.collect()

@@ -1,0 +1,32 @@
+"""Serves an instance of stand-ins: `python -m tests.control.stand_in_instance DATA_DIR [name=value …]`.
+
+A program of its own, so that nothing is imported before the supervisor says so.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from appliance.channels.roles import RoleKind
+from appliance.config import load_settings
+from appliance.control.supervisor.entry_points import ENTRY_POINTS
+from appliance.control.supervisor.main import run
+
+ECHO = "tests.netproc.echo_process:run"
+
+
+def main(data_dir: str, *arguments: str) -> int:
+    """`acceptor=real` and `netproc=echo` among the arguments replace those stand-ins."""
+    entry_points = dict.fromkeys(RoleKind, "tests.control.stand_ins:run")
+    overrides = dict(argument.split("=", 1) for argument in arguments)
+    if overrides.pop("acceptor", None) == "real":
+        entry_points[RoleKind.ACCEPTOR] = ENTRY_POINTS[RoleKind.ACCEPTOR]
+    if overrides.pop("netproc", None) == "echo":
+        entry_points[RoleKind.NETPROC] = ECHO
+    settings = load_settings(None, overrides | {"data.dir": str(Path(data_dir))})
+    return run(settings, entry_points=entry_points)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,131 @@
+"""The supervisor under systemd, whose part is played by a datagram socket and three variables."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from appliance.control.systemd import Notifier, listening_sockets
+from tests.control.conftest import StartInstance
+from tests.support.wire import free_ports
+
+Environment = dict[str, str]
+
+
+class Systemd:
+    """The receiving end of NOTIFY_SOCKET."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(str(path))
+        self.socket.settimeout(10)
+
+    def wait_for(self, assignment: str) -> list[str]:
+        """The notification that holds `assignment`."""
+        while True:
+            lines = self.socket.recv(4096).decode().splitlines()
+            if assignment in lines:
+                return lines
+
+
+@pytest.fixture
+def systemd(tmp_path: Path) -> Iterator[Systemd]:
+    played = Systemd(tmp_path / "notify")
+    yield played
+    played.socket.close()
+
+
+def test_readiness_and_stop_are_notified(start_instance: StartInstance, systemd: Systemd) -> None:
+    instance = start_instance(environment={"NOTIFY_SOCKET": str(systemd.path)})
+    assert f"MAINPID={instance.process.pid}" in systemd.wait_for("READY=1")
+    instance.kill("purgatory")
+    systemd.wait_for("STATUS=purgatory restarts")
+    systemd.wait_for("STATUS=serving")
+    assert instance.stop() == 0
+    systemd.wait_for("STOPPING=1")
+
+
+def test_watchdog_is_fed_and_a_process_that_does_not_answer_is_restarted(
+    start_instance: StartInstance, systemd: Systemd
+) -> None:
+    instance = start_instance(
+        behaviours={"netproc1": "deaf"},
+        environment={"NOTIFY_SOCKET": str(systemd.path), "WATCHDOG_USEC": "300000"},
+    )
+    instance.wait_ready()
+    instance.behave("netproc1", "")
+    systemd.wait_for("WATCHDOG=1")
+    instance.wait_event("netproc 1", "heartbeat", 2)
+    # Those who answer are left alone.
+    assert {note["role"] for note in instance.events("born") if note["generation"] > 1} == {"netproc 1"}
+    assert "netproc 1 has not answered for 300 ms: killed" in instance.errors()
+
+
+def test_children_do_not_see_what_was_meant_for_the_service(
+    start_instance: StartInstance, systemd: Systemd
+) -> None:
+    instance = start_instance(environment={"NOTIFY_SOCKET": str(systemd.path), "WATCHDOG_USEC": "60000000"})
+    instance.wait_ready()
+    for child in instance.children().values():
+        with Path(f"/proc/{child.pid}/net/unix").open() as table:
+            inodes = {line.split()[6] for line in table if line.rstrip().endswith(str(systemd.path))}
+        held = {os.readlink(entry.path) for entry in os.scandir(f"/proc/{child.pid}/fd")}
+        assert not held & {f"socket:[{inode}]" for inode in inodes}
+
+
+def test_socket_bound_by_systemd_is_used(start_instance: StartInstance) -> None:
+    port = free_ports()
+    given = socket.create_server(("127.0.0.1", port))
+    as_systemd = 'exec 3<&"$0"; LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"'
+    instance = start_instance(
+        port=port,
+        wrapper=("/bin/bash", "-c", as_systemd, str(given.fileno())),
+        pass_fds=(given.fileno(),),
+    )
+    instance.wait_ready()
+    inode = os.fstat(given.fileno()).st_ino
+    acceptor = instance.children()["acceptor"]
+    held = {os.readlink(entry.path) for entry in os.scandir(f"/proc/{acceptor.pid}/fd")}
+    assert f"socket:[{inode}]" in held
+    assert instance.stop() == 0
+    given.close()
+
+
+def test_notifier_is_silent_without_systemd() -> None:
+    environment: Environment = {}
+    notifier = Notifier.from_environment(environment)
+    assert notifier.watchdog_ms == 0
+    assert not notifier.send("READY=1")
+
+
+def test_notifier_speaks_to_an_abstract_socket() -> None:
+    name = f"appliance-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(f"\0{name}")
+        receiver.settimeout(5)
+        environment = {"NOTIFY_SOCKET": f"@{name}", "WATCHDOG_USEC": "5000000"}
+        notifier = Notifier.from_environment(environment)
+        assert environment == {}
+        assert notifier.watchdog_ms == 5000
+        notifier.alive()
+        assert receiver.recv(100) == b"WATCHDOG=1"
+        notifier.close()
+
+
+def test_watchdog_meant_for_another_process_is_left_to_it() -> None:
+    environment = {"NOTIFY_SOCKET": "/nowhere", "WATCHDOG_USEC": "5000000", "WATCHDOG_PID": "1"}
+    notifier = Notifier.from_environment(environment)
+    assert notifier.watchdog_ms == 0
+    notifier.close()
+
+
+def test_sockets_meant_for_another_process_are_left_alone() -> None:
+    before = psutil.Process().num_fds()
+    assert listening_sockets({"LISTEN_PID": "1", "LISTEN_FDS": "2"}) == []
+    assert psutil.Process().num_fds() == before
