@@ -364,8 +364,10 @@ def encode_produce_response(
     where the leaders named in the results listen, and are left out before v10.
     """
     if len(results) == 1:
-        topic, partition, error, base_offset, append_time_ms, start_offset, _, _, _ = results[0]
-        if not error:
+        topic, partition, error, base_offset, append_time_ms, start_offset, message, records, leader = (
+            results[0]
+        )
+        if not error and message is None and not records and leader is None:
             name = _topic_bytes(topic, version)
             if version >= FIRST_FLEXIBLE:
                 return (

@@ -129,6 +129,8 @@ def kafka_python_tree(message: Any, struct: StructField, version: int) -> list[A
 def _kafka_python_value(value: Any, field: Any, version: int) -> Any:
     if value is None and field.type_str == "bitfield":
         return -(2**31)
+    if value is None and field.is_struct() and field.tagged_field_q(version):
+        return [inner.default for inner in field._fields if inner.for_version_q(version)]
     if isinstance(value, list):
         if field.is_struct_array():
             return [kafka_python_tree(one, field, version) for one in value]
