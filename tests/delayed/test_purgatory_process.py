@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -214,10 +215,11 @@ def test_time_completes_in_order_and_never_early(house: House) -> None:
     start_ns = time.monotonic_ns()
     late = house.wait_for({1: 0}, within_ms=60)
     early = house.wait_for({1: 0}, within_ms=30)
-    assert house.completions(1) == [(early, CompletionReason.EXPIRED)]
+    found = house.completions(1)
     assert time.monotonic_ns() - start_ns >= 30_000_000
-    assert house.completions(1) == [(late, CompletionReason.EXPIRED)]
+    found += house.completions(2 - len(found))
     assert time.monotonic_ns() - start_ns >= 60_000_000
+    assert found == [(early, CompletionReason.EXPIRED), (late, CompletionReason.EXPIRED)]
     assert house.completions(1, patience_ms=20) == []
 
 
@@ -300,14 +302,6 @@ def test_a_recovered_worker_completes_without_a_poke(house: House) -> None:
     assert house.completions(1) == [(request, CompletionReason.SATISFIED)]
 
 
-def test_pokes_of_a_worker_that_died_still_count(house: House) -> None:
-    request = house.wait_for({8: 0}, needed_bytes=10)
-    house.in_step()
-    house.append(8, 1, appended_bytes=10)
-    house.supervision.send(PeerDown(IOPROC.kind, IOPROC.index, IOPROC.slot, 1))
-    assert house.completions(1) == [(request, CompletionReason.SATISFIED)]
-
-
 @pytest.mark.parametrize("ring_slots", [64])
 def test_a_full_completion_ring_delays_and_loses_nothing(house: House) -> None:
     """300 completions through 64 slots whose reader stands still for a while."""
@@ -338,7 +332,7 @@ def test_a_half_made_registration_is_answered_not_kept(house: House) -> None:
 
 def test_the_next_life_clears_words_that_the_last_one_left(house: House) -> None:
     partitions = tuple(PartitionImage(n, 10 + n, 1, 0, 0, (0,), (0,)) for n in range(3))
-    topic = TopicImage("t", __import__("uuid").uuid4(), partitions)
+    topic = TopicImage("t", UUID(int=7), partitions)
     image = ClusterImage(1, "c", 0, 0, (), {"t": topic})
     ImagePublisher(house.instance, house.peers[IOPROC].image_pointer).publish(image)
     house.wait_for({10: 0, 12: 0, 40: 0})

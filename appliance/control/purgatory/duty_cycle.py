@@ -72,10 +72,10 @@ class PurgatoryDutyCycle:
         self._owed: dict[Role, deque[tuple[int, ...]]] = {}
         self._touched: set[Role] = set()
         self._running = True
+        self._clear_left_watchers()
 
     def run(self) -> None:
         """Serves until told to stop."""
-        self._clear_left_watchers()
         supervision_fd = self._supervision.fileno()
         while self._running:
             for descriptor, _ in self._cycle.wait(self._timeout_ms()):
@@ -287,7 +287,10 @@ class PurgatoryDutyCycle:
             self._look_at_everybody()
 
     def _peer_down(self, peer: Role) -> None:
-        """What a dead network process asked for is forgotten; a worker's pokes that arrived still count."""
+        """What a dead network process asked for is forgotten; who waits for a dead worker waits for the next one.
+
+        Its pokes that were not read yet go unread: the look at everybody when it is back makes up for them.
+        """
         reader = self._attachment.inbound.get(peer)
         if reader is None:
             return
@@ -301,6 +304,4 @@ class PurgatoryDutyCycle:
                     self._forget_watches(operation)
             for key in [key for key in self._half_made if key >> _REQUEST_ID_BITS == peer.index]:
                 del self._half_made[key]
-        else:
-            self._poked(reader.drain(reader.slots))
         self._attachment.peer_down(peer)
