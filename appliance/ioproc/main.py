@@ -6,6 +6,7 @@ Ready is said by the worker itself, once the controller has named its partitions
 from __future__ import annotations
 
 import logging
+import os
 
 import zmq
 
@@ -21,9 +22,11 @@ _log = logging.getLogger(__name__)
 def run(child: Child) -> int:
     """The life of one worker; its exit code."""
     attachment = child.attach()
+    clock = SystemClock()
+    attachment.row.start(os.getpid(), child.generation, now_ms=clock.now_ms(), now_ns=clock.monotonic_ns())
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     controller = ControllerLink(child.wiring, child.role, child.generation, context=context)
-    worker = Worker(attachment, controller, child.supervision, clock=SystemClock(), warn=_log.warning)
+    worker = Worker(attachment, controller, child.supervision, clock=clock, warn=_log.warning)
     freeze_garbage()
     worker.run()
     context.term()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 
 import zmq
 
@@ -26,6 +27,7 @@ def run(child: Child) -> int:
     """The life of one network process; its exit code."""
     attachment = child.attach()
     clock = SystemClock()
+    attachment.row.start(os.getpid(), child.generation, now_ms=clock.now_ms(), now_ns=clock.monotonic_ns())
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     controller = ControllerLink(child.wiring, child.role, child.generation, context=context)
     fan_out = FanOut(child.wiring, child.role, child.generation, context=context, clock=clock)
