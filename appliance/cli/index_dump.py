@@ -14,7 +14,7 @@ from pathlib import Path
 from struct import Struct
 from typing import BinaryIO, Final
 
-from appliance.cli.segment_dump import Fact
+from appliance.cli.segment_dump import Fact, joined
 from appliance.errors import CorruptFile
 from appliance.log.file_names import LOG, OFFSET_INDEX
 from appliance.log.producer_state import Producers
@@ -105,7 +105,7 @@ def _index_summary(
         "base_offset": base_offset,
         "entries": entries,
         "size_bytes": len(content),
-        "fault": "; ".join(faults) or None,
+        "fault": joined(faults),
     }
 
 

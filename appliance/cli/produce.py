@@ -26,8 +26,8 @@ CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 PRODUCER_OPTIONS: Final[dict[str, object]] = {
     # Keys land on the partition where the Java client would put them.
     "partitioner": "murmur2_random",
-    # The broker's max.message.bytes decides, not the client's own idea of it; batches stay at batch.size.
-    "message.max.bytes": 1_000_000_000,
+    # The broker says how large a record may be; beyond this it would hang up and we would try again.
+    "message.max.bytes": 100_000_000,
     "message.timeout.ms": 60_000,
     "allow.auto.create.topics": True,
 }

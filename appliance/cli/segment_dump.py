@@ -20,6 +20,7 @@ from appliance.protocol.records.record import decode_records
 
 Fact = dict[str, Any]
 
+FAULTS_TOLD: Final = 10
 _ZEROS_STEP_BYTES: Final = 1 << 20
 
 
@@ -41,10 +42,11 @@ def log_facts(path: Path, base_offset: int, *, with_records: bool) -> Iterator[F
             except BatchFault as fault:
                 tail = "zeros" if _is_zero(file, position, size_bytes) else fault.message
                 break
-            fault_text = _batch_fault(header, batch, next_offset)
+            crc_ok = crc_holds(batch)
+            fault_text = _batch_fault(header, next_offset, crc_ok=crc_ok)
             if fault_text:
                 faults.append(f"batch at position {position}: {fault_text}")
-            yield _batch_fact(position, header, crc_ok=crc_holds(batch), fault=fault_text)
+            yield _batch_fact(position, header, crc_ok=crc_ok, fault=fault_text)
             if with_records:
                 for fact in _record_facts(batch, header):
                     if fact["kind"] == "undecodable":
@@ -67,8 +69,15 @@ def log_facts(path: Path, base_offset: int, *, with_records: bool) -> Iterator[F
         "valid_bytes": position,
         "allocated_ahead_bytes": size_bytes - position if tail == "zeros" else 0,
         "torn_tail_position": position if tail not in (None, "zeros") else None,
-        "fault": "; ".join(faults) or None,
+        "fault": joined(faults),
     }
+
+
+def joined(faults: list[str]) -> str | None:
+    """The first faults in one sentence, with the number of the others; None without any."""
+    more = len(faults) - FAULTS_TOLD
+    told = faults[:FAULTS_TOLD] + ([f"and {more} more"] if more > 0 else [])
+    return "; ".join(told) or None
 
 
 def _read_batch(file: BinaryIO, position: int, size_bytes: int) -> tuple[BatchHeader, memoryview]:
@@ -81,8 +90,8 @@ def _read_batch(file: BinaryIO, position: int, size_bytes: int) -> tuple[BatchHe
     return header, memoryview(file.read(header.size_bytes))
 
 
-def _batch_fault(header: BatchHeader, batch: memoryview, next_offset: int) -> str | None:
-    if not crc_holds(batch):
+def _batch_fault(header: BatchHeader, next_offset: int, *, crc_ok: bool) -> str | None:
+    if not crc_ok:
         return "its checksum does not hold"
     if header.base_offset < next_offset:
         return f"its base offset {header.base_offset} is below {next_offset}, where the one before it ends"

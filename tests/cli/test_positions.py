@@ -1,0 +1,34 @@
+"""The forms of `consume --from`."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from appliance.cli.positions import Anchor, Place, parse_place
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("beginning", Place(Anchor.BEGINNING)),
+        ("end", Place(Anchor.END)),
+        ("0", Place(Anchor.OFFSET, 0)),
+        ("9223372036854775807", Place(Anchor.OFFSET, 2**63 - 1)),
+        ("-7", Place(Anchor.END, 7)),
+        ("@1700000000000", Place(Anchor.TIMESTAMP, 1_700_000_000_000)),
+        ("2023-11-14T22:13:20Z", Place(Anchor.TIMESTAMP, 1_700_000_000_000)),
+        ("2023-11-14T22:13:20.500+00:00", Place(Anchor.TIMESTAMP, 1_700_000_000_500)),
+        ("2023-11-15T00:13:20+02:00", Place(Anchor.TIMESTAMP, 1_700_000_000_000)),
+    ],
+)
+def test_every_form_is_read(text: str, place: Place) -> None:
+    assert parse_place(text) == place
+
+
+@pytest.mark.parametrize(
+    "text", ["", "start", "9223372036854775808", "1.5", "--1", "@", "@-1", "2023-13-01", "٣"]
+)
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(click.UsageError, match="wants beginning, end"):
+        parse_place(text)

@@ -1,0 +1,132 @@
+"""The program itself: quick, and clear about what it was asked wrongly."""
+
+from __future__ import annotations
+
+import re
+import resource
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from appliance.cli.program import COMMANDS
+from tests.cli.command import appliance, environment
+
+VERSION_CPU_S = 0.150
+
+
+def test_version_is_the_distributions() -> None:
+    assert appliance("--version").succeeded().text == f"appliance {version('log-appliance')}\n"
+
+
+def test_version_takes_less_than_150_ms_of_processor_time() -> None:
+    appliance("--version")  # warms the byte code
+
+    def cpu_s() -> float:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    taken = []
+    for _ in range(5):
+        before_s = cpu_s()
+        appliance("--version").succeeded()
+        taken.append(cpu_s() - before_s)
+    assert min(taken) < VERSION_CPU_S
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["serve", "--help"], ["topics", "--help"]])
+def test_help_loads_no_heavy_library(arguments: list[str]) -> None:
+    told = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "appliance", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(),
+    )
+    loaded = {line.split("|")[-1].strip() for line in told.stderr.splitlines() if "|" in line}
+    assert "click" in loaded
+    assert loaded & {"confluent_kafka", "numpy", "rich", "zmq", "msgspec", "kio"} == set()
+
+
+@pytest.mark.parametrize("command", list(COMMANDS))
+def test_every_command_of_the_table_has_help(command: str) -> None:
+    told = appliance(command, "--help").succeeded()
+    assert told.text.startswith(f"Usage: appliance {command}")
+
+
+def test_summaries_of_the_table_are_those_of_the_commands() -> None:
+    from importlib import import_module
+
+    for name, lazy in COMMANDS.items():
+        command = getattr(import_module(lazy.module), lazy.attribute)
+        assert (command.name, command.short_help) == (name, lazy.summary)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["srve"],
+        ["--colour"],
+        ["serve", "--set", "port"],
+        ["serve", "--set", "=1"],
+        ["serve", "--port", "0"],
+        ["serve", "--slots", "none"],
+        ["serve", "--set", "network.procesess=1"],
+        ["serve", "--config", "/nowhere.toml"],
+        ["produce"],
+        ["produce", "t", "/nowhere"],
+        ["produce", "t", "--key", "a", "--key-separator", "b"],
+        ["produce", "t", "--compression", "brotli"],
+        ["produce", "t", "--header", "x"],
+        ["consume", "t", "--from", "yesterday"],
+        ["consume", "t", "--print", "colour"],
+        ["consume", "t", "--count", "0"],
+        ["topics", "create"],
+        ["topics", "create", "t", "--config", "x"],
+        ["topics", "add-partitions", "t", "0"],
+        ["log", "dump"],
+    ],
+)
+def test_wrong_use_ends_with_2_and_no_traceback(arguments: list[str]) -> None:
+    told = appliance(*arguments)
+    assert told.code == 2, told
+    assert told.output == b""
+    assert "Traceback" not in told.errors
+    assert told.errors.strip(), "something is said"
+
+
+def test_wrong_option_names_the_nearest_in_one_line() -> None:
+    told = appliance("serve", "--set", "network.procesess=1")
+    assert told.errors == (
+        "appliance: command line: network.procesess: no such option; the nearest is network.processes\n"
+    )
+
+
+def test_wrong_option_in_a_file_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "appliance.toml"
+    path.write_text('"log.segment.byte" = 1\n')
+    told = appliance("serve", "--config", path)
+    assert told.code == 2
+    assert told.errors == (
+        f"appliance: {path}: log.segment.byte: no such option; the nearest is log.segment.bytes\n"
+    )
+
+
+@pytest.mark.parametrize("command", [["topics", "list"], ["consume", "t"], ["produce", "t"]])
+def test_nobody_listening_is_said_at_once_and_in_one_line(command: list[str]) -> None:
+    from tests.support.wire import free_ports
+
+    told = appliance(*command, "--bootstrap", f"127.0.0.1:{free_ports()}", timeout_s=10)
+    assert told.code == 1
+    assert re.fullmatch(
+        r"appliance: no broker answers at 127\.0\.0\.1:\d+: Connection refused\n", told.errors
+    )
+
+
+@pytest.mark.parametrize("bootstrap", ["127.0.0.1:x", "127.0.0.1:0", ":9092", "127.0.0.1:70000"])
+def test_address_that_is_none_is_refused(bootstrap: str) -> None:
+    told = appliance("topics", "list", "--bootstrap", bootstrap)
+    assert told.code == 1
+    assert "is no HOST:PORT" in told.errors

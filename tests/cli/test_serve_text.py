@@ -1,0 +1,35 @@
+"""What `serve` says before the supervisor takes over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from appliance.cli.serve import start_text
+from appliance.config import load_settings
+
+
+def text(**overrides: str) -> str:
+    given = {"data.dir": "/data", **{name.replace("_", "."): value for name, value in overrides.items()}}
+    return start_text(load_settings(overrides=given), "appliance")
+
+
+def test_lines_to_copy_name_the_address_where_it_is_not_the_default() -> None:
+    assert "appliance produce demo\n" in text()
+    assert "appliance produce demo --bootstrap 127.0.0.1:19092\n" in text(port="19092")
+    assert "kcat -P -b 127.0.0.1:19092 -t demo" in text(port="19092")
+
+
+def test_unspecified_address_is_told_as_one_that_can_be_dialled() -> None:
+    assert "--bootstrap" not in text(host="0.0.0.0")
+    assert "1 slot on 0.0.0.0:9092" in text(host="0.0.0.0")
+    assert "kcat -P -b logs.example:9092" in text(advertised_host="logs.example")
+
+
+def test_slots_tell_their_ports() -> None:
+    assert "3 slots on 127.0.0.1:9092 to 9094, data in /data" in text(slots="3")
+
+
+def test_start_text_does_not_look_like_readiness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "ready" not in text(slots="2")
