@@ -1,6 +1,7 @@
 """DescribeTopicPartitions 0: topics in the order of their names, in pages (KIP-966).
 
-Left out on purpose: eligible leader replicas, which the broker does not keep.
+Left out on purpose: eligible leader replicas, which the broker does not keep. They are answered as empty lists: the
+schema allows null, but Kafka's own Java client falls over it.
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ def _described(topic: TopicImage, first: int, until: int) -> DescribedTopic:
                 leader_epoch=p.leader_epoch,
                 replica_nodes=p.replicas,
                 isr_nodes=p.isr,
+                eligible_leader_replicas=(),
+                last_known_elr=(),
             )
             for p in topic.partitions[first:until]
         ),
