@@ -8,7 +8,7 @@ DATA   ?= ./data
 # Byte code must be kept: without it every start compiles the house again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-all bench profile format lint types contracts unit docs clean
+.PHONY: run test test-all bench profile check format lint types contracts unit clients judges reformat docs clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -21,6 +21,46 @@ $(VENV)/.installed-test: pyproject.toml $(VENV)/.installed
 
 run: $(VENV)/.installed
 	@exec $(BIN)/appliance serve --data-dir $(DATA) --port $(PORT) --slots 1
+
+# The gate, quick checks first. One step alone: `make lint`, `make unit`, `make clients CLIENT=kcat`.
+# Against Apache Kafka, the judge of the client tests: `make clients APPLIANCE_JUDGE=kafka`.
+SOURCES := appliance spark_connector benchmarks tests
+PYTEST  := $(BIN)/python -m pytest
+CLIENT  ?=
+
+test: check unit clients
+
+# Adds what is marked slow, and librdkafka's own test-runner.
+test-all: check judges
+	scripts/install-librdkafka.sh
+	$(PYTEST)
+
+check: format lint types contracts
+
+format: $(VENV)/.installed-test
+	$(BIN)/ruff format --check --quiet
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check --quiet
+
+types: $(VENV)/.installed-test
+	$(BIN)/mypy $(SOURCES)
+
+contracts: $(VENV)/.installed-test
+	$(BIN)/lint-imports
+
+unit: judges
+	$(PYTEST) -q -m "not slow" --ignore=tests/clients
+
+clients: judges
+	$(PYTEST) -q -m "not slow" tests/clients$(if $(CLIENT),/test_$(CLIENT).py)
+
+judges: $(VENV)/.installed-test
+	@scripts/install-judges.sh
+
+reformat: $(VENV)/.installed-test
+	$(BIN)/ruff check --quiet --fix
+	$(BIN)/ruff format --quiet
 
 # Figures. In a virtual environment of its own: what the tests install would be imported, and counted, with the broker.
 #   make bench                        all cases, five rounds, about 20 minutes; keeps a page in benchmarks/results

@@ -133,6 +133,10 @@ class Client(ABC):
         """Earliest and latest offset."""
         raise NotImplementedError
 
+    def offset_of_max_timestamp(self, topic: str, partition: int) -> int:
+        """Offset of the record with the largest timestamp."""
+        raise NotImplementedError
+
     def create_topic(self, topic: str, partitions: int, *, settings: Mapping[str, str] | None = None) -> None:
         """Creates a topic with replication factor 1."""
         raise NotImplementedError

@@ -8,9 +8,17 @@ from contextlib import ExitStack
 import pytest
 
 from tests.clients.adapters.confluent import ConfluentClient
+from tests.clients.adapters.json_lines import end_idle_drivers
 from tests.clients.scenarios import Stage
 from tests.support.broker import Broker
 from tests.support.judge import running_broker
+
+
+@pytest.fixture(scope="session", autouse=True)
+def drivers() -> Iterator[None]:
+    """Driver processes of other languages serve one client after the other, and end with the room."""
+    yield
+    end_idle_drivers()
 
 
 @pytest.fixture(scope="session")

@@ -130,16 +130,21 @@ def install() -> None:
     subprocess.run([str(INSTALL)], check=True, capture_output=True, text=True)
 
 
-def java(*options: str) -> list[str]:
-    """The start of a command line that runs a class of Kafka's jars."""
+def java(*options: str, classes: Path | None = None) -> list[str]:
+    """The start of a command line that runs a class of Kafka's jars, or of `classes` on top of them."""
     configuration = Path(__file__).with_name("log4j2.properties")
-    return ["java", *options, f"-Dlog4j2.configurationFile={configuration}", "-cp", f"{LIBS}/*"]
+    path = f"{LIBS}/*" if classes is None else f"{classes}:{LIBS}/*"
+    return ["java", *options, f"-Dlog4j2.configurationFile={configuration}", "-cp", path]
 
 
 def tool(name: str, *arguments: str) -> str:
     """Runs one of Kafka's command line tools and returns what it printed."""
     done = subprocess.run(
-        [*java("-Xmx256m"), name, *arguments], capture_output=True, text=True, check=False, timeout=120
+        [*java("-Xmx256m", "-XX:TieredStopAtLevel=1"), name, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert done.returncode == 0, f"{name} failed:\n{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -23,7 +23,7 @@ class AiokafkaClient(Client):
     name: ClassVar[str] = "aiokafka"
     left_out: ClassVar[Mapping[str, str]] = {
         "nothing-at-all": "refuses to send a record with neither key nor value",
-        "offset-of-max-timestamp": "asked through confluent-kafka only: needs ListOffsets v7, it speaks v3",
+        "offset-of-max-timestamp": "needs ListOffsets v7, it speaks v3",
     }
 
     def produce(

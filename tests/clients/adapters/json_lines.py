@@ -11,6 +11,7 @@ import json
 import subprocess
 from abc import abstractmethod
 from base64 import b64decode, b64encode
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -19,15 +20,32 @@ from tests.clients.client import Client, Cluster, Position, Received, Record, Re
 DRIVER_TIMED_OUT: Final = -2
 
 
+Driver = subprocess.Popen[str]
+
+_idle: defaultdict[str, list[Driver]] = defaultdict(list)
+
+
+def end_idle_drivers() -> None:
+    """Ends the processes that wait for a next client; a driver ends when its standard input is closed."""
+    while _idle:
+        _, drivers = _idle.popitem()
+        for driver in drivers:
+            driver.communicate(timeout=20)
+
+
 class JsonLinesClient(Client):
-    """A client in another process; it ends when its standard input is closed."""
+    """A client in another process. Closing it leaves the process, without a connection, to the next client."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
-        self._driver = subprocess.Popen(
-            self.command(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        idle = _idle[self.name]
+        self._driver = idle.pop() if idle else self._start()
         self._ask("connect", address=address)
+
+    @classmethod
+    def _start(cls) -> Driver:
+        pipe = subprocess.PIPE
+        return subprocess.Popen(cls.command(), stdin=pipe, stdout=pipe, text=True)
 
     @staticmethod
     @abstractmethod
@@ -37,7 +55,7 @@ class JsonLinesClient(Client):
     def close(self) -> None:
         if self._driver.poll() is None:
             self._ask("close")
-        self._driver.communicate(timeout=20)
+            _idle[self.name].append(self._driver)
 
     def produce(
         self,
@@ -128,8 +146,8 @@ class JsonLinesClient(Client):
         self._driver.stdin.flush()
         line = self._driver.stdout.readline()
         if not line:
-            _, complaint = self._driver.communicate(timeout=20)
-            raise AssertionError(f"the driver ended during {operation}:\n{complaint}")
+            code = self._driver.wait(timeout=20)
+            raise AssertionError(f"the driver ended with {code} during {operation}; its words are on stderr")
         answer = json.loads(line)
         if "error" not in answer:
             return answer["ok"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import KafkaError, KafkaTimeoutError
 
 from tests.clients.client import (
@@ -30,7 +30,6 @@ class KafkaPythonClient(Client):
         "nothing-at-all": "refuses to send a record with neither key nor value",
         "null-header": "refuses to send a header without a value",
         "settings-of-no-topic": "does not report the error of a resource in DescribeConfigs",
-        "offset-of-max-timestamp": "asked through confluent-kafka only: the request is the same",
     }
 
     def produce(
@@ -118,6 +117,12 @@ class KafkaPythonClient(Client):
             first = _raising(consumer.beginning_offsets, [home])[home]
             end = _raising(consumer.end_offsets, [home])[home]
         return int(first), int(end)
+
+    def offset_of_max_timestamp(self, topic: str, partition: int) -> int:
+        home = TopicPartition(topic, partition)
+        with _Admin(self.address) as admin:
+            found = _raising(admin.list_partition_offsets, {home: OffsetSpec.MAX_TIMESTAMP})[home]
+        return int(found.offset)
 
     def create_topic(self, topic: str, partitions: int, *, settings: Mapping[str, str] | None = None) -> None:
         wanted = {"num_partitions": partitions, "replication_factor": 1, "configs": dict(settings or {})}

@@ -91,6 +91,7 @@ const operations = {
 
   close: async () => {
     if (admin) await admin.disconnect()
+    admin = null
     return null
   },
 

@@ -1,0 +1,41 @@
+"""Apache Kafka's Java clients, and the command line tools that come with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.clients.adapters.java import JavaClient
+from tests.clients.scenarios import Scenario, Stage, cells
+from tests.support.apache_kafka import tool
+
+
+@pytest.mark.parametrize("scenario", cells(JavaClient))
+def test_java(scenario: Scenario, stage: Stage) -> None:
+    scenario.play(JavaClient, stage)
+
+
+def test_kafkas_tools_produce_measure_and_consume(stage: Stage) -> None:
+    topic = "java-tools"
+    server = ("--bootstrap-server", stage.address)
+    tool("org.apache.kafka.tools.TopicCommand", *server, "--create", "--topic", topic, "--partitions", "2")
+    told = tool(
+        "org.apache.kafka.tools.VerifiableProducer",
+        *(*server, "--topic", topic, "--max-messages", "3000", "--acks", "-1"),
+    )
+    assert '"sent":3000' in told
+    assert '"acked":3000' in told
+    described = tool("org.apache.kafka.tools.TopicCommand", *server, "--describe", "--topic", topic)
+    assert "PartitionCount: 2" in described
+    assert described.count("Leader: ") == 2
+    ends = tool("org.apache.kafka.tools.GetOffsetShell", *server, "--topic", topic).split()
+    lengths = {int(line.split(":")[1]): int(line.split(":")[2]) for line in ends}
+    assert sum(lengths.values()) == 3000
+    values: set[int] = set()
+    for partition, length in lengths.items():
+        read = tool(
+            "org.apache.kafka.tools.consumer.ConsoleConsumer",
+            *(*server, "--topic", topic, "--partition", str(partition), "--offset", "earliest"),
+            *("--max-messages", str(length), "--timeout-ms", "20000"),
+        )
+        values.update(int(line) for line in read.split())
+    assert values == set(range(3000))
