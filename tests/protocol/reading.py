@@ -1,0 +1,74 @@
+"""How the corpus reads a frame: everything the room knows about it, as text that outlives the parser."""
+
+from __future__ import annotations
+
+from pprint import pformat
+from typing import Any
+
+from appliance.errors import MalformedFrame, RejectedRequest
+from appliance.protocol import messages
+from appliance.protocol.api_versions import ApiKey, api_name
+from appliance.protocol.connection import Connection, Frame
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.fetch import parse_fetch
+from appliance.protocol.headers import parse_request_header
+from appliance.protocol.produce import parse_produce
+
+FRAME_BYTES_MAX = 1 << 20
+
+
+def parsed(frame: bytes) -> tuple[Any, Any]:
+    """(header, request) of a whole frame, its size prefix included; request is None where it is not served."""
+    buffer = memoryview(frame)
+    event = Connection(FRAME_BYTES_MAX).next_event(buffer, len(buffer))
+    if not isinstance(event, Frame):
+        raise MalformedFrame(f"{event.missing_bytes} bytes are still to come")
+    header = parse_request_header(buffer, event.start, event.end)
+    if not header.served:
+        return header, None
+    if header.api_key == ApiKey.PRODUCE:
+        return header, parse_produce(buffer, header.body_position, event.end, header.version)
+    if header.api_key == ApiKey.FETCH:
+        return header, parse_fetch(buffer, header.body_position, event.end, header.version)
+    return header, messages.decode_request(
+        header.api_key, header.version, buffer, header.body_position, event.end
+    )
+
+
+def reading(frame: bytes) -> str:
+    """What a frame says, or why it is refused."""
+    try:
+        header, request = parsed(frame)
+    except MalformedFrame as fault:
+        return f"closed: {fault}\n"
+    except RejectedRequest as fault:
+        return f"refused: {ErrorCode(fault.code).name}: {fault.message}\n"
+    title = f"{api_name(header.api_key)} v{header.version}"
+    caller = f"correlation id {header.correlation_id}, client id {header.client_id!r}"
+    if request is None:
+        answer = messages.encode_unsupported_api_versions(header.correlation_id).hex(" ", 4)
+        return f"{title}, {caller}\nanswer: {answer}\n"
+    return f"{title}, {caller}\n{_lines(request)}\n"
+
+
+def _lines(request: Any) -> str:
+    """One field a line, one element of an array a line."""
+    if not hasattr(request, "_fields"):
+        return pformat(request, width=100)
+    lines = [f"{type(request).__name__}"]
+    for name, value in request._asdict().items():
+        if isinstance(value, tuple):
+            lines.append(f"    {name}: {len(value)}")
+            lines += [f"        {one}" for one in value]
+        else:
+            lines.append(f"    {name}: {value!r}")
+    return "\n".join(lines)
+
+
+def hex_text(frame: bytes) -> str:
+    """A frame as the corpus keeps it: sixteen bytes a line."""
+    return "".join(f"{frame[at : at + 16].hex(' ')}\n" for at in range(0, len(frame), 16))
+
+
+def from_hex(text: str) -> bytes:
+    return bytes.fromhex(text)
