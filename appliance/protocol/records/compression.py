@@ -128,6 +128,8 @@ def _unsnappy(data: Buffer, bytes_max: int) -> Buffer:
     view = memoryview(data)
     if view[: len(XERIAL_MAGIC)] != XERIAL_MAGIC:
         return _unsnappy_block(view, bytes_max, bytes_max)
+    if len(view) < _XERIAL_HEADER_BYTES:
+        raise InvalidRecords("the snappy data ends inside of its header")
     out = bytearray()
     at = _XERIAL_HEADER_BYTES
     while at < len(view):

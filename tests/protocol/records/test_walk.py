@@ -1,0 +1,158 @@
+"""The walk against the decoder: whatever the decoder cannot read, and nothing else, the walk must refuse."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from appliance.protocol.records import walk
+from appliance.protocol.records.batch import RECORDS
+from appliance.protocol.records.errors import InvalidRecords
+from appliance.protocol.records.record import Record, decode_records, encode_batch, encode_record, frame_batch
+from appliance.protocol.records.varint import write_varint
+from appliance.protocol.records.walk import RecordsSummary, check_records
+
+NOW_MS = 1_700_000_000_000
+
+
+def payload_of(records: list[Record]) -> bytes:
+    return encode_batch(records)[RECORDS:]
+
+
+def decoded(payload: bytes, count: int) -> RecordsSummary | None:
+    """What the slow reader makes of a payload; None if it refuses it."""
+    try:
+        records = decode_records(frame_batch(payload, count=count, base_timestamp_ms=0))
+    except (InvalidRecords, IndexError):
+        return None
+    if [record.offset for record in records] != list(range(count)):
+        return None
+    times = [record.timestamp_ms for record in records]
+    return RecordsSummary(min(times), max(times), any(record.key is None for record in records))
+
+
+def walked(payload: bytes, count: int, *, before: bytes = b"", after: bytes = b"") -> RecordsSummary | None:
+    try:
+        return check_records(before + payload + after, len(before), len(before) + len(payload), count)
+    except InvalidRecords:
+        return None
+
+
+counts = st.one_of(st.integers(1, 30), st.integers(40, 90), st.integers(100, 700))
+
+
+@st.composite
+def batches_of_records(draw: st.DrawFn) -> list[Record]:
+    """Records of one size, of two sizes, or of many; timestamps still, rising or anywhere."""
+    count = draw(counts)
+    rng = random.Random(draw(st.integers(0, 1000)))
+    sizes = draw(st.sampled_from([(100,), (60, 70), (0, 3, 63, 64, 500, 9000)]))
+    keys = draw(st.sampled_from([(None,), (b"key",), (None, b"", b"long key" * 20)]))
+    clock = draw(st.sampled_from(["still", "rising", "anywhere"]))
+    headers = draw(st.sampled_from([0, 0, 1, 3, 40]))
+    records = []
+    for number in range(count):
+        time_ms = {"still": NOW_MS, "rising": NOW_MS + number // 3, "anywhere": rng.randrange(2 * NOW_MS)}[
+            clock
+        ]
+        names = tuple(
+            (f"h{i}", rng.choice([None, b"", b"x" * 70])) for i in range(rng.randrange(headers + 1))
+        )
+        records.append(Record(bytes(rng.choice(sizes)), rng.choice(keys), names, time_ms))
+    return records
+
+
+@given(batches_of_records(), st.binary(max_size=5), st.binary(max_size=5))
+@settings(deadline=None, max_examples=60)
+def test_every_sound_batch_passes_and_is_summed_up_rightly(
+    records: list[Record], before: bytes, after: bytes
+) -> None:
+    payload = payload_of(records)
+    summary = walked(payload, len(records), before=before, after=after)
+    base_ms = records[0].timestamp_ms
+    times = [record.timestamp_ms - base_ms for record in records]
+    assert summary == RecordsSummary(min(times), max(times), any(record.key is None for record in records))
+
+
+@given(batches_of_records(), st.integers(0, 10**9), st.integers(1, 255))
+@settings(deadline=None, max_examples=150)
+def test_a_damaged_batch_is_taken_exactly_when_it_can_still_be_read(
+    records: list[Record], position: int, flip: int
+) -> None:
+    damaged = bytearray(payload_of(records))
+    # Most bytes are values, where a flip changes nothing: aim at the first bytes of some record as often.
+    if position % 2:
+        damaged[position % len(damaged)] ^= flip
+    else:
+        damaged[position % min(len(damaged), 12)] ^= flip
+    payload = bytes(damaged)
+    assert walked(payload, len(records)) == decoded(payload, len(records))
+
+
+@given(batches_of_records(), st.integers(-3, 3))
+@settings(deadline=None, max_examples=40)
+def test_a_count_that_lies_is_refused(records: list[Record], by: int) -> None:
+    count = len(records) + by
+    if by and count > 0:
+        assert walked(payload_of(records), count) is None
+
+
+@pytest.mark.parametrize("count", [1, 5, 21, 300])
+def test_a_batch_cut_or_continued_by_one_byte_is_refused(count: int) -> None:
+    payload = payload_of([Record(b"v" * 50, timestamp_ms=NOW_MS)] * count)
+    assert walked(payload[:-1], count) is None
+    assert walked(payload + b"\0", count) is None
+    assert walked(payload[:-1], count, after=payload[-1:]) is None
+
+
+@pytest.mark.parametrize("count", [3, 64, 400])
+@pytest.mark.parametrize("wrong_at", [0, -1])
+def test_offset_deltas_must_be_consecutive(count: int, wrong_at: int) -> None:
+    deltas = list(range(count))
+    deltas[wrong_at] += 1
+    payload = b"".join(
+        encode_record(Record(b"v"), offset_delta=delta, timestamp_delta_ms=0) for delta in deltas
+    )
+    assert walked(payload, count) is None
+
+
+def test_a_million_headers_in_one_record_are_walked_once() -> None:
+    body = bytearray(b"\0\0\0\1\1")
+    write_varint(body, 200_000)
+    body += b"\0\1" * 200_000
+    record = bytearray()
+    write_varint(record, len(body))
+    payload = bytes(record + body)
+    assert walked(payload, 1) == RecordsSummary(0, 0, True)
+    assert walked(payload[:-1] + b"\2", 1) is None
+
+
+def test_a_headers_count_beyond_the_record_costs_nothing() -> None:
+    body = bytearray(b"\0\0\0\1\1")
+    write_varint(body, 2**31 - 1)
+    record = bytearray()
+    write_varint(record, len(body))
+    assert walked(bytes(record + body), 1) is None
+
+
+@pytest.mark.parametrize("length", [-1, -2, -50])
+@pytest.mark.parametrize("count", [1, 60])
+def test_negative_lengths_do_not_send_the_walk_backwards(length: int, count: int) -> None:
+    record = bytearray()
+    write_varint(record, length)
+    assert walked(bytes(record) * count + bytes(7 * count), count) is None
+
+
+def test_a_huge_declared_count_is_refused_before_anything_is_made_for_it() -> None:
+    with pytest.raises(InvalidRecords):
+        check_records(bytes(100), 0, 100, 2**31 - 1)
+
+
+def test_records_are_walked_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [Record(bytes(number % 5), timestamp_ms=NOW_MS) for number in range(1000)]
+    whole = walked(payload_of(records), 1000)
+    monkeypatch.setattr(walk, "CHUNK_RECORDS", 100)
+    assert walked(payload_of(records), 1000) == whole
