@@ -32,7 +32,7 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("APPLIANCE_", "COLUMNS", "PYTHONDONTWRITEBYTECODE"))
+        if not name.startswith(("APPLIANCE_", "COLUMNS", "PYTHONDONT", "PYTHONUNBUFFERED"))
     }
     return kept | dict(more or {})
 

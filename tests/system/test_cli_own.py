@@ -1,0 +1,121 @@
+"""The commands that look at the appliance's own processes and files: serve, status, log dump."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import appliance
+from tests.support.broker import Appliance
+
+
+def produce(broker: Appliance, topic: str, lines: bytes, *arguments: object) -> None:
+    appliance("produce", topic, "-b", broker.address, *arguments, given=lines).succeeded()
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
+    """An appliance that the tests of this file share and leave as it is."""
+    started = Appliance(tmp_path_factory.mktemp("cli") / "data")
+    started.start()
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[Appliance]:
+    """An appliance of this test's own, to be stopped and hurt."""
+    started = Appliance(tmp_path / "data")
+    started.start()
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+def test_status_tells_every_process_by_its_living_pid(own: Appliance) -> None:
+    told = json.loads(appliance("status", "--data-dir", own.data_dir, "--json").succeeded().output)
+    roles = {process["role"]: process for process in told["processes"]}
+    assert {
+        "supervisor",
+        "controller",
+        "purgatory",
+        "ioproc 0.0",
+        "netproc 0",
+        "netproc 1",
+        "acceptor",
+    } <= set(roles)
+    assert roles["supervisor"]["pid"] == own.pid
+    assert {process["state"] for process in roles.values()} == {"running"}
+    assert {process["pid"] for process in roles.values()} == {process.pid for process in own.family()}
+
+
+def test_status_answers_while_every_process_is_stuck(own_broker: Appliance) -> None:
+    family = own_broker.family()
+    for process in family:
+        process.suspend()
+    try:
+        told = json.loads(appliance("status", "--data-dir", own_broker.data_dir, "--json").succeeded().output)
+        assert {process["state"] for process in told["processes"]} == {"stopped"}
+        assert len(told["processes"]) == len(family)
+    finally:
+        for process in family:
+            process.resume()
+
+
+def test_status_counts_a_restart(own_broker: Appliance) -> None:
+    victim = own_broker.kill_role("netproc")
+    while True:
+        told = json.loads(appliance("status", "--data-dir", own_broker.data_dir, "--json").succeeded().output)
+        netproc = next(process for process in told["processes"] if process["role"] == "netproc 0")
+        if netproc["state"] == "running" and netproc["pid"] != victim:
+            break
+    assert (netproc["generation"], netproc["restarts"]) == (2, 1)
+
+
+def test_status_of_a_killed_appliance_says_that_nothing_runs(own_broker: Appliance) -> None:
+    own_broker.kill()
+    told = appliance("status", "--data-dir", own_broker.data_dir)
+    assert (told.code, "was killed and nothing runs" in told.errors) == (1, True)
+    own_broker.start()  # the next start cleans up; its stop is checked
+
+
+def test_log_dump_reads_what_was_produced_while_the_broker_runs(own: Appliance) -> None:
+    produce(own, "dumped", b"one
+two
+", "-z", "zstd")
+    directory = own.data_dir / "slot-0" / "dumped-0"
+    told = appliance("log", "dump", "--records", "--json", *directory.glob("*.log")).succeeded()
+    facts = [json.loads(line) for line in told.output.splitlines()]
+    assert [fact["value"] for fact in facts if fact["kind"] == "record"] == ["one", "two"]
+    assert facts[-1]["fault"] is None
+
+
+def test_indexes_of_a_stopped_broker_agree_with_its_log(own_broker: Appliance) -> None:
+    produce(own_broker, "filled", b"".join(b"%d\n" % number for number in range(100_000)))
+    own_broker.stop()
+    files = sorted(own_broker.data_dir.rglob("filled-0/0*"))
+    assert {file.suffix for file in files} >= {".log", ".index", ".timeindex", ".snapshot"}
+    told = appliance("log", "dump", "--json", *files).succeeded()
+    summaries = [fact for line in told.output.splitlines() if (fact := json.loads(line))["kind"] == "summary"]
+    assert [fact["fault"] for fact in summaries] == [None] * len(files)
+    assert sum(fact.get("records", 0) for fact in summaries) == 100_000
+
+
+def test_second_appliance_on_the_same_directory_is_refused_in_one_line(own: Appliance) -> None:
+    told = appliance("serve", "--data-dir", own.data_dir, "--port", own.port + 1000)
+    assert told.code != 0
+    assert "in use by another appliance" in told.errors
+    assert "Traceback" not in told.errors
+
+
+def test_ctrl_c_stops_serving_cleanly(own_broker: Appliance) -> None:
+    os.kill(own_broker.pid, signal.SIGINT)
+    own_broker.stop()  # asserts exit code 0 and that nothing is left
