@@ -1,5 +1,4 @@
-"""What systemd and a service say to each other: readiness, watchdog, sockets. Three datagrams and three
-variables.
+"""What systemd and a service say to each other: readiness, watchdog, listening sockets.
 
 Sources: sd_notify(3), sd_watchdog_enabled(3), sd_listen_fds(3). The variables are taken out of the
 environment, so that no child believes they were meant for it.

@@ -3,17 +3,20 @@
     listening sockets ──accept──→ book ──descriptor──→ SEQPACKET of the least loaded network process
                                        ──Assignment──→ ROUTER, to the same one
 
-Rules 1. A connection is accepted only when a network process can take its descriptor; otherwise it stays in
-the system's backlog.
-   So a restart of all network processes refuses nobody.
+Rules
+
+1. A connection is accepted only when a network process can take its descriptor; otherwise it stays in the
+   system's backlog. So a restart of all network processes refuses nobody.
 2. A connection over max.connections or max.connections.per.ip is accepted and closed at once: its client
-learns it
-   now, and the backlog stays free for others. Kafka leaves the first kind waiting in the backlog.
+   learns it now, and the backlog stays free for others. Kafka leaves the first kind waiting in the backlog.
 3. The descriptor goes first, then the message. A descriptor that finds its channel full goes to another
-network process
-   before anything was said about it.
+   network process before anything was said about it.
 4. What was given to a network process is its own: when it dies, its connections die with it, and the book
-forgets them. 5. No request is ever read here.
+   forgets them.
+5. What network processes say is heard before connections are accepted: limits and loads are of this moment.
+6. While a network process is missing, connections wait MISSING_GRACE_MS for it: else the others would get
+   all of them, for as long as they last.
+7. No request is ever read here.
 """
 
 from __future__ import annotations
@@ -44,6 +47,9 @@ ACCEPT_BURST = 64
 MESSAGE_BURST = 256
 CHANNEL_BACKLOG = 128
 HELLO_BYTES_MAX = 512
+
+# A restart takes about 10 ms; a network process that is missing longer is not waited for.
+MISSING_GRACE_MS = 200
 
 # How long to leave a listening socket alone when the whole system is out of descriptors or socket memory.
 SYSTEM_FULL_PAUSE_MS = 50
@@ -106,6 +112,7 @@ class Acceptor:
         channel_path: where the SEQPACKET listener binds; a leftover is removed.
         row: this process's row: `requests` counts accepted connections, `errors` the refused ones.
         clock: for log lines that a client can cause.
+        expected: how many network processes there are when none is missing.
     """
 
     def __init__(
@@ -119,20 +126,25 @@ class Acceptor:
         channel_path: str,
         row: ProcessRow,
         clock: Clock,
+        expected: int,
     ) -> None:
         self._listeners = {sock.fileno(): (slot, sock) for slot, sock in listeners.items()}
         self._book = book
         self._cycle = cycle
         self._cells = row.cells
         self._clock = clock
+        self._expected = expected
         self._say_refused = journal.RateLimited(_logger.warning, clock)
         self._say_full = journal.RateLimited(_logger.error, clock)
         self._network_processes: dict[int, _NetworkProcess] = {}
         self._strangers: dict[int, socket.socket] = {}
         self._channels: dict[int, _NetworkProcess] = {}
         self._waiting: _Arrival | None = None
+        self._ready_listeners: list[tuple[int, socket.socket]] = []
         self._is_listening = False
         self._rest_until_ns = 0
+        self._grace_until_ns = 0
+        self._joined = 0
         self._reserve = _open_reserve()
 
         self._router = context.socket(zmq.ROUTER)
@@ -157,6 +169,7 @@ class Acceptor:
             self._router_descriptor: self._read_router,
             self._hellos.fileno(): self._accept_channels,
         }
+        self._give_grace()
 
     @property
     def book(self) -> ConnectionBook:
@@ -169,7 +182,7 @@ class Acceptor:
     def on_ready(self, descriptor: int, events: int) -> None:
         """Acts on a ready descriptor of ours; others are ignored."""
         if descriptor in self._listeners:
-            self._accept(*self._listeners[descriptor])
+            self._ready_listeners.append(self._listeners[descriptor])
         elif (action := self._on_ready.get(descriptor)) is not None:
             action()
         elif (network_process := self._channels.get(descriptor)) is not None:
@@ -178,9 +191,12 @@ class Acceptor:
             self._hear_stranger(descriptor)
 
     def after_turn(self) -> None:
-        """To be called once a turn, after the ready descriptors: reads what came by ZeroMQ meanwhile."""
+        """To be called once a turn, after the ready descriptors: hears the network processes, then accepts."""
         if not self.is_empty():
             self._read_router()
+        for slot, listener in self._ready_listeners:
+            self._accept(slot, listener)
+        self._ready_listeners.clear()
 
     def netproc_down(self, netproc: int, generation: int) -> None:
         """The supervisor says that this generation is dead."""
@@ -212,7 +228,7 @@ class Acceptor:
 
     def _accept(self, slot: int, listener: socket.socket) -> None:
         for _ in range(ACCEPT_BURST):
-            if self._book.least_loaded() is None:
+            if self._book.least_loaded() is None or not self._is_listening:
                 self._listen()
                 return
             try:
@@ -286,6 +302,12 @@ class Acceptor:
         else:
             self._rest()
 
+    def _give_grace(self) -> None:
+        """A network process is missing: connections wait for it, but not long."""
+        self._grace_until_ns = self._clock.monotonic_ns() + MISSING_GRACE_MS * 1_000_000
+        self._cycle.timers.add(self._grace_until_ns, self._listen)
+        self._listen()
+
     def _rest(self) -> None:
         """Leaves the listening sockets alone for a moment: the system is full, and only time helps."""
         self._rest_until_ns = self._clock.monotonic_ns() + SYSTEM_FULL_PAUSE_MS * 1_000_000
@@ -308,10 +330,12 @@ class Acceptor:
 
     def _listen(self) -> None:
         """Takes the listening sockets into the epoll set, or out, as rule 1 says."""
+        now_ns = self._clock.monotonic_ns()
         wanted = (
             self._waiting is None
             and self._book.least_loaded() is not None
-            and self._clock.monotonic_ns() >= self._rest_until_ns
+            and now_ns >= self._rest_until_ns
+            and (self._joined >= self._expected or now_ns >= self._grace_until_ns)
         )
         if wanted == self._is_listening:
             return
@@ -409,6 +433,7 @@ class Acceptor:
             known.channel = channel
             self._channels[channel.fileno()] = known
         if known.is_joined:
+            self._joined += 1
             self._book.netproc_up(known.netproc, known.generation, held=known.held.items())
             self._cells[CONNECTIONS] = self._book.connections
             self._place_waiting()
@@ -436,7 +461,10 @@ class Acceptor:
             del self._network_processes[network_process.netproc]
         self._book.netproc_down(network_process.netproc, network_process.generation)
         self._cells[CONNECTIONS] = self._book.connections
-        self._listen()
+        if network_process.is_joined:
+            network_process.channel = None
+            self._joined -= 1
+            self._give_grace()
 
 
 def _open_reserve() -> int:

@@ -1,5 +1,4 @@
-"""The acceptor's book: who holds how many connections, and who gets the next one. Pure: no socket, no
-clock."""
+"""The acceptor's book: who holds how many connections, and who gets the next one. No socket, no clock."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The acceptor process: wires its sockets and turns its loop.
 
 What it does: accepts, enforces the limits on connections, fans connections out to the network processes.
-What it never does: read a request, keep a connection, open a file of the log. How it fails: the listening
-sockets stay open in the supervisor, so who connects meanwhile waits in the backlog; nothing already
-connected notices. The next life learns the loads from the network processes' hellos.
+What it never does: read a request, keep a connection, open a file of the log.
+How it fails: the listening sockets stay open in the supervisor, so who connects meanwhile waits in the
+backlog; nothing already connected notices. The next life learns the loads from the network processes' hellos.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def run(child: Child) -> int:
         channel_path=child.wiring.socket_path("acceptor.fd"),
         row=row,
         clock=clock,
+        expected=network.processes,
     )
     supervision = child.supervision.fileno()
     cycle.epoll.register(supervision, select.EPOLLIN)

@@ -29,6 +29,16 @@ PATIENCE_S = 20.0
 Note = dict[str, Any]
 
 
+def kill_and_wait(*pids: int) -> None:
+    """SIGKILL to all; returns when all are dead, and everything they held is closed."""
+    pidfds = [os.pidfd_open(pid) for pid in pids]
+    for pidfd in pidfds:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    for pidfd in pidfds:
+        assert select.select([pidfd], [], [], PATIENCE_S)[0]
+        os.close(pidfd)
+
+
 class Instance:
     """One supervisor and its children, in a process group of their own.
 
@@ -163,12 +173,7 @@ class Instance:
 
     def kill_all(self, *roles: str) -> None:
         """Kills the first lives of `roles`; returns when all of them are dead."""
-        pidfds = [os.pidfd_open(self.pid_of(role)) for role in roles]
-        for pidfd in pidfds:
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        for pidfd in pidfds:
-            assert select.select([pidfd], [], [], PATIENCE_S)[0]
-            os.close(pidfd)
+        kill_and_wait(*(self.pid_of(role) for role in roles))
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Signals the supervisor; its exit code."""

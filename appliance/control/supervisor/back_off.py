@@ -6,8 +6,7 @@ HEALTHY_LIFE_MS = 30_000
 
 
 class BackOff:
-    """At once after the first death, then `first_ms` doubling up to `longest_ms`; a healthy life forgets it
-    all.
+    """At once after the first death, then `first_ms` doubling up to `longest_ms`; a healthy life forgets all.
 
     Example with 50 and 5,000: 0, 50, 100, 200, … 3,200, 5,000, 5,000; after 30 s of life again 0.
     """

@@ -1,12 +1,12 @@
 """The life of a child, as a table.
 
-             ┌──────────── due ────────────┐
-             ▼                             │
-ABSENT ─start→ STARTING ─ready→ SERVING ─died→ WAITING
-                  │ └────────── died ─────────┘   │
-                  └──stop──→ STOPPING ←─stop──SERVING
-                                │                 │ stop
-                                └──died──→ GONE ←─┘ (from WAITING and ABSENT)
+ABSENT ──start──→ STARTING ──ready──→ SERVING
+                   ↑  │                  │
+               start  died             died
+                   │  ↓                  │
+                   WAITING ←─────────────┘
+
+STARTING, SERVING ──stop──→ STOPPING ──died──→ GONE ←──stop── ABSENT, WAITING
 """
 
 from __future__ import annotations

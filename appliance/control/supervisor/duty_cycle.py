@@ -1,10 +1,11 @@
 """The supervisor's duty cycle: it waits for a death, a word of a child, a signal or a moment, and acts.
 
 What it does: forks the roles in start order, says who died and who serves again, gives each new generation
-fresh rings and pools, restarts with back-off, stops in the written order, answers systemd's watchdog. What
-it never does: start a thread, make a ZeroMQ context, touch a byte of shared memory, read a client's byte.
-It never polls: with nothing to do it sleeps for ever. How it fails: every child sees the end of its
-supervision socket and stops in good order; the data directory's lock is free when the last of them is gone.
+fresh rings and pools, restarts with back-off, stops in the written order, feeds systemd's watchdog.
+What it never does: start a thread, make a ZeroMQ context, touch a byte of shared memory, read a client's byte.
+It never polls: with nothing to do it sleeps for ever.
+How it fails: every child sees the end of its supervision socket and stops in good order; the data directory's
+lock is free when the last of them is gone.
 
 Order that matters. A dead generation's rings are removed and its death is told before its next life is
 prepared; the next life's rings exist before it is forked; the others are told of it only once it serves. So

@@ -1,7 +1,7 @@
-"""Which function each role runs, by name: the supervisor imports the process wings late and knows nothing
-else of them.
+"""Which function each role runs, by name.
 
-A place stands here for every role there will be; `roles.NOT_BUILT_YET` says which are not forked yet.
+The supervisor imports the process wings late, by these names, and knows nothing else of them. A place stands
+here for every role there will be; `roles.NOT_BUILT_YET` says which are not forked yet.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""The supervisor process: sets the instance up, hands over to the duty cycle, takes the instance down
-again."""
+"""The supervisor process: sets an instance up, hands over to the duty cycle, takes it down again."""
 
 from __future__ import annotations
 

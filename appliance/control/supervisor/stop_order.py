@@ -1,8 +1,7 @@
 """The written order of a stop, and how the time for it is shared out.
 
 Who takes requests in goes before who serves them: no new connection, then no new request, then the logs are
-flushed and marked clean, then those everybody leans on. What an earlier stage leaves unused, the later ones
-have.
+flushed and marked clean, then those everybody leans on. What a stage leaves unused, the later ones have.
 """
 
 from __future__ import annotations

@@ -1,0 +1,293 @@
+"""The network process's end of the fan-out, against an acceptor played by hand."""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from appliance.channels.connection_channel import (
+    DESCRIPTOR,
+    HALF_WAITS_MS,
+    Assignment,
+    ConnectionMessage,
+    Hello,
+    Load,
+    decode,
+    encode,
+)
+from appliance.channels.roles import Role, RoleKind
+from appliance.channels.wiring import Wiring
+from appliance.clock import ManualClock
+from appliance.config import load_settings
+from appliance.ipc.fd_passing import send_descriptor
+from appliance.netproc.fan_out import FanOut
+
+ROLE = Role(RoleKind.NETPROC, 1)
+PATIENCE_S = 5.0
+
+
+class HandAcceptor:
+    """An acceptor's two sockets, moved by the test."""
+
+    def __init__(self, wiring: Wiring, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        path = Path(wiring.socket_path("acceptor.fd"))
+        path.unlink(missing_ok=True)
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.settimeout(PATIENCE_S)
+        self.listener.bind(str(path))
+        self.listener.listen(1)
+        self.router = context.socket(zmq.ROUTER)
+        self.router.set(zmq.RCVTIMEO, int(PATIENCE_S * 1000))
+        self.router.set(zmq.LINGER, 0)
+        self.router.set(zmq.ROUTER_MANDATORY, 1)
+        self.router.bind(wiring.zmq_address("acceptor.zmq"))
+        self.channel: socket.socket | None = None
+        self.identity = b""
+
+    def welcome(self) -> Hello:
+        """Takes both hellos; the one that came by ZeroMQ."""
+        self.channel, _ = self.listener.accept()
+        by_channel = decode(self.channel.recv(512))
+        by_zeromq = self.hear()
+        assert isinstance(by_channel, Hello)
+        assert isinstance(by_zeromq, Hello)
+        assert (by_channel.netproc, by_channel.generation) == (by_zeromq.netproc, by_zeromq.generation)
+        return by_zeromq
+
+    def hear(self) -> ConnectionMessage:
+        self.identity, body = self.router.recv_multipart()
+        message: ConnectionMessage = decode(body)
+        return message
+
+    def assign(self, connection_id: int, peer: str = "127.0.0.1") -> None:
+        message = Assignment(connection_id, 0, "PLAINTEXT", peer, 4242)
+        self.router.send_multipart((self.identity, encode(message)))
+
+    def give(self, connection_id: int) -> socket.socket:
+        """Sends one end of a connection; the other."""
+        ours, theirs = connected()
+        assert self.channel is not None
+        assert send_descriptor(self.channel, theirs.fileno(), DESCRIPTOR.pack(connection_id))
+        theirs.close()
+        return ours
+
+    def close(self) -> None:
+        self.listener.close()
+        self.router.close(linger=0)
+        if self.channel is not None:
+            self.channel.close()
+
+
+def connected() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    return ours, theirs
+
+
+class Bench:
+    """A fan-out, its clock, and the acceptor it talks to."""
+
+    def __init__(self, directory: Path) -> None:
+        settings = load_settings(None, {"data.dir": str(directory)})
+        self.wiring = Wiring(settings, "appliance-test", directory, {})
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.clock = ManualClock()
+        self.fan_out = FanOut(self.wiring, ROLE, 7, context=self.context, clock=self.clock)
+        self.acceptor = HandAcceptor(self.wiring, self.context)
+
+    def accepted(self, count: int) -> list[tuple[Assignment, socket.socket]]:
+        """Waits as a network process does until `count` connections are whole."""
+        whole: list[tuple[Assignment, socket.socket]] = []
+        while len(whole) < count:
+            if self.fan_out.is_empty():
+                assert select.select([self.fan_out.fileno()], [], [], PATIENCE_S)[0], "no connection came"
+            whole += self.fan_out.accepted()
+        return whole
+
+    def wait_halves(self, assignments: int, descriptors: int) -> None:
+        while True:
+            assert self.fan_out.accepted() == []
+            statistics = self.fan_out.statistics()
+            if (statistics.assignments_waiting, statistics.descriptors_waiting) == (assignments, descriptors):
+                return
+            assert select.select([self.fan_out.fileno()], [], [], PATIENCE_S)[0]
+
+    def restart_acceptor(self) -> None:
+        self.acceptor.close()
+        self.acceptor = HandAcceptor(self.wiring, self.context)
+
+    def close(self) -> None:
+        self.fan_out.close()
+        self.acceptor.close()
+        self.context.term()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.close()
+
+
+def test_hello_says_who_is_there_on_both_ways(bench: Bench) -> None:
+    assert bench.fan_out.connect()
+    hello = bench.acceptor.welcome()
+    assert (hello.netproc, hello.generation, hello.held) == (1, 7, ())
+    assert bench.acceptor.identity == b"netproc1.g7"
+
+
+@pytest.mark.parametrize("descriptor_first", [True, False])
+def test_halves_are_matched_in_either_order(bench: Bench, descriptor_first: bool) -> None:
+    bench.fan_out.connect()
+    bench.acceptor.welcome()
+    if descriptor_first:
+        peer = bench.acceptor.give(5)
+        bench.wait_halves(0, 1)
+        bench.acceptor.assign(5)
+    else:
+        bench.acceptor.assign(5)
+        bench.wait_halves(1, 0)
+        peer = bench.acceptor.give(5)
+    [(assignment, sock)] = bench.accepted(1)
+    assert (assignment.connection_id, assignment.peer_port) == (5, 4242)
+    assert sock.getblocking() is False
+    sock.sendall(b"yes")
+    assert peer.recv(3) == b"yes"
+    sock.close()
+    peer.close()
+
+
+def test_halves_of_many_connections_find_each_other(bench: Bench) -> None:
+    bench.fan_out.connect()
+    bench.acceptor.welcome()
+    peers = {number: bench.acceptor.give(number) for number in range(100)}
+    for number in reversed(range(100)):
+        bench.acceptor.assign(number)
+    for assignment, sock in bench.accepted(100):
+        sock.sendall(str(assignment.connection_id).encode())
+        assert peers[assignment.connection_id].recv(9) == str(assignment.connection_id).encode()
+        sock.close()
+    for peer in peers.values():
+        peer.close()
+
+
+def test_half_that_waits_too_long_is_closed_and_reported(bench: Bench) -> None:
+    bench.fan_out.connect()
+    bench.acceptor.welcome()
+    peer = bench.acceptor.give(1)
+    bench.acceptor.assign(2)
+    bench.wait_halves(1, 1)
+    bench.clock.advance(HALF_WAITS_MS - 1)
+    bench.fan_out.accepted()
+    assert bench.fan_out.statistics().descriptors_waiting == 1
+    bench.clock.advance(1)
+    assert bench.fan_out.accepted() == []
+    assert bench.fan_out.statistics().descriptors_waiting == 0
+    peer.settimeout(PATIENCE_S)
+    assert peer.recv(1) == b""
+    load = bench.acceptor.hear()
+    assert isinstance(load, Load)
+    assert sorted(load.closed) == [1, 2]
+    peer.close()
+
+
+def test_closed_connections_are_reported_with_what_is_left(bench: Bench) -> None:
+    bench.fan_out.connect()
+    bench.acceptor.welcome()
+    peers = [bench.acceptor.give(number) for number in range(3)]
+    for number in range(3):
+        bench.acceptor.assign(number)
+    whole = bench.accepted(3)
+    bench.fan_out.report_closed([0, 2, 99])
+    assert bench.acceptor.hear() == Load(connections=1, closed=(0, 2), paused=False)
+    bench.fan_out.report_load(paused=True)
+    assert bench.acceptor.hear() == Load(connections=1, closed=(), paused=True)
+    for sock in [*peers, *(sock for _, sock in whole)]:
+        sock.close()
+
+
+def test_next_life_of_the_acceptor_is_told_what_is_held(bench: Bench) -> None:
+    bench.fan_out.connect()
+    bench.acceptor.welcome()
+    peers = [bench.acceptor.give(number) for number in (10, 11)]
+    bench.acceptor.assign(10, "10.1.1.1")
+    bench.acceptor.assign(11, "10.1.1.2")
+    whole = bench.accepted(2)
+    bench.fan_out.report_load(paused=True)
+    bench.restart_acceptor()
+    assert bench.fan_out.accepted() == []
+    assert not bench.fan_out.statistics().is_connected
+    # Nobody is there to hear of it; the hello will not name it.
+    bench.fan_out.report_closed([10])
+    descriptor = bench.fan_out.fileno()
+    assert bench.fan_out.connect()
+    assert bench.fan_out.fileno() == descriptor
+    hello = bench.acceptor.welcome()
+    assert hello.held == ((11, "10.1.1.2"),)
+    load = bench.acceptor.hear()
+    assert isinstance(load, Load)
+    assert load.paused
+    peer = bench.acceptor.give(12)
+    bench.acceptor.assign(12)
+    [(assignment, sock)] = bench.accepted(1)
+    assert assignment.connection_id == 12
+    for each in [peer, sock, *peers, *(sock for _, sock in whole)]:
+        each.close()
+
+
+def test_half_of_a_dead_acceptor_is_dropped_with_the_next_hello(bench: Bench) -> None:
+    bench.fan_out.connect()
+    bench.acceptor.welcome()
+    peer = bench.acceptor.give(1)
+    bench.wait_halves(0, 1)
+    bench.restart_acceptor()
+    bench.fan_out.connect()
+    bench.acceptor.welcome()
+    assert bench.fan_out.statistics().descriptors_waiting == 0
+    peer.settimeout(PATIENCE_S)
+    assert peer.recv(1) == b""
+    peer.close()
+
+
+def test_absent_acceptor_is_no_error(bench: Bench) -> None:
+    bench.acceptor.close()
+    Path(bench.wiring.socket_path("acceptor.fd")).unlink()
+    assert not bench.fan_out.connect()
+    assert bench.fan_out.accepted() == []
+    bench.fan_out.report_closed([1])
+    bench.fan_out.report_load(paused=True)
+
+
+def test_descriptor_lost_at_the_limit_costs_that_connection_only(bench: Bench) -> None:
+    bench.fan_out.connect()
+    bench.acceptor.welcome()
+    lost = bench.acceptor.give(1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(entry) for entry in os.listdir("/proc/self/fd"))
+    # The lowest free number is the next to be given: fill the gaps, then close the door.
+    fillers = []
+    while (filler := os.dup(0)) < highest:
+        fillers.append(filler)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (filler + 1, hard))
+    try:
+        assert bench.fan_out.accepted() == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in [filler, *fillers]:
+            os.close(descriptor)
+    lost.settimeout(PATIENCE_S)
+    assert lost.recv(1) == b""
+    peer = bench.acceptor.give(2)
+    bench.acceptor.assign(2)
+    [(assignment, sock)] = bench.accepted(1)
+    assert assignment.connection_id == 2
+    for each in (lost, peer, sock):
+        each.close()
