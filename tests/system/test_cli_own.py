@@ -88,9 +88,7 @@ def test_status_of_a_killed_appliance_says_that_nothing_runs(own_broker: Applian
 
 
 def test_log_dump_reads_what_was_produced_while_the_broker_runs(own: Appliance) -> None:
-    produce(own, "dumped", b"one
-two
-", "-z", "zstd")
+    produce(own, "dumped", b"one\ntwo\n", "-z", "zstd")
     directory = own.data_dir / "slot-0" / "dumped-0"
     told = appliance("log", "dump", "--records", "--json", *directory.glob("*.log")).succeeded()
     facts = [json.loads(line) for line in told.output.splitlines()]
