@@ -35,21 +35,19 @@ class Superseded(HostFault):
 class ControllerLoop:
     """Waits, and calls the parts. `stopped` once the supervisor said so or is gone."""
 
-    __slots__ = ("_clock", "_cycle", "_row", "_socket", "_store", "_supervision", "controller", "stopped")
+    __slots__ = ("_clock", "_cycle", "_row", "_store", "_supervision", "controller", "stopped")
 
     def __init__(
         self,
         cycle: DutyCycle,
         row: ProcessRow,
         *,
-        socket: ControlSocket,
         store: MetadataStore,
         supervision: SupervisionSocket,
         clock: Clock,
     ) -> None:
         self._cycle = cycle
         self._row = row
-        self._socket = socket
         self._store = store
         self._supervision = supervision
         self._clock = clock
@@ -70,20 +68,20 @@ class ControllerLoop:
             if self._store.events():
                 return
 
-    def serve(self, controller: Controller) -> None:
+    def serve(self, controller: Controller, socket: ControlSocket) -> None:
         """Until stopped.
 
         Raises:
             Superseded: the store says that this process is not the controller any more.
         """
         self.controller = controller
-        self._cycle.add_inbox(self._socket)
-        self._cycle.epoll.register(self._socket.fileno(), select.EPOLLIN)
+        self._cycle.add_inbox(socket)
+        self._cycle.epoll.register(socket.fileno(), select.EPOLLIN)
         while not self.stopped:
             self._cycle.wait()
             self._hear_supervisor()
             self._hear_store()
-            messages = self._socket.receive()
+            messages = socket.receive()
             if messages:
                 self._row.cells[REQUESTS] += len(messages)
                 controller.turn(messages)

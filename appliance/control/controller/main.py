@@ -23,7 +23,7 @@ from appliance.config import Settings
 from appliance.control.controller.control_socket import ControlSocket
 from appliance.control.controller.controller import Controller
 from appliance.control.controller.duty_cycle import ControllerLoop, Superseded
-from appliance.control.controller.takeover import cluster_id, register, take_over, win
+from appliance.control.controller.takeover import Fence, cluster_id, register, take_over, win
 from appliance.control.store.embedded_store import EmbeddedStore
 from appliance.control.store.errors import SessionExpired, StoreRefusal
 from appliance.control.store.metadata_store import MetadataStore
@@ -68,19 +68,33 @@ def slots_of(settings: Settings) -> tuple[BrokerSlot, ...]:
 
 
 def _serve(child: Child, attachment: Attachment, store: MetadataStore, clock: Clock) -> None:
-    settings, slots = child.settings, slots_of(child.settings)
-    socket = ControlSocket(child.wiring.zmq_address(CONTROLLER_SOCKET))
     cycle = DutyCycle(attachment.doorbell, attachment.row, monotonic_ns=clock.monotonic_ns)
-    loop = ControllerLoop(
-        cycle, attachment.row, socket=socket, store=store, supervision=child.supervision, clock=clock
-    )
+    loop = ControllerLoop(cycle, attachment.row, store=store, supervision=child.supervision, clock=clock)
     try:
         while (fence := win(store, clock)) is None:
             _logger.info("another controller lives; standing by")
             loop.await_vacancy()
             if loop.stopped:
                 return
-        cluster = cluster_id(store, fence)
+        _lead(child, attachment, store, fence=fence, loop=loop, clock=clock)
+    finally:
+        cycle.close()
+
+
+def _lead(
+    child: Child,
+    attachment: Attachment,
+    store: MetadataStore,
+    *,
+    fence: Fence,
+    loop: ControllerLoop,
+    clock: Clock,
+) -> None:
+    settings, slots = child.settings, slots_of(child.settings)
+    # Only now: whoever binds an address takes it from the one before.
+    socket = ControlSocket(child.wiring.zmq_address(CONTROLLER_SOCKET))
+    try:
+        cluster = cluster_id(store)
         register(store, slots, fence, clock=clock)
         state = take_over(
             store, attachment.partitions, slots=slots, fence=fence, image=attachment.image.current()
@@ -105,7 +119,6 @@ def _serve(child: Child, attachment: Attachment, store: MetadataStore, clock: Cl
         freeze_garbage()
         attachment.row.set_state(ProcessState.RUNNING)
         child.supervision.send(Ready())
-        loop.serve(controller)
+        loop.serve(controller, socket)
     finally:
-        cycle.close()
         socket.close()

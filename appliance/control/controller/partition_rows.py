@@ -4,6 +4,11 @@ A row is written by several processes in turn, so giving one away has an order: 
 words of a new incarnation, then tells the worker; it takes the row back only after the worker said that it
 let go. A row whose last user is not known (a controller died between writing the row and publishing the
 image) rests in quarantine until every worker has answered a full assignment, which no longer names it.
+
+Incarnations are never repeated, not even by the next controller: a request that waits in some ring may name
+any of them. So each controller counts from its own epoch:
+
+    bit 63      0 │ 62 … 32  controller epoch │ 31 … 0  count within that controller's life
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from appliance.channels.partition_table import (
 from appliance.cluster import NO_LEADER, PartitionImage
 
 FREE = 0
+INCARNATION_BITS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +45,14 @@ class PartitionRows:
 
     __slots__ = ("_free", "_incarnation", "_quarantine", "_table", "_used")
 
-    def __init__(self, table: PartitionTable, living: Iterable[PartitionImage] = ()) -> None:
+    def __init__(
+        self, table: PartitionTable, *, controller_epoch: int, living: Iterable[PartitionImage] = ()
+    ) -> None:
         """`living`: partitions that keep row and incarnation, as the image of the controller before said."""
         self._table = table
-        incarnations = table.rows["incarnation"]
-        living = list(living)
         self._used = {partition.row for partition in living}
-        self._incarnation = max(
-            [int(incarnations.max(initial=0)), *(partition.incarnation for partition in living)]
-        )
-        unknown = {int(row) for row in np.flatnonzero(incarnations)} - self._used
+        self._incarnation = controller_epoch << INCARNATION_BITS
+        unknown = {int(row) for row in np.flatnonzero(table.rows["incarnation"])} - self._used
         self._quarantine = unknown
         # Popped from the end: low rows first, so that a small cluster stays within few pages.
         taken = self._used | unknown

@@ -5,7 +5,8 @@
     register    /brokers/ids/N for every slot of this configuration
     load        topics, their states, and the deletions that were not finished
     take over   rows and incarnations of the partitions in the image that is in shared memory, if there is one;
-                a partition whose leader has no slot any more gets another leader, or none
+                a partition whose leader has no slot any more gets another leader, or none; who has no slot is
+                not in sync
 
 Source of the order: Kafka's `KafkaZkClient.registerControllerAndIncrementControllerEpoch` (KAFKA-6082),
 release 3.9.
@@ -67,10 +68,7 @@ def win(store: MetadataStore, clock: Clock) -> Fence | None:
     Raises:
         CorruptFile: /controller_epoch holds no number.
     """
-    for path in STANDING_PATHS:
-        store.ensure_path(path)
-    with suppress(NodeExists):
-        store.create(CONTROLLER_EPOCH, b"0")
+    _plant(store)
     node = store.get(CONTROLLER_EPOCH)
     if not node.data.isdigit():
         raise CorruptFile(f"metadata node {CONTROLLER_EPOCH} does not hold a number")
@@ -88,10 +86,19 @@ def win(store: MetadataStore, clock: Clock) -> Fence | None:
     return Fence(epoch, Check(CONTROLLER_EPOCH, version=node.version + 1))
 
 
-def cluster_id(store: MetadataStore, fence: Fence) -> str:
+def _plant(store: MetadataStore) -> None:
+    """Makes what is missing of the tree that every controller expects; one change, so one flush of the disk."""
+    standing = dict.fromkeys(STANDING_PATHS, b"")
+    standing[CONTROLLER_EPOCH] = b"0"
+    standing[CLUSTER_ID] = encode(ClusterIdRecord(id_text(new_id())))
+    while missing := standing.keys() - store.get_many(standing):
+        # A race with another first controller: what it made is there at the next look.
+        with suppress(NodeExists):
+            store.multi([Create(path, data) for path, data in standing.items() if path in missing])
+
+
+def cluster_id(store: MetadataStore) -> str:
     """The cluster's id, made by its first controller."""
-    if store.exists(CLUSTER_ID) is None:
-        store.multi([fence.check, Create(CLUSTER_ID, encode(ClusterIdRecord(id_text(new_id()))))])
     node = store.get(CLUSTER_ID)
     return decode(ClusterIdRecord, node.data, path=CLUSTER_ID).id
 
@@ -109,17 +116,24 @@ def new_id() -> UUID:
 
 def register(store: MetadataStore, slots: Sequence[BrokerSlot], fence: Fence, *, clock: Clock) -> None:
     """Registers the slots; a registration that is there already is of a session of this host, and is left."""
-    for slot in slots:
-        record = BrokerRecord(
-            host=slot.host,
-            port=slot.port,
-            endpoints=(f"PLAINTEXT://{slot.host}:{slot.port}",),
-            listener_security_protocol_map={"PLAINTEXT": "PLAINTEXT"},
-            timestamp=str(clock.now_ms()),
-            rack=slot.rack,
-        )
-        with suppress(NodeExists):
-            store.multi([fence.check, Create(broker_path(slot.node_id), encode(record), ephemeral=True)])
+    registered = store.get_many(broker_path(slot.node_id) for slot in slots)
+    registrations = [
+        Create(broker_path(slot.node_id), encode(_registration(slot, clock)), ephemeral=True)
+        for slot in slots
+        if broker_path(slot.node_id) not in registered
+    ]
+    store.multi([fence.check, *registrations])
+
+
+def _registration(slot: BrokerSlot, clock: Clock) -> BrokerRecord:
+    return BrokerRecord(
+        host=slot.host,
+        port=slot.port,
+        endpoints=(f"PLAINTEXT://{slot.host}:{slot.port}",),
+        listener_security_protocol_map={"PLAINTEXT": "PLAINTEXT"},
+        timestamp=str(clock.now_ms()),
+        rack=slot.rack,
+    )
 
 
 def take_over(
@@ -139,7 +153,7 @@ def take_over(
     """
     stored = load_topics(store)
     before = _partitions_by_identity(image, stored)
-    rows = PartitionRows(table, before.values())
+    rows = PartitionRows(table, controller_epoch=fence.epoch, living=before.values())
     live = tuple(slot.node_id for slot in slots)
     state = ClusterState(rows, live)
     wanted = sum(len(topic.replicas) for topic in stored if not topic.deleting)
@@ -220,7 +234,8 @@ def _led(
         new = of_new_partition(replicas, live)
         return (new.leader, 0, new.isr) if new else (NO_LEADER, 0, replicas)
     if record.leader in live:
-        return record.leader, record.leader_epoch, record.isr
+        in_sync = tuple(replica for replica in record.isr if replica in live)
+        return record.leader, record.leader_epoch + (in_sync != record.isr), in_sync
     chosen = of_offline_partition(replicas, record.isr, live=live, unclean_allowed=unclean_allowed)
     if chosen is not None:
         return chosen.leader, record.leader_epoch + 1, chosen.isr

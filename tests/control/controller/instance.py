@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
@@ -35,9 +36,11 @@ from appliance.channels.partition_table import PartitionTable
 from appliance.channels.roles import CONTROLLER, Role, RoleKind
 from appliance.channels.supervision import Failed, Message, Ready, Stop, SupervisionSocket, socket_pair
 from appliance.channels.wiring import Wiring, instance_name, remove_stale, runtime_dir
+from appliance.clock import SystemClock
 from appliance.cluster import ClusterImage
 from appliance.config import BrokerSettings, Settings
 from appliance.control.controller.main import run
+from appliance.control.store.embedded_store import EmbeddedStore
 from appliance.ipc.shared_memory import Region
 
 WAIT_S = 20.0
@@ -104,10 +107,12 @@ class Instance:
         self.name = instance_name(data_dir)
         self.generation = 0
         self.pid = 0
+        self._closed = False
+        self.error = data_dir.parent / "error"
         self.workers: dict[int, Worker] = {}
         self.disks: dict[int, Disk] = {}
         self.answers: dict[int, Body] = {}
-        self._supervision: SupervisionSocket | None = None
+        self.supervision: SupervisionSocket | None = None
         remove_stale(self.name)
         plan = Wiring(self.settings, self.name, runtime_dir(self.name), {})
         bells = {role: os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for role in plan.planned}
@@ -146,23 +151,33 @@ class Instance:
                 if before is not None:
                     before()
                 code = run(Child(CONTROLLER, self.generation, {}, self.wiring, SupervisionSocket(theirs)))
+            except BaseException as error:
+                traceback.print_exc()
+                self.error.write_text(str(error))
             finally:
                 os._exit(code)
         theirs.close()
         self.pid = pid
-        self._supervision = SupervisionSocket(ours)
+        self.supervision = SupervisionSocket(ours)
 
     def hear_child(self) -> list[Message]:
         """What the child says next; empty when it ended without a word."""
-        assert self._supervision is not None
+        assert self.supervision is not None
         poll = select.poll()
-        poll.register(self._supervision.fileno(), select.POLLIN)
+        poll.register(self.supervision.fileno(), select.POLLIN)
         assert poll.poll(WAIT_S * 1000), "the child says nothing"
-        return self._supervision.receive() or []
+        return self.supervision.receive() or []
+
+    def speaks(self, *, timeout_ms: int) -> bool:
+        """Whether the child says something in time."""
+        assert self.supervision is not None
+        poll = select.poll()
+        poll.register(self.supervision.fileno(), select.POLLIN)
+        return bool(poll.poll(timeout_ms))
 
     def tell_child(self, message: Message) -> None:
-        assert self._supervision is not None
-        assert self._supervision.send(message)
+        assert self.supervision is not None
+        assert self.supervision.send(message)
 
     def failure(self) -> Failed:
         """Why the child that was launched cannot start."""
@@ -170,6 +185,18 @@ class Instance:
         assert isinstance(said, Failed)
         self.reap()
         return said
+
+    def fault(self) -> str:
+        """The error that ended the child that was launched (the supervisor's fork makes a Failed of it)."""
+        assert self.hear_child() == []
+        self.reap()
+        return self.error.read_text()
+
+    def change_store(self, path: str, data: bytes) -> None:
+        """Writes a node behind the controller's back; none may run."""
+        store = EmbeddedStore(self.settings.data_dir, SystemClock())
+        store.set(path, data)
+        store.close()
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
@@ -183,9 +210,9 @@ class Instance:
     def reap(self) -> int:
         _, status = os.waitpid(self.pid, 0)
         self.pid = 0
-        if self._supervision is not None:
-            self._supervision.close()
-            self._supervision = None
+        if self.supervision is not None:
+            self.supervision.close()
+            self.supervision = None
         return os.waitstatus_to_exitcode(status)
 
     def is_dead(self) -> bool:
@@ -195,6 +222,9 @@ class Instance:
         return not self.pid
 
     def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         if self.pid:
             self.kill()
         self._asker.close()

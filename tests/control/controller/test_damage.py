@@ -1,0 +1,101 @@
+"""A store that is damaged, full or not ours: said clearly, nothing lost silently."""
+
+from __future__ import annotations
+
+import resource
+import signal
+from collections.abc import Callable
+
+from appliance.channels.control_channel import AllocateProducerIds, NewTopic, ProducerIdBlock
+from appliance.config import BrokerSettings
+from appliance.control.store.embedded_store import DATABASE_NAME
+from appliance.protocol.errors import ErrorCode
+from tests.control.controller.conftest import NewInstance
+from tests.control.controller.instance import Instance
+
+
+def without_room(instance: Instance, *, more_bytes: int) -> Callable[[], None]:
+    """For the child: no file of its may grow beyond what the store's are now, and a little."""
+    paths = [instance.settings.data_dir / f"{DATABASE_NAME}{suffix}" for suffix in ("", "-wal")]
+    largest = max(path.stat().st_size for path in paths if path.exists())
+
+    def limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest + more_bytes, resource.RLIM_INFINITY))
+
+    return limit
+
+
+def test_full_disk_refuses_topics_and_the_books_stay_right(instance: Instance) -> None:
+    instance.create("old")
+    instance.stop()
+    # Room for what a start writes, not for a topic of 300 partitions.
+    instance.start(without_room(instance, more_bytes=200_000))
+    instance.workers[0].hello()
+    wide = NewTopic("wide", partitions=900)
+    version = instance.images.version
+    (refused,) = instance.create(wide)
+    assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert "wide" not in instance.image.topics
+    assert instance.images.version == version
+    assert instance.delete("none")[0].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    instance.stop()
+    instance.start()
+    instance.workers[0].hello()
+    assert instance.create(wide)[0].error == 0
+    assert sorted(instance.image.topics) == ["old", "wide"]
+
+
+def test_damaged_store_is_named_and_ends_the_appliance(instance: Instance) -> None:
+    instance.create("t")
+    instance.stop()
+    path = instance.settings.data_dir / DATABASE_NAME
+    data = bytearray(path.read_bytes())
+    data[4096:8192] = b"\xa5" * 4096
+    path.write_bytes(data)
+    instance.launch()
+    failed = instance.failure()
+    assert failed.fatal
+    assert "damaged" in failed.why
+    assert str(path) in failed.why
+    assert path.read_bytes() == data
+
+
+def test_node_that_holds_something_else_is_named_and_ends_the_appliance(instance: Instance) -> None:
+    instance.create("t")
+    instance.stop()
+    instance.change_store("/brokers/topics/t", b'{"partitions": 3}')
+    instance.launch()
+    failed = instance.failure()
+    assert failed.fatal
+    assert "/brokers/topics/t" in failed.why
+
+
+def test_more_partitions_than_rows_is_said(new_instance: NewInstance) -> None:
+    instance = new_instance()
+    instance.start()
+    instance.start_worker()
+    instance.create(NewTopic("t", partitions=5))
+    instance.stop()
+    instance.close()
+    smaller = new_instance(broker=BrokerSettings(max_partitions=3))
+    smaller.launch()
+    why = smaller.fault()
+    assert "max.partitions = 3" in why
+    assert "5 partitions" in why
+
+
+def test_full_disk_hands_out_no_producer_id_and_none_twice(instance: Instance) -> None:
+    assert instance.answer(instance.ask(AllocateProducerIds())) == ProducerIdBlock(0, 1000)
+    instance.stop()
+    instance.start(without_room(instance, more_bytes=100_000))
+    expected, refused = 1000, False
+    while not refused:
+        block = instance.answer(instance.ask(AllocateProducerIds()))
+        assert isinstance(block, ProducerIdBlock)
+        refused = block.count == 0
+        assert refused or block.first == expected
+        expected += block.count
+    instance.kill()
+    instance.start()
+    assert instance.answer(instance.ask(AllocateProducerIds())) == ProducerIdBlock(expected, 1000)
