@@ -8,8 +8,10 @@ python -m benchmarks page FILE.json     write page and plots of a kept run again
 """
 
 import argparse
+import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.brokers import MAKERS
@@ -29,6 +31,9 @@ def main() -> int:
     run.add_argument("cases", nargs="*", metavar="CASE", help="all when none is given")
     run.add_argument("--brokers", default="appliance,mock", help=f"of {', '.join(MAKERS)}")
     run.add_argument("--rounds", type=int, default=5)
+    run.add_argument(
+        "--busy-limit", type=float, default=Scale().busy_limit_share, metavar="CORES", help="void above"
+    )
     run.add_argument("--quick", action="store_true", help="small, kept in the cache only")
     run.add_argument(
         "--broker-cpus", type=cores, default=(), metavar="N,N", help="pin the broker; generators float"
@@ -53,6 +58,8 @@ def main() -> int:
     page.add_argument("file", type=Path)
 
     options = parser.parse_args()
+    # A broker must not outlive the harness: SIGTERM unwinds as Ctrl-C does.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     match options.command:
         case "run":
             return _run(options)
@@ -89,7 +96,7 @@ def _run(options: argparse.Namespace) -> int:
         brokers=brokers,
         cases=_chosen(options.cases),
         rounds=options.rounds,
-        scale=QUICK if options.quick else Scale(),
+        scale=replace(QUICK if options.quick else Scale(), busy_limit_share=options.busy_limit),
         broker_cpus=options.broker_cpus,
     )
     began = time.monotonic()

@@ -26,7 +26,7 @@ from benchmarks.void import Busy, Void
 
 BUSY_TRIES = 3
 HELD_BYTES = 4 * GIB
-WARM_UP_SECONDS = 40
+WARM_UP_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +95,7 @@ class fresh:  # noqa: N801 (a context manager that reads as a word: `with fresh(
         try:
             self._broker.start()
         except BaseException:
+            self._broker.stop()
             shutil.rmtree(self._data_dir, ignore_errors=True)
             raise
         return self._broker

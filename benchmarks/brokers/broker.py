@@ -1,15 +1,17 @@
 """What the harness asks of a broker: start, address, topics, processes, stop."""
 
 import os
-import selectors
+import queue
 import signal
 import socket
 import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
@@ -82,7 +84,8 @@ class SpawnedBroker(Broker):
         super().__init__(data_dir, cpus=cpus)
         self.process: subprocess.Popen[str] | None = None
         self.started_at_ns = 0
-        self.lines: list[str] = []
+        self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._last: deque[str] = deque(maxlen=20)
 
     def start(self) -> None:
         words = self.command()
@@ -100,6 +103,8 @@ class SpawnedBroker(Broker):
             cwd=self.data_dir,
             start_new_session=True,
         )
+        assert self.process.stdout is not None
+        threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True).start()
         knocker = generators.Knocker(self.address, FIRST_TOPIC) if self.address else None
         try:
             self._await_ready()
@@ -123,9 +128,8 @@ class SpawnedBroker(Broker):
             for pid in reversed(family):
                 os.kill(pid, signal.SIGKILL)
             self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                stream.close()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
         self.process = None
 
     def pids(self) -> list[int]:
@@ -139,44 +143,29 @@ class SpawnedBroker(Broker):
     def on_ready(self, line: str) -> None:
         """Called once, with its ready line."""
 
-    def output(self) -> str:
-        """The last of what it printed."""
-        return "".join(self.lines[-20:])
+    def next_line(self, until: float) -> str | None:
+        """The next line of its output; None when it ended or `until` (monotonic seconds) passed."""
+        try:
+            line = self._said.get(timeout=max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            return None
+        self._last.append(line)
+        return line or None
 
     def _await_ready(self) -> None:
-        assert self.process is not None
-        assert self.process.stdout is not None
-        watch = selectors.DefaultSelector()
-        watch.register(self.process.stdout, selectors.EVENT_READ)
         until = time.monotonic() + START_PATIENCE_SECONDS
-        while time.monotonic() < until and watch.select(until - time.monotonic()):
-            line = self.process.stdout.readline()
-            if not line:
-                break
-            self.lines.append(line)
+        while line := self.next_line(until):
             if self.ready_word in line:
                 self.on_ready(line)
-                self.after_ready()
                 return
-        output = self.output()
         self.stop()
-        raise Void(f"{self.name} did not come up: {output.strip()[-800:] or 'it said nothing'}")
+        raise Void(f"{self.name} did not come up: {''.join(self._last).strip()[-800:] or 'it said nothing'}")
 
-    def after_ready(self) -> None:
-        """Its later output must not fill the pipe: a thread reads it away."""
-        assert self.process is not None
-        stream = self.process.stdout
-        assert stream is not None
-
-        def read_away() -> None:
-            try:
-                for line in stream:
-                    self.lines[:-200] = []
-                    self.lines.append(line)
-            except ValueError:
-                return  # closed by stop()
-
-        threading.Thread(target=read_away, daemon=True).start()
+    def _read(self, stream: IO[str]) -> None:
+        """In a thread of its own, so that the pipe is never full. An empty line is the end."""
+        for line in stream:
+            self._said.put(line)
+        self._said.put("")
 
 
 def free_port() -> int:

@@ -1,5 +1,7 @@
 """librdkafka's mock cluster: one broker in C, in memory. No broker that keeps its word can be much faster."""
 
+import time
+
 from benchmarks.brokers.broker import SpawnedBroker
 from benchmarks.load import build
 from benchmarks.void import Void
@@ -17,18 +19,15 @@ class Mock(SpawnedBroker):
     def on_ready(self, line: str) -> None:
         self.address = line.split()[1]
 
-    def after_ready(self) -> None:
-        """It prints one line for each command, read where the command is given."""
-
     def create_topic(self, topic: str, partitions: int) -> None:
         assert self.process is not None
         assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.write(f"topic {topic} {partitions}\n")
         self.process.stdin.flush()
-        answer = self.process.stdout.readline().strip()
-        if answer != f"created {topic}":
-            raise Void(f"the mock said {answer!r} to a new topic")
+        until = time.monotonic() + 10.0
+        while (answer := self.next_line(until)) != f"created {topic}\n":
+            if answer is None:
+                raise Void(f"the mock did not create topic {topic}")
 
     def end_offset(self, topic: str, partitions: int) -> int:
         # Its ListOffsets is read through the consumer, which it knows, not through the admin API.

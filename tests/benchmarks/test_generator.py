@@ -1,0 +1,94 @@
+"""The generator's verdicts, against a broker that misbehaves on purpose. Compiles the generator."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from benchmarks.load import generators
+from benchmarks.load.generators import Requests
+from benchmarks.void import Void
+
+pytestmark = pytest.mark.slow
+
+TOPIC = "t"
+HEADER = struct.Struct(">ihhi")
+Answer = Callable[[int, int], bytes | None]
+
+
+def acknowledged(correlation_id: int, base_offset: int, error: int = 0) -> bytes:
+    """A Produce v9 response of one partition."""
+    partition = struct.pack(">ihqqqBBB", 0, error, base_offset, -1, 0, 1, 0, 0)
+    body = b"\x02" + bytes([len(TOPIC) + 1]) + TOPIC.encode() + b"\x02" + partition + b"\0" + bytes(4) + b"\0"
+    frame = struct.pack(">ib", correlation_id, 0) + body
+    return struct.pack(">i", len(frame)) + frame
+
+
+@contextmanager
+def broker(answer: Answer) -> Iterator[str]:
+    """Answers the n-th request with `answer(correlation_id, n)`, or hangs up on None."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            client, _ = listener.accept()
+            with client, client.makefile("rb") as stream:
+                count = 0
+                while len(head := stream.read(HEADER.size)) == HEADER.size:
+                    length, _key, _version, correlation_id = HEADER.unpack(head)
+                    stream.read(length + 4 - HEADER.size)
+                    said = answer(correlation_id, count)
+                    if said is None:
+                        return
+                    try:
+                        client.sendall(said)
+                    except OSError:
+                        return
+                    count += 1
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        host, port = listener.getsockname()
+        yield f"{host}:{port}"
+        thread.join()
+
+
+def produce(address: str, mode: str = "produce") -> Requests:
+    return generators.one_record(mode, address, topic=TOPIC, seconds=1, warmup_ms=0)
+
+
+@pytest.mark.parametrize("mode", ["produce", "latency"])
+def test_every_acknowledged_record_is_counted(mode: str) -> None:
+    answered = 0
+
+    def answer(correlation_id: int, count: int) -> bytes:
+        nonlocal answered
+        answered += 1
+        return acknowledged(correlation_id, count)
+
+    with broker(answer) as address:
+        assert produce(address, mode).acked_records == answered > 0
+
+
+@pytest.mark.parametrize("mode", ["produce", "latency"])
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (lambda correlation_id, n: acknowledged(correlation_id, n, error=7 if n == 5 else 0), "error code 7"),
+        (
+            lambda correlation_id, n: acknowledged(correlation_id + (n == 5), n),
+            "correlation id 6, expected 5",
+        ),
+        (lambda correlation_id, n: acknowledged(correlation_id, n) if n < 5 else None, "closed"),
+        (lambda correlation_id, _n: struct.pack(">ii", 4, correlation_id), "malformed"),
+        (lambda _correlation_id, _n: struct.pack(">i", -1), "an answer of -1 bytes"),
+    ],
+    ids=["error code", "correlation id", "hang up", "cut short", "negative length"],
+)
+def test_one_bad_answer_voids_the_run(answer: Answer, why: str, mode: str) -> None:
+    with broker(answer) as address, pytest.raises(Void, match=why):
+        produce(address, mode)

@@ -1,0 +1,106 @@
+"""Rows, goals and the regression guard, from runs written by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import results
+from benchmarks.figures import BY_KEY, Goal
+from benchmarks.guard import falls
+from benchmarks.page import page
+from benchmarks.results import Run, VoidCase, last_kept, load, rows, save
+
+MB_S = "throughput_1k.in_mb_s"
+P50 = "latency.p50_us"
+
+
+def run(
+    ours: list[dict[str, float]], mock: list[dict[str, float]] | None = None, *, commit: str = "aaa"
+) -> Run:
+    return Run(
+        date="2026-01-01",
+        commit=commit,
+        dirty=False,
+        machine={
+            "cores": 2,
+            "processor": "P",
+            "memory_gib": 8,
+            "kernel": "6",
+            "virtual": "yes",
+            "python": "3.11",
+        },
+        versions={"appliance": "1", "mock": "2"},
+        rounds=len(ours),
+        pinned="",
+        taken={"appliance": ours, "mock": mock or []},
+        voids=[],
+    )
+
+
+def test_a_void_round_is_a_gap_and_not_a_zero() -> None:
+    (row,) = rows(run([{MB_S: 100.0}, {}, {MB_S: 300.0}]))
+    spread = row.values["appliance"]
+    assert (spread.median, spread.lowest, spread.highest, spread.rounds) == (200.0, 100.0, 300.0, 2)
+
+
+def test_a_ratio_compares_rounds_that_both_have() -> None:
+    (row,) = rows(run([{MB_S: 100.0}, {MB_S: 50.0}, {}], [{MB_S: 200.0}, {}, {MB_S: 1.0}]))
+    assert row.ratios == {"mock": 0.5}
+
+
+def test_a_goal_beside_a_missing_rival_is_neither_reached_nor_missed() -> None:
+    figure = BY_KEY[P50]
+    assert Goal(0.2, "kafka").reached(figure.better, value=10.0, ratios={}) is None
+    assert Goal(60).reached(figure.better, value=59.0, ratios={}) is True
+    assert Goal(60).reached(figure.better, value=61.0, ratios={}) is False
+
+
+def test_a_fall_beyond_the_noise_is_named() -> None:
+    kept, now = run([{P50: 50.0, MB_S: 900.0}]), run([{P50: 60.0, MB_S: 890.0}], commit="bbb")
+    assert [fall.row.figure.key for fall in falls(now, kept)] == [P50]
+    assert falls(kept, now) == []
+
+
+def test_a_fall_within_the_noise_is_not_named() -> None:
+    kept = run([{P50: 40.0}, {P50: 50.0}, {P50: 60.0}])
+    assert falls(run([{P50: 58.0}]), kept) == []
+    assert [fall.row.figure.key for fall in falls(run([{P50: 62.0}]), kept)] == [P50]
+
+
+def test_a_slower_machine_is_no_fall_where_the_mock_slowed_as_much() -> None:
+    kept = run([{MB_S: 900.0}], [{MB_S: 1000.0}])
+    assert falls(run([{MB_S: 450.0}], [{MB_S: 500.0}]), kept) == []
+    assert falls(run([{MB_S: 450.0}], [{MB_S: 1000.0}]), kept)[0].by_ratio
+
+
+def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
+    written = replace(run([{P50: 1.0}]), voids=[VoidCase(1, "mock", "idle", "busy")])
+    assert load(save(written, tmp_path / written.name)) == written
+
+
+def test_the_guard_compares_with_the_newest_run_of_a_machine_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "RESULTS", tmp_path)
+    older = run([{P50: 1.0}], commit="old")
+    newer = replace(run([{P50: 2.0}], commit="new"), date="2026-02-01")
+    foreign = replace(
+        run([{P50: 3.0}], commit="far"), date="2026-03-01", machine={"cores": 64, "processor": "P"}
+    )
+    for kept in (older, newer, foreign):
+        save(kept, tmp_path / kept.name)
+    assert last_kept(run([{P50: 9.0}], commit="now")) == newer
+
+
+def test_the_page_tells_goals_voids_and_falls() -> None:
+    kept = run([{P50: 50.0}], [{P50: 25.0}])
+    now = replace(
+        run([{P50: 70.0}], [{P50: 25.0}], commit="bbb"), voids=[VoidCase(1, "mock", "idle", "a | b")]
+    )
+    text = page(now, kept)
+    assert "| one record at a time: p50 | 70 µs | ≤ 60 | **missed** |" in text
+    assert "| 1 | mock | idle | a / b |" in text
+    assert "40% worse" in text
