@@ -155,6 +155,29 @@ def test_memory_shrinks_after_many_small_blocks_too(make_region: MakeRegion) -> 
     assert region.resident_bytes() == 0
 
 
+def test_one_small_block_that_was_used_is_enough_to_return_its_page(make_region: MakeRegion) -> None:
+    region = make_region(4 * MIB)
+    some = BufferPool(region.view, discard=region.discard)
+    block = take(some, 16 * KIB)
+    block.view[:] = b"x" * block.size_bytes
+    some.give(block)
+    some.trim()
+    assert region.resident_bytes() == 0
+
+
+def test_the_rest_of_a_used_block_is_returned_while_a_piece_is_taken_again(make_region: MakeRegion) -> None:
+    region = make_region(8 * MIB)
+    some = BufferPool(region.view, discard=region.discard)
+    whole = take(some, 8 * MIB)
+    whole.view[:] = b"x" * whole.size_bytes
+    some.give(whole)
+    some.give(take(some, 16 * KIB))
+    piece = some.take(16 * KIB)
+    assert piece is not None
+    some.trim()
+    assert region.resident_bytes() == MIB, "only the megabyte that the piece lies in"
+
+
 @pytest.mark.parametrize(("size_bytes", "smallest_bytes"), [(0, 16), (100, 16), (64, 24), (64, 0)])
 def test_an_impossible_pool_is_refused(size_bytes: int, smallest_bytes: int) -> None:
     with pytest.raises(ValueError, match=r"pool|block"):
