@@ -150,12 +150,12 @@ class EmbeddedStore:
                 (tables,) = database.execute("SELECT count(*) FROM sqlite_schema").fetchone()
                 if application_id != _APPLICATION_ID and (tables or application_id):
                     raise CorruptFile(f"{self._path} is a database of somebody else; it was not touched")
+                if not tables and self._sessions.bell():
+                    raise self._damaged("it is empty")
                 database.execute("PRAGMA journal_mode = WAL")
                 database.execute("PRAGMA synchronous = FULL")
                 database.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")
                 if not tables:
-                    if self._sessions.bell():
-                        raise self._damaged("it is empty")
                     self._create_schema(database)
                 self._examine(database)
             except BaseException:

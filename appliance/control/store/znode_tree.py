@@ -36,8 +36,17 @@ TOPIC_CONFIGS: Final = "/config/topics"
 DELETE_TOPICS: Final = "/admin/delete_topics"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
 
-STANDING_PATHS: Final = ("/cluster", BROKER_IDS, TOPICS, TOPIC_CONFIGS, DELETE_TOPICS)
-"""Nodes that exist in every tree, made by the first controller."""
+STANDING_PATHS: Final = (
+    "/cluster",
+    "/brokers",
+    BROKER_IDS,
+    TOPICS,
+    "/config",
+    TOPIC_CONFIGS,
+    "/admin",
+    DELETE_TOPICS,
+)
+"""Nodes without data that exist in every tree, parents first; made by the first controller."""
 
 
 def broker_path(node_id: int) -> str:

@@ -1,0 +1,272 @@
+"""What the embedded store promises beyond the suite: kills, damage, a full disk, sessions of dead processes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from appliance.clock import SystemClock
+from appliance.control.store.embedded_store import DATABASE_NAME, SESSIONS_NAME, EmbeddedStore
+from appliance.control.store.metadata_store import Create, Delete, EventKind, SetData, WatchEvent
+from appliance.errors import CorruptFile, DiskFull, StorageFault
+from tests.control.store.conftest import wait_for_events
+
+WAL_NAME = DATABASE_NAME + "-wal"
+
+
+def opened(directory: Path) -> EmbeddedStore:
+    return EmbeddedStore(directory, SystemClock())
+
+
+def forked(directory: Path, work: Callable[[EmbeddedStore, int], None]) -> tuple[int, int]:
+    """A process with a session of its own that runs `work(store, descriptor)`; pid and where to read from."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(reading)
+            work(opened(directory), writing)
+        finally:
+            os._exit(70)
+    os.close(writing)
+    return pid, reading
+
+
+def killed(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def hold(path: str) -> Callable[[EmbeddedStore, int], None]:
+    def work(store: EmbeddedStore, said: int) -> None:
+        store.create(path, b"alive", ephemeral=True)
+        os.write(said, b"!")
+        signal.pause()
+
+    return work
+
+
+def test_killed_process_loses_its_ephemeral_node_at_once_and_watchers_hear_it(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    pid, said = forked(tmp_path, hold("/controller"))
+    assert os.read(said, 1) == b"!"
+    assert store.exists("/controller", watch=True) is not None
+    killed(pid)
+    assert wait_for_events(store) == [WatchEvent(EventKind.DELETED, "/controller")]
+    store.close()
+    os.close(said)
+
+
+def test_place_of_a_killed_process_is_free_for_the_next_without_a_watch(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    pid, said = forked(tmp_path, hold("/controller"))
+    assert os.read(said, 1) == b"!"
+    killed(pid)
+    store.create("/controller", b"next", ephemeral=True)
+    assert store.get("/controller").data == b"next"
+    store.close()
+    os.close(said)
+
+
+def test_stopped_process_keeps_its_ephemeral_node(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    pid, said = forked(tmp_path, hold("/controller"))
+    assert os.read(said, 1) == b"!"
+    os.kill(pid, signal.SIGSTOP)
+    opened(tmp_path).close()
+    assert store.exists("/controller") is not None
+    killed(pid)
+    store.close()
+    os.close(said)
+
+
+def change_for_ever(store: EmbeddedStore, said: int) -> None:
+    """Each change writes its number into three nodes and replaces a hundred others; then it is reported."""
+    number = 0
+    for path in ("/a", "/b"):
+        store.create(path, b"0")
+    while True:
+        number += 1
+        data = b"%d" % number
+        store.multi(
+            [
+                SetData("/a", data),
+                *(Create(f"/a/{number}-{index}", data) for index in range(50)),
+                *(Delete(f"/a/{number - 1}-{index}") for index in range(50 if number > 1 else 0)),
+                SetData("/b", data),
+            ]
+        )
+        os.write(said, number.to_bytes(4, "little"))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_multi_is_whole_or_absent_after_a_kill_and_kept_once_it_returned(tmp_path: Path, seed: int) -> None:
+    pid, said = forked(tmp_path, change_for_ever)
+    chance = random.Random(seed)
+    returned = 0
+    for _ in range(chance.randrange(2, 12)):
+        returned = int.from_bytes(os.read(said, 4), "little")
+    poll_until = chance.random() * 0.02
+    signal.setitimer(signal.ITIMER_REAL, poll_until or 0.001)
+    previous = signal.signal(signal.SIGALRM, lambda *_: os.kill(pid, signal.SIGKILL))
+    os.waitpid(pid, 0)
+    signal.signal(signal.SIGALRM, previous)
+    while data := os.read(said, 4):
+        returned = int.from_bytes(data, "little")
+    os.close(said)
+    store = opened(tmp_path)
+    store.check()
+    number = int(store.get("/a").data)
+    assert number in {returned, returned + 1}
+    assert int(store.get("/b").data) == number
+    assert store.children("/a") == sorted(f"{number}-{index}" for index in range(50))
+    store.close()
+
+
+def test_what_returned_is_there_when_everything_died(tmp_path: Path) -> None:
+    def work(store: EmbeddedStore, said: int) -> None:
+        store.create("/a", b"kept")
+        os.write(said, b"!")
+        signal.pause()
+
+    pid, said = forked(tmp_path, work)
+    assert os.read(said, 1) == b"!"
+    killed(pid)
+    os.close(said)
+    store = opened(tmp_path)
+    assert store.get("/a").data == b"kept"
+    store.close()
+
+
+# Damage
+
+
+def filled(directory: Path) -> Path:
+    store = opened(directory)
+    store.create("/t")
+    store.multi([Create(f"/t/{number}", b"x" * 200) for number in range(300)])
+    store.close()
+    return directory / DATABASE_NAME
+
+
+def refused(directory: Path) -> str:
+    """Why the store cannot be opened; not a byte of its files is changed by the attempt."""
+    before = {path.name: path.read_bytes() for path in directory.iterdir()}
+    with pytest.raises(CorruptFile) as damage:
+        opened(directory)
+    after = {path.name: path.read_bytes() for path in directory.iterdir()}
+    assert {name: after[name] for name in before} == before
+    assert str(directory / DATABASE_NAME) in str(damage.value)
+    return str(damage.value)
+
+
+@pytest.mark.parametrize("page", [0, 1, 5, 9])
+def test_overwritten_page_is_found_when_the_store_is_opened(tmp_path: Path, page: int) -> None:
+    path = filled(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[page * 4096 : (page + 1) * 4096] = b"\x5a" * 4096
+    path.write_bytes(data)
+    assert "damaged" in refused(tmp_path)
+
+
+def test_cut_file_is_found_when_the_store_is_opened(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    os.truncate(path, path.stat().st_size // 2)
+    assert "damaged" in refused(tmp_path)
+
+
+def test_emptied_file_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+    os.truncate(filled(tmp_path), 0)
+    assert "empty" in refused(tmp_path)
+
+
+def test_file_of_somebody_else_is_not_touched(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / DATABASE_NAME) as other:
+        other.execute("CREATE TABLE theirs (a)")
+    other.close()
+    assert "somebody else" in refused(tmp_path)
+
+
+def test_flipped_bit_in_a_node_is_found_when_it_is_read(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[data.index(b"x" * 200) + 100] ^= 1
+    path.write_bytes(data)
+    store = opened(tmp_path)
+    with pytest.raises(CorruptFile, match="checksum"):
+        store.get_many(f"/t/{number}" for number in range(300))
+    store.close()
+
+
+def test_lost_write_ahead_log_is_found_when_the_store_is_opened(tmp_path: Path) -> None:
+    def work(store: EmbeddedStore, said: int) -> None:
+        store.create("/lost")
+        os.write(said, b"!")
+        signal.pause()
+
+    filled(tmp_path)
+    pid, said = forked(tmp_path, work)
+    assert os.read(said, 1) == b"!"
+    killed(pid)
+    os.close(said)
+    (tmp_path / WAL_NAME).unlink()
+    with pytest.raises(CorruptFile, match="was committed"):
+        opened(tmp_path)
+
+
+def test_moved_away_database_is_a_new_beginning(tmp_path: Path) -> None:
+    filled(tmp_path).rename(tmp_path / "aside")
+    store = opened(tmp_path)
+    assert store.children("/") == []
+    store.close()
+
+
+def test_restored_copy_is_taken_once_the_session_file_is_gone(tmp_path: Path) -> None:
+    path = filled(tmp_path)
+    copy = path.read_bytes()
+    store = opened(tmp_path)
+    store.create("/after the copy")
+    store.close()
+    path.write_bytes(copy)
+    assert SESSIONS_NAME in refused(tmp_path)
+    (tmp_path / SESSIONS_NAME).unlink()
+    store = opened(tmp_path)
+    assert len(store.children("/t")) == 300
+    store.close()
+
+
+# A full disk
+
+
+def test_full_disk_refuses_the_change_whole_and_reads_go_on(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    store.create("/a", b"old")
+    pages = store._database.execute("PRAGMA page_count").fetchone()[0]
+    store._database.execute(f"PRAGMA max_page_count = {pages + 2}")
+    with pytest.raises(DiskFull):
+        store.multi([SetData("/a", b"new"), *(Create(f"/a/{n}", b"y" * 1000) for n in range(100))])
+    assert (store.get("/a").data, store.get("/a").version) == (b"old", 0)
+    assert store.children("/a") == []
+    store._database.execute("PRAGMA max_page_count = 1000000")
+    store.create("/a/1", b"room again")
+    store.check()
+    store.close()
+
+
+def test_directory_that_cannot_be_made_is_a_storage_fault(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageFault):
+        opened(tmp_path / "file" / "data")
+
+
+def test_unused_store_holds_no_descriptor_after_close(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        opened(tmp_path).close()
+    assert len(os.listdir("/proc/self/fd")) == before
