@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, fields
+from functools import cache
 from operator import attrgetter
 from struct import Struct
 from struct import error as struct_error
@@ -351,10 +352,15 @@ def _required(shape: type) -> set[str]:
     }
 
 
+@cache
+def _annotations(shape: type) -> dict[str, Any]:
+    return get_type_hints(shape)
+
+
 def _home_type(field: WireField, shape: type) -> Any:
     """The class that the shape's annotation names for `field`, without None and tuple."""
     home = getattr(shape, "WIRE_NAMES", {}).get(field.name, field.name)
-    annotation = get_type_hints(shape)[home]
+    annotation = _annotations(shape)[home]
     members = [annotation] if get_origin(annotation) is tuple else (get_args(annotation) or (annotation,))
     for member in members:
         if get_origin(member) is tuple:

@@ -4,10 +4,9 @@ kio carries a dataclass for each message and version, generated from Kafka's own
 fields say type, order, nullability, tag and default. This file turns one into a `Structure`, which
 `message_codec` compiles into a reader or a writer for our shapes.
 
-We use kio's classes but not its reader and writer. Measured with kio 0.6.5: the reader refuses every tagged
-field it does not know (KIP-482 wants them skipped) and lets 18 MB of array elements grow to 270 MB; the
-writer imports asyncio and takes 890 µs for the metadata of 100 partitions. The classes alone import in 2 ms
-and 0.2 MB.
+We use kio's classes but not its reader and writer (decision 0011): the reader refuses every tagged field it does
+not know, which KIP-482 wants skipped, and lets an array of a million ids grow to 150 MB; the writer imports
+asyncio and takes four times as long as ours.
 """
 
 from __future__ import annotations
