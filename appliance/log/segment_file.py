@@ -251,7 +251,10 @@ class SegmentFile:
         return self._allocated_bytes
 
     def _open(self) -> None:
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise storage_fault(error, self.path) from error
 
     def _close_window(self) -> None:
         if self._window is not None:

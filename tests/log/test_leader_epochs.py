@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from appliance.errors import CorruptFile
+from appliance.log.file_names import LEADER_EPOCHS
+from appliance.log.leader_epochs import LeaderEpochs
+
+HISTORY = [(1, 0), (3, 40), (4, 120)]
+
+
+def epochs(directory: Path, entries: list[tuple[int, int]] | None = None) -> LeaderEpochs:
+    cache = LeaderEpochs.empty(directory)
+    for epoch, start in HISTORY if entries is None else entries:
+        cache.assign(epoch, start)
+    return cache
+
+
+def test_the_file_has_kafkas_text_and_comes_back(tmp_path: Path) -> None:
+    epochs(tmp_path)
+    assert (tmp_path / LEADER_EPOCHS).read_text() == "0\n3\n1 0\n3 40\n4 120\n"
+    again = LeaderEpochs.load(tmp_path)
+    assert again.entries() == HISTORY
+    assert again.latest == 4
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [(-1, (-1, -1)), (0, (0, 0)), (1, (1, 40)), (2, (1, 40)), (3, (3, 120)), (4, (4, 200)), (5, (-1, -1))],
+)
+def test_end_offsets_are_those_of_kip_279(tmp_path: Path, asked: int, answer: tuple[int, int]) -> None:
+    assert epochs(tmp_path).end_offset(asked, log_end_offset=200) == answer
+
+
+def test_without_epochs_nothing_is_known(tmp_path: Path) -> None:
+    cache = epochs(tmp_path, [])
+    assert cache.end_offset(0, log_end_offset=9) == (-1, -1)
+    assert cache.latest == -1
+    assert cache.epoch_of(5) == -1
+
+
+@pytest.mark.parametrize(("offset", "epoch"), [(0, 1), (39, 1), (40, 3), (119, 3), (120, 4), (9999, 4)])
+def test_an_offset_was_written_in_the_epoch_it_lies_in(tmp_path: Path, offset: int, epoch: int) -> None:
+    assert epochs(tmp_path).epoch_of(offset) == epoch
+
+
+@pytest.mark.parametrize(
+    ("epoch", "start", "left"),
+    [
+        (4, 150, HISTORY),
+        (5, 130, [*HISTORY, (5, 130)]),
+        (5, 120, [(1, 0), (3, 40), (5, 120)]),
+        (5, 40, [(1, 0), (5, 40)]),
+        (2, 200, [(1, 0), (2, 200)]),
+        (4, 50, [(1, 0), (3, 40), (4, 50)]),
+    ],
+)
+def test_a_new_epoch_drops_what_it_contradicts(
+    tmp_path: Path, epoch: int, start: int, left: list[tuple[int, int]]
+) -> None:
+    cache = epochs(tmp_path)
+    cache.assign(epoch, start)
+    cache.check()
+    assert cache.entries() == left
+    assert LeaderEpochs.load(tmp_path).entries() == left
+
+
+def test_truncating_the_end_forgets_later_epochs(tmp_path: Path) -> None:
+    cache = epochs(tmp_path)
+    cache.truncate_from_end(120)
+    assert cache.entries() == [(1, 0), (3, 40)]
+    assert cache.latest == 3
+    assert LeaderEpochs.load(tmp_path).entries() == [(1, 0), (3, 40)]
+    cache.truncate_from_end(0)
+    assert cache.latest == -1
+
+
+def test_truncating_the_start_moves_the_epoch_it_lies_in(tmp_path: Path) -> None:
+    cache = epochs(tmp_path)
+    cache.truncate_from_start(50)
+    assert cache.entries() == [(3, 50), (4, 120)]
+    cache.truncate_from_start(50)
+    cache.truncate_from_start(10)
+    assert LeaderEpochs.load(tmp_path).entries() == [(3, 50), (4, 120)]
+
+
+@pytest.mark.parametrize("text", ["0\n1\n1\n", "0\n1\na b\n", "0\n2\n3 0\n1 5\n", "0\n2\n1 9\n2 5\n"])
+def test_a_file_that_does_not_rise_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / LEADER_EPOCHS).write_text(text)
+    with pytest.raises(CorruptFile):
+        LeaderEpochs.load(tmp_path)
