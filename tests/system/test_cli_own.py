@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.cli.command import appliance
@@ -115,5 +115,7 @@ def test_second_appliance_on_the_same_directory_is_refused_in_one_line(own: Appl
 
 
 def test_ctrl_c_stops_serving_cleanly(own_broker: Appliance) -> None:
-    os.kill(own_broker.pid, signal.SIGINT)
-    own_broker.stop()  # asserts exit code 0 and that nothing is left
+    serving = psutil.Process(own_broker.pid)
+    serving.send_signal(signal.SIGINT)
+    assert serving.wait(10) == 0
+    own_broker.stop()  # asserts that nothing is left
