@@ -79,7 +79,7 @@ class NetworkSettings:
         unit="messages",
         minimum=64,
         maximum=2**20,
-        doc="Messages in each ring between a network process and another process; a power of two.",
+        doc="Messages in each ring between two processes; a power of two.",
     )
     connections_max: int = option(
         10_000,
@@ -173,19 +173,9 @@ class IoSettings:
         maximum=64,
         doc="I/O worker processes of each slot; a partition belongs to one of them. Kafka: num.io.threads.",
     )
-    ring_slots: int = option(
-        4096,
-        "io.ring.slots",
-        unit="messages",
-        minimum=64,
-        maximum=2**20,
-        doc="Messages in each ring from a worker to another process; a power of two.",
-    )
 
     def __post_init__(self) -> None:
         _check_fields(self)
-        if self.ring_slots & (self.ring_slots - 1):
-            raise ConfigurationError(f"io.ring.slots = {self.ring_slots}: wants a power of two")
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +263,7 @@ class BrokerSettings:
         type=ConfigType.LONG,
         unit="ms",
         minimum=1,
+        effect=Effect.NONE,
         doc="How long a follower may stay behind before it leaves the in-sync replicas.",
     )
     rack: str | None = option(
