@@ -64,10 +64,14 @@ _logger = logging.getLogger(__name__)
 Message = tuple[bytes, Envelope]
 
 
-class Alarms(Protocol):
-    """Calls back once, later; see `appliance.ipc.agent.Timers`."""
+class Alarm(Protocol):
+    """A call that is due; see `appliance.ipc.agent.Timer`."""
 
-    def __call__(self, delay_ms: int, action: Callable[[], None]) -> None: ...
+    def cancel(self) -> None: ...
+
+
+Alarms = Callable[[int, Callable[[], None]], Alarm]
+"""Sets an alarm: in so many milliseconds, call that."""
 
 
 @dataclass(slots=True)
@@ -93,6 +97,7 @@ class Controller:
     """
 
     __slots__ = (
+        "_alarm_of",
         "_alarms",
         "_cluster_id",
         "_fence",
@@ -133,6 +138,7 @@ class Controller:
         self.lines = WorkerLines(send, controller_epoch=fence.epoch, cluster_id=cluster_id)
         self._workers = frozenset(owner_of(slot.node_id) for slot in slots)
         self._waves: dict[int, Wave] = {}
+        self._alarm_of: dict[int, Alarm] = {}
         self._wave_number = 0
         if publisher.version:
             # Clients know the cluster already; they should know who its controller is now.
@@ -182,11 +188,13 @@ class Controller:
         """Finishes what can be finished: forgets deleted topics, publishes one image, answers who asked."""
         fault = self._forget_deleted()
         state = self.state
-        over = [wave for wave in self._waves.values() if fault or wave.is_over(state.deletions)]
-        if fault:
-            over = [wave for wave in over if wave.is_over(()) or wave.overdue]
+        # After a fault nobody waits for what the store could not forget: it is tried again, and answered now.
+        unfinished = () if fault else state.deletions
+        over = [wave for wave in self._waves.values() if wave.is_over(unfinished)]
         for wave in over:
             del self._waves[wave.number]
+            if (alarm := self._alarm_of.pop(wave.number, None)) is not None:
+                alarm.cancel()
             for topic in wave.appearing.values():
                 state.show(topic, len(topic.partitions))
         if over and state.dirty:
@@ -375,13 +383,12 @@ class Controller:
     def _begin(self, wave: Wave) -> None:
         self._waves[wave.number] = wave
         if wave.waiting:
-            self._alarms(ASSIGN_TIMEOUT_MS, lambda: self._overdue(wave))
+            self._alarm_of[wave.number] = self._alarms(ASSIGN_TIMEOUT_MS, lambda: self._overdue(wave))
 
     def _overdue(self, wave: Wave) -> None:
         wave.overdue = True
-        if wave.number in self._waves:
-            late = ", ".join(sorted(str(worker) for worker in wave.waiting))
-            _logger.warning("no answer to an assignment within %d ms from: %s", ASSIGN_TIMEOUT_MS, late)
+        late = ", ".join(sorted(str(worker) for worker in wave.waiting))
+        _logger.warning("no answer to an assignment within %d ms from: %s", ASSIGN_TIMEOUT_MS, late)
 
     def _forget_deleted(self) -> StorageFault | None:
         """Removes from the store what every worker has deleted; the fault that kept it from doing so."""
@@ -406,7 +413,8 @@ class Controller:
 
     def _welcome(self, hello: WorkerHello) -> None:
         worker = Role(RoleKind.IOPROC, hello.worker, hello.slot)
-        self.lines.hello(worker, hello.generation)
+        if not self.lines.hello(worker, hello.generation):
+            return
         mine = owner_of(hello.slot) == worker
         topics: Iterable[TopicImage] = self.state.topics.values() if mine else ()
         partitions = tuple(each for topic in topics for each in assigned_partitions(topic, slot=hello.slot))

@@ -16,7 +16,7 @@ from appliance.control.controller.control_socket import ControlSocket
 from appliance.control.controller.controller import Controller
 from appliance.control.store.metadata_store import EventKind, MetadataStore
 from appliance.errors import HostFault
-from appliance.ipc.agent import DutyCycle
+from appliance.ipc.agent import DutyCycle, Timer
 from appliance.ipc.process_table import COUNTER_0, REQUESTS, ProcessRow
 
 COUNTER_TOPICS = COUNTER_0
@@ -56,9 +56,9 @@ class ControllerLoop:
         cycle.epoll.register(supervision.fileno(), select.EPOLLIN)
         cycle.epoll.register(store.fileno(), select.EPOLLIN)
 
-    def alarm(self, delay_ms: int, action: Callable[[], None]) -> None:
+    def alarm(self, delay_ms: int, action: Callable[[], None]) -> Timer:
         """See `controller.Alarms`."""
-        self._cycle.timers.add(self._clock.monotonic_ns() + delay_ms * _NS_PER_MS, action)
+        return self._cycle.timers.add(self._clock.monotonic_ns() + delay_ms * _NS_PER_MS, action)
 
     def await_vacancy(self) -> None:
         """Standing by: sleeps until /controller may be free, or the supervisor says stop."""

@@ -5,17 +5,22 @@ Does: keeps the store, decides, tells the workers which partitions they lead, pu
 opens a log, speaks with a client, waits for a worker. Dies: the supervisor restarts it. Clients go on
 producing and consuming, since nobody asks it on that way; what was being created or deleted is finished by
 its next life, whose controller epoch fences this one.
+
+A full disk keeps it from beginning: it says so, and tries again every RETRY_MS rather than die, since what is only
+read goes on without it.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import select
+from contextlib import suppress
 
 from appliance.channels.child import EXIT_CANNOT_START, EXIT_CLEAN, Child
 from appliance.channels.controller_link import CONTROLLER_SOCKET
 from appliance.channels.metadata_image import ImagePublisher
-from appliance.channels.supervision import Failed, Ready
+from appliance.channels.supervision import Failed, Ready, Stop
 from appliance.channels.wiring import Attachment
 from appliance.clock import Clock, SystemClock
 from appliance.cluster import BrokerSlot
@@ -27,9 +32,11 @@ from appliance.control.controller.takeover import Fence, cluster_id, register, t
 from appliance.control.store.embedded_store import EmbeddedStore
 from appliance.control.store.errors import SessionExpired, StoreRefusal
 from appliance.control.store.metadata_store import MetadataStore
-from appliance.errors import CorruptFile
+from appliance.errors import CorruptFile, StorageFault
 from appliance.ipc.agent import DutyCycle, freeze_garbage
 from appliance.ipc.process_table import ProcessState
+
+RETRY_MS = 1_000
 
 _logger = logging.getLogger(__name__)
 
@@ -40,14 +47,17 @@ def run(child: Child) -> int:
     attachment = child.attach()
     attachment.row.start(os.getpid(), child.generation, now_ms=clock.now_ms(), now_ns=clock.monotonic_ns())
     try:
-        store = EmbeddedStore(child.settings.data_dir, clock)
+        while True:
+            try:
+                _live(child, attachment, clock)
+            except StorageFault as fault:
+                _logger.error("trying again in %d ms: %s", RETRY_MS, fault)
+                if _told_to_stop(child, within_ms=RETRY_MS):
+                    return EXIT_CLEAN
+            else:
+                return EXIT_CLEAN
     except CorruptFile as damage:
         # Starting again would not mend it.
-        child.supervision.send(Failed(str(damage), fatal=True))
-        return EXIT_CANNOT_START
-    try:
-        _serve(child, attachment, store, clock)
-    except CorruptFile as damage:
         child.supervision.send(Failed(str(damage), fatal=True))
         return EXIT_CANNOT_START
     except (StoreRefusal, SessionExpired, Superseded) as change:
@@ -55,8 +65,27 @@ def run(child: Child) -> int:
         return EXIT_CANNOT_START
     finally:
         attachment.row.set_state(ProcessState.STOPPING)
-        store.close()
-    return EXIT_CLEAN
+
+
+def _told_to_stop(child: Child, *, within_ms: int) -> bool:
+    """Waits for the supervisor's word; False when the time is up or it said something else."""
+    poll = select.poll()
+    poll.register(child.supervision.fileno(), select.POLLIN)
+    if not poll.poll(within_ms):
+        return False
+    words = child.supervision.receive()
+    return words is None or any(isinstance(word, Stop) for word in words)
+
+
+def _live(child: Child, attachment: Attachment, clock: Clock) -> None:
+    """One session with the store, from its beginning to its end."""
+    store = EmbeddedStore(child.settings.data_dir, clock)
+    try:
+        _serve(child, attachment, store, clock)
+    finally:
+        # A session that cannot say goodbye ends with its lock.
+        with suppress(StorageFault):
+            store.close()
 
 
 def slots_of(settings: Settings) -> tuple[BrokerSlot, ...]:
@@ -117,8 +146,9 @@ def _lead(
             len(state.deletions),
         )
         freeze_garbage()
-        attachment.row.set_state(ProcessState.RUNNING)
-        child.supervision.send(Ready())
+        if attachment.row.snapshot().state is not ProcessState.RUNNING:
+            attachment.row.set_state(ProcessState.RUNNING)
+            child.supervision.send(Ready())
         loop.serve(controller, socket)
     finally:
         socket.close()

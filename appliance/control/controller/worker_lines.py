@@ -2,9 +2,10 @@
 
 | event | what follows |
 |---|---|
-| WorkerHello | a full Assign, which takes the place of everything sent to that worker before |
+| WorkerHello of a new life | a full Assign; what was sent to the life before is forgotten |
+| WorkerHello of a known life | nothing: it has its Assign, or will have |
 | Assigned with a known id | whoever waited for it is told |
-| Assigned with an unknown id (of an earlier life, or overtaken by a full Assign) | nothing |
+| Assigned with an unknown id (the answer to a controller before) | nothing |
 | PeerDown | what was sent is forgotten; those who wait go on waiting, for the next hello or their deadline |
 
 A worker that has not said hello is sent nothing: its first full Assign will hold it all.
@@ -66,10 +67,19 @@ class WorkerLines:
         self._sent: dict[int, Sent] = {}
         self._ids = count(1)
 
-    def hello(self, worker: Role, generation: int) -> None:
-        """A worker's (new) life begins; `assign_full` should follow."""
+    def hello(self, worker: Role, generation: int) -> bool:
+        """Whether that is a life we had not heard of: then a full Assign must follow.
+
+        A worker says hello when it starts and again when it is told of a new controller; both may reach the same
+        one.
+        """
+        identity = identity_of(worker, generation)
+        line = self._lines.get(worker)
+        if line is not None and line.identity == identity:
+            return False
         self._forget(worker)
-        self._lines[worker] = _Line(identity_of(worker, generation))
+        self._lines[worker] = _Line(identity)
+        return True
 
     def down(self, worker: Role, generation: int) -> None:
         """That life of the worker is over."""
@@ -97,10 +107,6 @@ class WorkerLines:
         line = self._lines.get(worker)
         if line is None:
             return
-        if full:
-            for number in line.outstanding:
-                del self._sent[number]
-            line.outstanding.clear()
         number = next(self._ids)
         line.outstanding.add(number)
         self._sent[number] = Sent(

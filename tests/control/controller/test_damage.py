@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 
 from appliance.channels.control_channel import AllocateProducerIds, NewTopic, ProducerIdBlock
+from appliance.channels.supervision import Ready
 from appliance.config import BrokerSettings
 from appliance.control.store.embedded_store import DATABASE_NAME
 from appliance.protocol.errors import ErrorCode
@@ -17,7 +18,7 @@ from tests.control.controller.instance import Instance
 def without_room(instance: Instance, *, more_bytes: int) -> Callable[[], None]:
     """For the child: no file of its may grow beyond what the store's are now, and a little."""
     paths = [instance.settings.data_dir / f"{DATABASE_NAME}{suffix}" for suffix in ("", "-wal")]
-    largest = max(path.stat().st_size for path in paths if path.exists())
+    largest = max((path.stat().st_size for path in paths if path.exists()), default=0)
 
     def limit() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -44,6 +45,23 @@ def test_full_disk_refuses_topics_and_the_books_stay_right(instance: Instance) -
     instance.workers[0].hello()
     assert instance.create(wide)[0].error == 0
     assert sorted(instance.image.topics) == ["old", "wide"]
+
+
+def test_controller_that_finds_a_full_disk_waits_for_room(new_instance: NewInstance) -> None:
+    instance = new_instance()
+    instance.launch(without_room(instance, more_bytes=0))
+    assert not instance.speaks(timeout_ms=300)
+    resource.prlimit(instance.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert instance.hear_child() == [Ready()]
+    instance.start_worker()
+    assert instance.create("t")[0].error == 0
+
+
+def test_controller_that_waits_for_room_stops_when_told(new_instance: NewInstance) -> None:
+    instance = new_instance()
+    instance.launch(without_room(instance, more_bytes=0))
+    assert not instance.speaks(timeout_ms=300)
+    assert instance.stop() == 0
 
 
 def test_damaged_store_is_named_and_ends_the_appliance(instance: Instance) -> None:

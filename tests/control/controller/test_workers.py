@@ -41,6 +41,12 @@ def test_new_life_of_a_worker_is_assigned_everything(instance: Instance) -> None
     check_served(instance)
 
 
+def test_second_hello_of_one_life_is_not_answered_twice(instance: Instance) -> None:
+    instance.workers[0].hello()
+    instance.create("t")
+    assert [command.full for command in instance.workers[0].commands] == [True, False]
+
+
 def test_worker_killed_before_its_answer_is_asked_again_in_its_next_life(instance: Instance) -> None:
     worker = instance.workers[0]
     worker.mute = True
