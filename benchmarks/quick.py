@@ -14,6 +14,14 @@ from benchmarks.void import Void
 
 def look(cases: tuple[Case, ...], options: argparse.Namespace) -> int:
     """Run the cases and print their figures. Returns the exit status."""
+    try:
+        return _look(cases, options)
+    except Void as why:
+        print(f"VOID: {why}")
+        return 1
+
+
+def _look(cases: tuple[Case, ...], options: argparse.Namespace) -> int:
     with _broker(options.at, options.broker) as broker:
         streams = any(case.lends_bytes > GIB for case in cases)
         bench = Bench(
