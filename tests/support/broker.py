@@ -21,6 +21,7 @@ from typing import Final, Protocol
 
 import psutil
 
+from appliance.channels.wiring import instance_name
 from tests.support.wire import answers_api_versions, free_ports
 
 START_TIMEOUT_S: Final = 20.0
@@ -113,7 +114,6 @@ class Appliance:
         self._arguments = tuple(arguments)
         self._process: subprocess.Popen[str] | None = None
         self._output: Output | None = None
-        self._names_before: frozenset[str] = frozenset()
         self._family: dict[int, psutil.Process] = {}
 
     @property
@@ -138,7 +138,6 @@ class Appliance:
             BrokerFailed: it ended, or was not ready in time.
         """
         assert self._process is None, "already started"
-        self._names_before = shared_memory_names()
         self._process = subprocess.Popen(
             self._command(),
             stdout=subprocess.PIPE,
@@ -172,7 +171,7 @@ class Appliance:
         except subprocess.TimeoutExpired:
             self._give_up(f"did not stop within {STOP_TIMEOUT_S:.0f} s of SIGTERM")
         _, alive = psutil.wait_procs(list(self._family.values()), timeout=1)
-        left_names = sorted(shared_memory_names() - self._names_before)
+        left_names = sorted(shared_memory_names(self.data_dir))
         if code != 0:
             self._give_up(f"exited with {code} after SIGTERM")
         if alive:
@@ -252,9 +251,8 @@ class Appliance:
     def _give_up(self, reason: str) -> None:
         assert self._output is not None
         text = f"the appliance {reason}\n{self._output.tail()}"
-        names_before = self._names_before
         self.kill()
-        for name in shared_memory_names() - names_before:
+        for name in shared_memory_names(self.data_dir):
             (SHARED_MEMORY / name).unlink(missing_ok=True)
         raise BrokerFailed(text)
 
@@ -265,9 +263,9 @@ class Appliance:
         self._family = {}
 
 
-def shared_memory_names() -> frozenset[str]:
-    """Names of every appliance in shared memory."""
-    return frozenset(path.name for path in SHARED_MEMORY.glob("appliance-*"))
+def shared_memory_names(data_dir: Path) -> frozenset[str]:
+    """Names of the instance on `data_dir` in shared memory; those of others, which may run beside, are theirs."""
+    return frozenset(path.name for path in SHARED_MEMORY.glob(f"{instance_name(data_dir)}-*"))
 
 
 def _command() -> list[str]:
