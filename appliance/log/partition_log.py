@@ -503,15 +503,17 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it every transaction is decided; the log end if none is open. The caller caps it by the HW."""
-        if not self._producers.has_transactions:
-            return self.log_end_offset
-        return self.stable_offset(0)
+        """Where the oldest open transaction begins, else the log end: right where the log end is replicated."""
+        first = self._producers.first_open_offset
+        return self.log_end_offset if first is None else first
 
     def stable_offset(self, high_watermark: int) -> int:
-        """The last stable offset under a high watermark; forgets transactions that are decided below it."""
+        """The last stable offset under a high watermark: below it every transaction's end is replicated too.
+
+        Forgets transactions that ended below it, since high watermarks only grow.
+        """
         first = self._producers.first_unstable_offset(high_watermark)
-        return self.log_end_offset if first is None else first
+        return high_watermark if first is None else min(first, high_watermark)
 
     # Epochs
 

@@ -259,9 +259,9 @@ class Producers:
     # The last stable offset
 
     @property
-    def has_transactions(self) -> bool:
-        """Whether any transaction may hold the last stable offset back."""
-        return bool(self._ongoing or self._undecided_by_readers)
+    def first_open_offset(self) -> int | None:
+        """Where the oldest open transaction begins."""
+        return next(iter(self._ongoing), None)
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """Where the oldest transaction begins that is open or whose marker is not below `high_watermark`.

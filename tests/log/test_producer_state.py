@@ -145,7 +145,7 @@ def test_an_open_transaction_holds_the_stable_offset_back() -> None:
     assert producers.first_unstable_offset(31) == 20
     end(producers, 40, committed=False, producer_id=8)
     assert producers.first_unstable_offset(41) is None
-    assert not producers.has_transactions
+    assert producers.first_open_offset is None
     producers.check()
 
 
