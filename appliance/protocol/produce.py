@@ -363,7 +363,7 @@ def encode_produce_response(
     Results of one topic should stand together; they are answered in the order given. `node_endpoints` tell
     where the leaders named in the results listen, and are left out before v10.
     """
-    if len(results) == 1:
+    if len(results) == 1 and not node_endpoints:
         topic, partition, error, base_offset, append_time_ms, start_offset, message, records, leader = (
             results[0]
         )

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from appliance.errors import ClientFault, MalformedFrame
 from appliance.protocol.api_versions import SERVED_VERSIONS, ApiKey
 from appliance.protocol.primitives import ELEMENTS_MAX, uvarint_bytes
+from appliance.protocol.produce import ProduceMemo, parse_produce
 from tests.protocol.reading import FRAME_BYTES_MAX, from_hex, parsed
 
 CORPUS = Path(__file__).parent.parent / "protocol" / "corpus"
@@ -160,9 +161,18 @@ def test_frame_swollen_with_smallest_elements_stays_within_bounds(frame: bytes) 
         tracemalloc.stop()
 
 
+FORGOTTEN_PIECEMEAL = framed(
+    struct.pack(">hhih", ApiKey.FETCH, 7, 1, -1)
+    + FETCH_LEAD_V7
+    + struct.pack(">ii", 0, 3)
+    + (struct.pack(">hi", 0, 60_000) + bytes(4 * 60_000)) * 3
+)
+
+
 @pytest.mark.parametrize(
     "frame",
     [
+        FORGOTTEN_PIECEMEAL,
         SWOLLEN["metadata-v1-empty-names"],
         SWOLLEN["delete-topics-v4-empty-names"],
         SWOLLEN["create-topics-v7-assignments"],
@@ -187,3 +197,30 @@ def test_empty_tagged_fields_by_the_million_are_refused_at_once() -> None:
     with pytest.raises(MalformedFrame, match="tagged fields"):
         parsed(framed(header))
     assert time.process_time() - began < 0.1
+
+
+PRODUCE_SEEDS = [frame for frame in SEEDS if frame[4:6] == b"\x00\x00" and read_or_refused(frame) is not None]
+
+
+@FUZZ
+@given(data=st.data())
+def test_memo_takes_no_frame_that_the_parser_refuses(data: st.DataObject) -> None:
+    honest = memoryview(data.draw(st.sampled_from(PRODUCE_SEEDS)))
+    header, request = parsed(bytes(honest))
+    memo = ProduceMemo()
+    memo.remember(honest, 4, header=header, request=request)
+    # Lies behind what the memo compares: index, length, records, tagged fields, end.
+    at = data.draw(st.integers(max(12, len(honest) - 90), len(honest)))
+    lie = data.draw(st.sampled_from(LIES) | st.binary(max_size=4))
+    kept = data.draw(st.sampled_from([at, at + len(lie)]))
+    frame = memoryview(framed(bytes(honest[4:at]) + lie + bytes(honest[kept:])) + b"\x00" * 64)
+    end = len(frame) - 64
+    try:
+        said = parse_produce(frame, header.body_position, end, header.version)
+    except MalformedFrame:
+        said = None
+    try:
+        remembered = memo.parse(frame, 4, end, header.version)
+    except MalformedFrame:
+        remembered = None
+    assert remembered is None or remembered == said

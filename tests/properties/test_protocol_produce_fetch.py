@@ -44,7 +44,7 @@ from appliance.protocol.produce import (
 )
 from tests.protocol import judges
 
-QUICK = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 
 every_produce = pytest.mark.parametrize("version", range(3, 14))
 every_fetch = pytest.mark.parametrize("version", range(4, 19))
