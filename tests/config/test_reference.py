@@ -11,7 +11,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
 def test_page_in_docs_is_fresh() -> None:
-    assert PAGE.read_text(encoding="utf-8") == reference_page(), "run: python -m appliance.config.reference docs/configuration.md"
+    assert PAGE.read_text(encoding="utf-8") == reference_page(), (
+        "run: python -m appliance.config.reference docs/configuration.md"
+    )
 
 
 def test_page_names_every_option() -> None:
