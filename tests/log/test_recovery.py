@@ -1,0 +1,295 @@
+"""Opening a log that was not closed: torn tails, damage, lost files, interrupted renames."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from appliance.log.config import LogSettings
+from appliance.log.partition_log import PartitionLog
+from appliance.log.segment import Segment
+from appliance.protocol.records.batch import batches
+from tests.log.batches import NOW_MS, batch_of, crash, open_log, read_all, values
+
+SETTINGS = LogSettings(segment_bytes=3000, index_interval_bytes=250)
+
+
+def filled(directory: Path, count: int = 40) -> PartitionLog:
+    log = open_log(directory, settings=SETTINGS)
+    for number in range(count):
+        log.append(
+            batch_of(
+                [b"%d" % number + bytes(90)] * (number % 3 + 1),
+                timestamp_ms=NOW_MS + number,
+                producer_id=3,
+                producer_epoch=0,
+                base_sequence=log.log_end_offset,
+            ),
+            leader_epoch=1,
+        )
+    return log
+
+
+def reopened(
+    directory: Path, *, clean: bool = False, recovery_point: int = 0, log_start: int = 0
+) -> PartitionLog:
+    log = open_log(
+        directory, settings=SETTINGS, clean=clean, recovery_point=recovery_point, log_start=log_start
+    )
+    log.check()
+    return log
+
+
+def logs(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.log"))
+
+
+def content(path: Path) -> bytes:
+    """A segment's batches without the zeros behind them."""
+    data = path.read_bytes()
+    end = max((at + header.size_bytes for at, header in batches(data)), default=0)
+    return data[:end]
+
+
+def test_everything_appended_is_there_after_a_crash(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = filled(tmp_path)
+    records = read_all(log)
+    crash(log)
+    with caplog.at_level(logging.WARNING):
+        log = reopened(tmp_path)
+    assert read_all(log) == records
+    assert caplog.records == [], "zeros that were allocated ahead are nothing to warn of"
+    assert log.statistics().allocated_bytes == log.statistics().size_bytes
+    assert log.append(batch_of(), leader_epoch=1).base_offset == len(records)
+
+
+def test_a_clean_stop_is_opened_without_reading_batches(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    records = read_all(log)
+    log.close(clean=True)
+    # Damage inside of a value, before the last index entry, is not looked for.
+    first = logs(tmp_path)[0]
+    data = bytearray(first.read_bytes())
+    data[100] ^= 1
+    first.write_bytes(data)
+    log = reopened(tmp_path, clean=True, recovery_point=len(records))
+    assert log.log_end_offset == len(records)
+    assert log.recovery_point == len(records)
+
+
+def test_a_tail_torn_at_every_byte_is_cut_to_the_last_whole_batch(tmp_path: Path) -> None:
+    log = filled(tmp_path / "origin", 7)
+    records = read_all(log)
+    crash(log)
+    last = logs(tmp_path / "origin")[-1]
+    data = content(last)
+    found = list(batches(data))
+    start = found[-1][0]
+    whole = found[-1][1].base_offset
+    for length in range(start, len(data)):
+        directory = tmp_path / "torn"
+        shutil.copytree(tmp_path / "origin", directory)
+        (directory / last.name).write_bytes(data[:length])
+        log = reopened(directory)
+        assert log.log_end_offset == whole, length
+        assert read_all(log) == records[:whole]
+        assert log.append(batch_of([b"next"]), leader_epoch=2).base_offset == whole
+        log.check()
+        crash(log)
+        shutil.rmtree(directory)
+
+
+def test_a_tail_of_which_only_the_placement_is_missing_is_cut(tmp_path: Path) -> None:
+    log = filled(tmp_path, 5)
+    crash(log)
+    path = logs(tmp_path)[-1]
+    data = content(path)
+    position, header = list(batches(data))[-1]
+    path.write_bytes(data[:position] + bytes(17) + data[position + 17 :] + bytes(500))
+    assert reopened(tmp_path).log_end_offset == header.base_offset
+
+
+@pytest.mark.parametrize("flipped", [0, 1, 9, 11, 16, 18, 22, 26, 50, 60, 70])
+def test_damage_ends_the_log_before_it_and_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, flipped: int
+) -> None:
+    log = filled(tmp_path, 60)
+    records = read_all(log)
+    crash(log)
+    assert len(logs(tmp_path)) > 4
+    damaged = logs(tmp_path)[1]
+    data = bytearray(content(damaged))
+    position, header = list(batches(bytes(data)))[2]
+    data[position + flipped] ^= 0x40
+    damaged.write_bytes(data)
+    with caplog.at_level(logging.WARNING):
+        log = reopened(tmp_path)
+    assert log.log_end_offset == header.base_offset
+    assert read_all(log) == records[: header.base_offset]
+    assert len(logs(tmp_path)) == 2, "segments after the damage are gone"
+    cuts = [record.getMessage() for record in caplog.records if " cut " in record.getMessage()]
+    assert len(cuts) == 1
+    assert f"position {position}" in cuts[0]
+
+
+def test_below_the_recovery_point_checksums_are_trusted(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.flush()
+    end = log.log_end_offset
+    log.append(batch_of([b"after"]), leader_epoch=1)
+    crash(log)
+    data = bytearray(logs(tmp_path)[-1].read_bytes())
+    first = next(iter(batches(bytes(data))))[1]
+    data[first.size_bytes - 1] ^= 1
+    logs(tmp_path)[-1].write_bytes(data)
+    assert reopened(tmp_path, recovery_point=end).log_end_offset == end + 1
+
+
+def test_earlier_segments_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = filled(tmp_path)
+    log.flush()
+    point = log.recovery_point
+    crash(log)
+    rebuilt: list[int] = []
+    start_rebuild = Segment.start_rebuild
+
+    def spy(segment: Segment) -> None:
+        rebuilt.append(segment.base_offset)
+        start_rebuild(segment)
+
+    monkeypatch.setattr(Segment, "start_rebuild", spy)
+    log = reopened(tmp_path, recovery_point=point)
+    assert rebuilt == [int(logs(tmp_path)[-1].name[:20])]
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("damage", ["missing", "bogus", "half an entry"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_index_that_is_not_believable_is_built_again(
+    tmp_path: Path, suffix: str, damage: str, clean: bool
+) -> None:
+    log = filled(tmp_path)
+    records = read_all(log)
+    log.flush()
+    log.close(clean)
+    index = sorted(tmp_path.glob("*" + suffix))[1]
+    before = index.read_bytes()
+    assert before
+    if damage == "missing":
+        index.unlink()
+    elif damage == "bogus":
+        index.write_bytes(before[:-8] + b"\xff" * 8)
+    else:
+        index.write_bytes(before + b"\0\0\0")
+    log = reopened(tmp_path, clean=clean, recovery_point=len(records))
+    assert index.read_bytes() == before
+    assert read_all(log) == records
+
+
+def test_every_index_and_snapshot_may_be_lost(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    records = read_all(log)
+    end = log.log_end_offset
+    crash(log)
+    for path in list(tmp_path.iterdir()):
+        if path.suffix != ".log":
+            path.unlink()
+    log = reopened(tmp_path)
+    assert read_all(log) == records
+    again = log.append(
+        batch_of([b"39" + bytes(90)], producer_id=3, producer_epoch=0, base_sequence=end - 1), leader_epoch=1
+    )
+    assert again.duplicate
+
+
+def test_a_damaged_snapshot_is_passed_over(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    end = log.log_end_offset
+    log.close(clean=True)
+    for path in tmp_path.glob("*.snapshot"):
+        path.write_bytes(path.read_bytes()[:-1])
+    log = reopened(tmp_path, clean=True, recovery_point=end)
+    assert log.append(
+        batch_of([b"x"], producer_id=3, producer_epoch=0, base_sequence=end - 1), leader_epoch=1
+    ).duplicate
+
+
+def test_an_index_without_its_log_is_removed(tmp_path: Path) -> None:
+    crash(filled(tmp_path, 3))
+    for suffix in (".index", ".timeindex", ".txnindex"):
+        (tmp_path / f"00000000000000000999{suffix}").write_bytes(b"")
+    reopened(tmp_path)
+    assert not list(tmp_path.glob("*999.*"))
+
+
+def test_a_log_that_ends_before_its_start_begins_anew_there(tmp_path: Path) -> None:
+    crash(filled(tmp_path, 3))
+    log = reopened(tmp_path, log_start=1000)
+    assert (log.log_start_offset, log.log_end_offset) == (1000, 1000)
+    assert log.append(batch_of(), leader_epoch=1).base_offset == 1000
+    log.check()
+
+
+def test_a_log_start_inside_hides_what_is_before(tmp_path: Path) -> None:
+    crash(filled(tmp_path, 30))
+    log = reopened(tmp_path, log_start=20)
+    assert log.log_start_offset == 20
+    assert read_all(log)[0].offset == 20
+
+
+def test_a_recovery_point_beyond_the_end_is_lowered(tmp_path: Path) -> None:
+    log = filled(tmp_path, 3)
+    end = log.log_end_offset
+    crash(log)
+    assert reopened(tmp_path, recovery_point=end + 100).recovery_point == end
+
+
+# Interrupted renames, as Kafka resolves them
+
+
+def renamed(path: Path, suffix: str) -> None:
+    for each in path.parent.glob(path.stem + ".*"):
+        if each.suffix in (".log", ".index", ".timeindex", ".txnindex"):
+            each.rename(each.with_name(each.name + suffix))
+
+
+def test_files_marked_deleted_are_removed(tmp_path: Path) -> None:
+    log = filled(tmp_path, 40)
+    log.close(clean=True)
+    first = logs(tmp_path)[0]
+    renamed(first, ".deleted")
+    log = reopened(tmp_path, clean=True, recovery_point=log.recovery_point)
+    assert not list(tmp_path.glob("*.deleted"))
+    assert log.log_start_offset == int(logs(tmp_path)[0].stem) > 0
+
+
+def test_an_unfinished_cleaning_is_thrown_away(tmp_path: Path) -> None:
+    log = filled(tmp_path, 40)
+    records = read_all(log)
+    log.close(clean=True)
+    for path in (logs(tmp_path)[0], logs(tmp_path)[1]):
+        shutil.copy(path, path.with_name(path.name + ".cleaned"))
+    second = logs(tmp_path)[1]
+    shutil.copy(second, second.with_name(second.name + ".swap"))
+    log = reopened(tmp_path, clean=True, recovery_point=log.recovery_point)
+    assert read_all(log) == records
+    assert not [name for name in os.listdir(tmp_path) if name.endswith((".cleaned", ".swap"))]
+
+
+def test_a_finished_cleaning_is_put_in_place(tmp_path: Path) -> None:
+    log = filled(tmp_path, 60)
+    records = read_all(log)
+    log.close(clean=True)
+    first, second, third = logs(tmp_path)[:3]
+    # As a cleaner would: the first two segments become one, which keeps only the batches of the second.
+    swapped = first.with_name(first.name + ".swap")
+    shutil.copy(second, swapped)
+    log = reopened(tmp_path, clean=True, recovery_point=log.recovery_point)
+    assert [path.name for path in logs(tmp_path)][:2] == [first.name, third.name]
+    assert not swapped.exists()
+    assert values(read_all(log)) == values(records[int(second.stem) :])
+    assert log.read(0, max_bytes=1, upper_bound=log.log_end_offset).length_bytes > 0
