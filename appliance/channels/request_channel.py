@@ -8,16 +8,16 @@ Request, 64 bytes, little endian:
     0        1        2                4                8                12               16
     ┌────────┬────────┬────────────────┬────────────────┬────────────────┬────────────────┐
     │ op     │ flags  │ acks           │ request_id     │ item           │ row            │
-    ├────────┴────────┴────────────────┼────────────────┼────────────────┴────────────────┤ 32
-    │ incarnation                      │ leader_epoch   │ payload_position                │
-    ├──────────────────────────────────┼────────────────┼─────────────────────────────────┤ 48
-    │ length_bytes                     │ api_version    │ offset                          │
-    ├──────────────────────────────────┴────────────────┼─────────────────────────────────┤ 64
-    │ placed_ns                                         │ spare                           │
-    └───────────────────────────────────────────────────┴─────────────────────────────────┘
+    ├────────┴────────┴────────────────┴┬───────────────┼────────────────┴────────────────┤ 36
+    │ incarnation (16)                  │ epoch (24)    │ payload_position (28)           │
+    ├──────────────────┬────────────────┼───────────────┴─────────────────────────────────┤ 52
+    │ length_bytes (36)│ api_version(40)│ offset (44)                                     │
+    ├──────────────────┴────────────────┼──────────────────┬──────────────────────────────┘ 64
+    │ placed_ns (52)                    │ spare (60)       │
+    └───────────────────────────────────┴──────────────────┘
 
 `offset` is the fetch offset (FETCH) or the timestamp in ms (LIST_OFFSETS); `length_bytes` the payload's length
-(PRODUCE) or the most bytes wanted (FETCH). `leader_epoch` is what the client believes, -1 where it does not say.
+(PRODUCE) or the most bytes wanted (FETCH). `epoch` is the leader epoch the client believes in, -1 where it does not say.
 
 Response, 64 bytes, little endian:
 
@@ -36,7 +36,7 @@ from __future__ import annotations
 from enum import IntEnum
 from struct import Struct
 
-REQUEST = Struct("<BBhIIIIiQIiqqQ")
+REQUEST = Struct("<BBhIIIQiQIiqqI")
 RESPONSE = Struct("<BBhIIIqqqIIIiq")
 
 assert REQUEST.size == RESPONSE.size == 64
