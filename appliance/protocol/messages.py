@@ -30,8 +30,7 @@ def decode_request(
 ) -> Any:
     """The request whose body begins at `position`, as the shape of its API.
 
-    `end` is the end of the frame (the buffer's, if not given). Bytes after the body are ignored, as Kafka
-    does.
+    `end` is the end of the frame (the buffer's, if not given). Bytes after the body are ignored.
 
     Raises:
         MalformedFrame: the body does not parse, or declares more elements than it can hold.
