@@ -10,6 +10,7 @@ import mmap
 import os
 import platform
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -118,10 +119,13 @@ class AwakeCores(AbstractContextManager["AwakeCores"]):
 class WarmMemory:
     """Holds touched memory; `lend()` frees some, so that the next to ask gets pages the host already backs.
 
-    Worth it only on a virtual machine that reports free pages to its host; on others it holds nothing.
+    `folder` is on the disk where the brokers will write. Worth it only on a virtual machine that reports free
+    pages to its host; on others it holds nothing.
     """
 
-    def __init__(self, size_bytes: int) -> None:
+    def __init__(self, size_bytes: int, *, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
         if not _reports_free_pages():
             size_bytes = 0
         self._size_bytes = size_bytes
@@ -131,9 +135,18 @@ class WarmMemory:
         self.take_back()
 
     def lend(self, length_bytes: int) -> None:
-        """Free `length_bytes` of it."""
-        if self._memory is not None:
-            self._memory.madvise(mmap.MADV_DONTNEED, 0, min(length_bytes, self._size_bytes))
+        """Free `length_bytes` of it, and send as much through the page cache.
+
+        The second step, because pages freed by a program are not those that a file is given first: a file
+        written and removed leaves pages that the next file gets.
+        """
+        if self._memory is None:
+            return
+        self._memory.madvise(mmap.MADV_DONTNEED, 0, min(length_bytes, self._size_bytes))
+        chunk = bytes(1 << 20)
+        with tempfile.TemporaryFile(dir=self._folder) as passing:
+            for _ in range(length_bytes // len(chunk)):
+                passing.write(chunk)
 
     def take_back(self) -> None:
         """Touch all of it again."""

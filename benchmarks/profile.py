@@ -13,7 +13,7 @@ from benchmarks.brokers.broker import Broker
 from benchmarks.brokers.running import Running
 from benchmarks.cases.case import Bench, Case, Scale
 from benchmarks.machine import GIB, WarmMemory
-from benchmarks.places import CACHE
+from benchmarks.places import CACHE, DATA
 from benchmarks.quick import show
 from benchmarks.rounds import fresh
 from benchmarks.void import Void
@@ -30,7 +30,7 @@ def record(case: Case, options: argparse.Namespace) -> int:
         bench = Bench(
             broker=broker,
             scale=Scale(stream_bytes=2 * GIB, seconds=options.seconds + 2, busy_limit_share=float("inf")),
-            memory=WarmMemory(0),
+            memory=WarmMemory(0, folder=DATA),
         )
         watchers = []
         for pid in broker.pids():
@@ -46,9 +46,8 @@ def record(case: Case, options: argparse.Namespace) -> int:
                 "--rate",
                 str(SAMPLES_PER_SECOND),
             ]
-            words += ["--duration", str(round(options.seconds)), "--title", f"{case.name}: {title}"]
-            if options.native:
-                words.append("--native")
+            # Without pausing what it watches: a paused broker would be another broker.
+            words += ["--nonblocking", "--duration", str(round(options.seconds))]
             watchers.append(
                 (path, subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
             )

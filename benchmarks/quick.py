@@ -8,6 +8,7 @@ from benchmarks.brokers.running import Running
 from benchmarks.cases.case import Bench, Case, Figures, Scale, run_case
 from benchmarks.figures import BY_KEY
 from benchmarks.machine import GIB, WarmMemory
+from benchmarks.places import DATA
 from benchmarks.rounds import fresh
 from benchmarks.void import Void
 
@@ -33,7 +34,7 @@ def _look(cases: tuple[Case, ...], options: argparse.Namespace) -> int:
                 idle_connections=500,
                 busy_limit_share=float("inf"),
             ),
-            memory=WarmMemory(3 * GIB if streams else GIB // 2),
+            memory=WarmMemory(3 * GIB if streams else GIB // 2, folder=DATA),
         )
         failed = False
         for _ in range(options.repeat):

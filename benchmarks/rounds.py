@@ -20,7 +20,7 @@ from benchmarks.brokers.broker import Broker
 from benchmarks.cases.case import Bench, Case, Figures, Scale, run_case
 from benchmarks.load import generators
 from benchmarks.machine import GIB, WarmMemory, description
-from benchmarks.places import CACHE, ROOT
+from benchmarks.places import DATA, ROOT
 from benchmarks.results import Run, VoidCase
 from benchmarks.void import Busy, Void
 
@@ -46,7 +46,7 @@ def run(plan: Plan, say: Callable[[str], None]) -> Run:
     voids: list[VoidCase] = []
     versions: dict[str, str] = {}
     say("warming memory and byte code")
-    memory = WarmMemory(HELD_BYTES)
+    memory = WarmMemory(HELD_BYTES, folder=DATA)
     for name in plan.brokers:
         try:
             with fresh(name, plan.broker_cpus) as broker:
@@ -86,9 +86,8 @@ class fresh:  # noqa: N801 (a context manager that reads as a word: `with fresh(
     """A started broker on an empty data directory, which is gone afterwards."""
 
     def __init__(self, name: str, cpus: Sequence[int] = ()) -> None:
-        place = CACHE / "data"
-        place.mkdir(parents=True, exist_ok=True)
-        self._data_dir = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=place))
+        DATA.mkdir(parents=True, exist_ok=True)
+        self._data_dir = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=DATA))
         self._broker = MAKERS[name](self._data_dir, cpus)
 
     def __enter__(self) -> Broker:

@@ -1,7 +1,7 @@
 """A figure that must not be kept."""
 
 
-class Void(Exception):  # noqa: N818 (it is no error of the program, it is a verdict)
+class Void(Exception):
     """The case saw an error, lost a record or a process, or the machine was busy: it counts for nothing."""
 
 

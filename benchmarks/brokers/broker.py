@@ -191,7 +191,7 @@ def create_topic(address: str, topic: str, partitions: int) -> None:
                 return
             time.sleep(0.05)
         raise Void(f"topic {topic} had no leaders in time")
-    except KafkaException as error:
+    except (KafkaException, TimeoutError) as error:
         raise Void(f"topic {topic} was not created: {error}") from error
 
 
@@ -202,5 +202,5 @@ def end_offset(address: str, topic: str, partitions: int) -> int:
     wanted = {TopicPartition(topic, number): latest for number in range(partitions)}
     try:
         return sum(int(found.result(30).offset) for found in admin.list_offsets(wanted).values())
-    except KafkaException as error:
+    except (KafkaException, TimeoutError) as error:
         raise Void(f"end offsets of {topic} were not told: {error}") from error

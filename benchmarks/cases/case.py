@@ -88,9 +88,9 @@ class Case:
 
 def run_case(case: Case, bench: Bench) -> Figures:
     """Run it once on a quiet machine. Raises Void when its figures must not count."""
-    await_quiet(bench.scale.busy_limit_share)
     bench.memory.lend(case.lends_bytes)
     try:
+        await_quiet(bench.scale.busy_limit_share)
         activity, ours = Activity.now(), _own_seconds()
         with bench.measure() as broker, AwakeCores(build.spinner()) if case.awake else nullcontext():
             figures = case.run(bench)

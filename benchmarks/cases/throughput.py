@@ -77,25 +77,25 @@ CASES = (
         "throughput_1k",
         "1 KiB records, 1 partition, acks=all, linger 5 ms",
         lambda bench: _both_ways(bench, record_bytes=1024, partitions=1),
-        lends_bytes=3 * GIB,
+        lends_bytes=2 * GIB,
     ),
     Case(
         "throughput_100",
         "100 B records, 1 partition, acks=all, linger 5 ms",
         lambda bench: _both_ways(bench, record_bytes=100, partitions=1),
-        lends_bytes=3 * GIB,
+        lends_bytes=2 * GIB,
     ),
     Case(
         "throughput_1k_16",
         "1 KiB records over 16 partitions, acks=all, linger 5 ms",
         lambda bench: _both_ways(bench, record_bytes=1024, partitions=16),
-        lends_bytes=3 * GIB,
+        lends_bytes=2 * GIB,
     ),
     Case(
         "throughput_100_16",
         "100 B records over 16 partitions, acks=all, linger 5 ms",
         lambda bench: _both_ways(bench, record_bytes=100, partitions=16),
-        lends_bytes=3 * GIB,
+        lends_bytes=2 * GIB,
     ),
     Case(
         "throughput_lz4",
@@ -109,7 +109,7 @@ CASES = (
         lambda bench: _both_ways(
             bench, record_bytes=1024, partitions=1, settings=("enable.idempotence=true",)
         ),
-        lends_bytes=3 * GIB,
+        lends_bytes=2 * GIB,
     ),
     Case(
         "batches_16k",
