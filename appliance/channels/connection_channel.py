@@ -25,12 +25,15 @@ GENERATION_SHIFT = 40
 class Hello(msgspec.Struct, tag=True, frozen=True):
     """Network process → acceptor, first message on both sockets.
 
+    `attempt` counts the network process's tries to say hello in this generation: the two halves of one attempt
+    belong together, and a half of an older one, still under way, joins nobody.
     `held` (ZeroMQ only): connection id and peer host of what it already holds, so that an acceptor that was
     restarted knows every load and every address's share again.
     """
 
     netproc: int
     generation: int
+    attempt: int = 0
     held: tuple[tuple[int, str], ...] = ()
 
 

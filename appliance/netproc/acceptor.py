@@ -75,10 +75,11 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class _NetworkProcess:
-    """One network process as the acceptor knows it; of use once both its sockets said hello."""
+    """One attempt of one network process; of use once both its sockets said hello."""
 
     netproc: int
     generation: int
+    attempt: int
     identity: bytes | None = None
     channel: socket.socket | None = None
     held: dict[int, str] = field(default_factory=dict)
@@ -150,7 +151,6 @@ class Acceptor:
         self._router = context.socket(zmq.ROUTER)
         self._router.set(zmq.LINGER, 0)
         self._router.set(zmq.ROUTER_MANDATORY, 1)
-        self._router.set(zmq.ROUTER_HANDOVER, 1)
         self._router.set(zmq.SNDHWM, 0)  # bounded by the descriptor channel, which goes first
         self._router.bind(zmq_address)
         self._router_descriptor = int(self._router.get(zmq.FD))
@@ -412,19 +412,16 @@ class Acceptor:
     ) -> None:
         """One half of a network process is there; with both it joins."""
         known = self._network_processes.get(hello.netproc)
-        if known is not None and known.generation > hello.generation:
+        age = (hello.generation, hello.attempt)
+        if known is not None and (known.generation, known.attempt) > age:
             if channel is not None:
                 self._cycle.epoll.unregister(channel.fileno())
                 channel.close()
             return
-        is_again = known is not None and (
-            known.is_joined or (channel is not None and known.channel is not None)
-        )
-        if known is not None and (known.generation < hello.generation or is_again):
-            self._forget(known)
-            known = None
-        if known is None:
-            known = _NetworkProcess(hello.netproc, hello.generation)
+        if known is None or (known.generation, known.attempt) < age:
+            if known is not None:
+                self._forget(known)
+            known = _NetworkProcess(hello.netproc, hello.generation, hello.attempt)
             self._network_processes[hello.netproc] = known
         if identity is not None:
             known.identity = identity

@@ -80,7 +80,8 @@ class FanOut:
         self._channel_path = wiring.socket_path("acceptor.fd")
         self._netproc = role.index
         self._generation = generation
-        self._identity = f"{role.token}.g{generation}".encode()
+        self._identity = f"{role.token}.g{generation}"
+        self._attempt = 0
         self._context = context
         self._clock = clock
         # Both sockets come and go with the acceptor; an epoll set of our own is one descriptor that stays.
@@ -90,6 +91,7 @@ class FanOut:
         self._held: dict[int, str] = {}
         self._assignments: dict[int, tuple[Assignment, int]] = {}
         self._descriptors: dict[int, tuple[int, int]] = {}
+        self._whole: list[tuple[Assignment, socket.socket]] = []
         self._closed: list[int] = []
         self._paused = False
         self._is_unsent = False
@@ -106,20 +108,29 @@ class FanOut:
         return not self._may_have_more
 
     def connect(self) -> bool:
-        """Says hello to the acceptor's present life. False when it is not there: its PeerUp will come."""
+        """Says hello to the acceptor's present life, unless that was done. False when it is not there: its PeerUp
+        will come.
+        """
+        if self._is_connected():
+            return True
+        # What its last life gave completely is ours.
+        self._read_channel()
+        self._read_dealer()
         self._disconnect()
+        self._attempt += 1
         channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         channel.setblocking(False)
         try:
             channel.connect(self._channel_path)
-            channel.send(encode(Hello(self._netproc, self._generation)))
+            channel.send(encode(Hello(self._netproc, self._generation, self._attempt)))
         except OSError:
             channel.close()
             return False
         self._channel = channel
         self._epoll.register(channel.fileno(), select.EPOLLIN)
         dealer = self._context.socket(zmq.DEALER)
-        dealer.set(zmq.IDENTITY, self._identity)
+        # Another identity for each attempt: what is meant for the last one's socket cannot reach this one.
+        dealer.set(zmq.IDENTITY, f"{self._identity}.{self._attempt}".encode())
         dealer.set(zmq.LINGER, 0)
         dealer.set(zmq.SNDHWM, REPORTS_UNDER_WAY_MAX)
         dealer.set(zmq.RCVHWM, 0)  # bounded by the descriptors, which the acceptor sends first
@@ -130,7 +141,8 @@ class FanOut:
         # The hello carries the whole state; nothing reported before it matters to this life of the acceptor.
         self._closed.clear()
         self._is_unsent = False
-        dealer.send(encode(Hello(self._netproc, self._generation, tuple(self._held.items()))))
+        hello = Hello(self._netproc, self._generation, self._attempt, held=tuple(self._held.items()))
+        dealer.send(encode(hello))
         if self._paused:
             self._report()
         self._may_have_more = True
@@ -143,13 +155,13 @@ class FanOut:
         Each is held, and counted as such by the acceptor, until `report_closed`.
         """
         self._may_have_more = False
-        whole: list[tuple[Assignment, socket.socket]] = []
-        self._read_channel(whole)
-        self._read_dealer(whole)
+        self._read_channel()
+        self._read_dealer()
         if self._assignments or self._descriptors:
             self._drop_old_halves()
         if self._is_unsent:
             self._report()
+        whole, self._whole = self._whole, []
         return whole
 
     def report_closed(self, connection_ids: Iterable[int]) -> None:
@@ -175,13 +187,15 @@ class FanOut:
         )
 
     def close(self) -> None:
-        """Lets go of the sockets; connections that were given out stay the caller's."""
+        """Lets go of its sockets; connections that `accepted` gave out stay the caller's."""
         self._disconnect()
+        for _, sock in self._whole:
+            sock.close()
         self._epoll.close()
 
     # Reading
 
-    def _read_channel(self, whole: list[tuple[Assignment, socket.socket]]) -> None:
+    def _read_channel(self) -> None:
         while self._channel is not None:
             try:
                 received = receive_descriptor(self._channel)
@@ -200,9 +214,9 @@ class FanOut:
             if waiting is None:
                 self._descriptors[connection_id] = (descriptor, self._half_deadline_ns())
             else:
-                whole.append(self._whole(waiting[0], descriptor))
+                self._match(waiting[0], descriptor)
 
-    def _read_dealer(self, whole: list[tuple[Assignment, socket.socket]]) -> None:
+    def _read_dealer(self) -> None:
         while self._dealer is not None:
             try:
                 message = decode(self._dealer.recv(zmq.NOBLOCK))
@@ -214,15 +228,15 @@ class FanOut:
             if waiting is None:
                 self._assignments[message.connection_id] = (message, self._half_deadline_ns())
             else:
-                whole.append(self._whole(message, waiting[0]))
+                self._match(message, waiting[0])
 
-    def _whole(self, assignment: Assignment, descriptor: int) -> tuple[Assignment, socket.socket]:
+    def _match(self, assignment: Assignment, descriptor: int) -> None:
         self._held[assignment.connection_id] = assignment.peer_host
         # Family, kind and protocol are known: saying so saves three system calls.
         family = socket.AF_INET6 if ":" in assignment.peer_host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=descriptor)
         sock.setblocking(False)
-        return assignment, sock
+        self._whole.append((assignment, sock))
 
     def _half_deadline_ns(self) -> int:
         return self._clock.monotonic_ns() + HALF_WAITS_MS * 1_000_000
@@ -264,6 +278,14 @@ class FanOut:
         self._may_have_more = bool(int(dealer.get(zmq.EVENTS)) & zmq.POLLIN)
 
     # The sockets
+
+    def _is_connected(self) -> bool:
+        """Whether the acceptor's other end is open; unread messages of a dead one do not hide its end."""
+        if self._channel is None:
+            return False
+        poll = select.poll()
+        poll.register(self._channel, 0)  # reports a hang-up and nothing else
+        return not poll.poll(0)
 
     def _disconnect(self) -> None:
         self._drop_old_halves(all_of_them=True)

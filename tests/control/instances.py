@@ -136,11 +136,11 @@ class Instance:
 
     def children(self) -> dict[str, psutil.Process]:
         """Title of a living child without its prefix → process."""
-        parent = psutil.Process(self.process.pid)
-        return {
-            " ".join(child.cmdline()).removeprefix("appliance: ").strip("\0 "): child
-            for child in parent.children()
-        }
+        found: dict[str, psutil.Process] = {}
+        for child in psutil.Process(self.process.pid).children():
+            with suppress(psutil.Error):
+                found[" ".join(child.cmdline()).removeprefix("appliance: ").strip("\0 ")] = child
+        return found
 
     def names(self) -> list[str]:
         """The shared memory of this instance."""

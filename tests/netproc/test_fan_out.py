@@ -58,7 +58,7 @@ class HandAcceptor:
         by_zeromq = self.hear()
         assert isinstance(by_channel, Hello)
         assert isinstance(by_zeromq, Hello)
-        assert (by_channel.netproc, by_channel.generation) == (by_zeromq.netproc, by_zeromq.generation)
+        assert by_channel == Hello(by_zeromq.netproc, by_zeromq.generation, by_zeromq.attempt)
         return by_zeromq
 
     def hear(self) -> ConnectionMessage:
@@ -80,7 +80,7 @@ class HandAcceptor:
 
     def close(self) -> None:
         self.listener.close()
-        self.router.close(linger=0)
+        self.router.close(linger=1000)  # what was sent before the end still arrives
         if self.channel is not None:
             self.channel.close()
 
@@ -141,7 +141,7 @@ def test_hello_says_who_is_there_on_both_ways(bench: Bench) -> None:
     assert bench.fan_out.connect()
     hello = bench.acceptor.welcome()
     assert (hello.netproc, hello.generation, hello.held) == (1, 7, ())
-    assert bench.acceptor.identity == b"netproc1.g7"
+    assert bench.acceptor.identity == b"netproc1.g7.1"
 
 
 @pytest.mark.parametrize("descriptor_first", [True, False])
@@ -231,7 +231,7 @@ def test_next_life_of_the_acceptor_is_told_what_is_held(bench: Bench) -> None:
     assert bench.fan_out.connect()
     assert bench.fan_out.fileno() == descriptor
     hello = bench.acceptor.welcome()
-    assert hello.held == ((11, "10.1.1.2"),)
+    assert (hello.attempt, hello.held) == (2, ((11, "10.1.1.2"),))
     load = bench.acceptor.hear()
     assert isinstance(load, Load)
     assert load.paused
@@ -241,6 +241,35 @@ def test_next_life_of_the_acceptor_is_told_what_is_held(bench: Bench) -> None:
     assert assignment.connection_id == 12
     for each in [peer, sock, *peers, *(sock for _, sock in whole)]:
         each.close()
+
+
+def test_second_hello_to_the_same_life_changes_nothing(bench: Bench) -> None:
+    bench.fan_out.connect()
+    bench.acceptor.welcome()
+    peer = bench.acceptor.give(1)
+    assert bench.fan_out.connect()
+    bench.acceptor.assign(1)
+    [(assignment, sock)] = bench.accepted(1)
+    assert assignment.connection_id == 1
+    sock.close()
+    peer.close()
+
+
+def test_connection_given_whole_by_an_acceptor_that_died_is_kept(bench: Bench) -> None:
+    bench.fan_out.connect()
+    bench.acceptor.welcome()
+    peer = bench.acceptor.give(1)
+    bench.acceptor.assign(1)
+    # Both halves are under way and unread when its next life is there.
+    assert select.select([bench.fan_out.fileno()], [], [], PATIENCE_S)[0]
+    bench.restart_acceptor()
+    bench.fan_out.connect()
+    [(_, sock)] = bench.accepted(1)
+    assert bench.acceptor.welcome().held == ((1, "127.0.0.1"),)
+    sock.sendall(b"kept")
+    assert peer.recv(4) == b"kept"
+    sock.close()
+    peer.close()
 
 
 def test_half_of_a_dead_acceptor_is_dropped_with_the_next_hello(bench: Bench) -> None:
