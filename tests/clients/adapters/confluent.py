@@ -159,18 +159,6 @@ class ConfluentClient(Client):
     def offset_of_max_timestamp(self, topic: str, partition: int) -> int:
         return self._offset_at(topic, partition, MAX_TIMESTAMP)
 
-    def serves(self, topic: str, partitions: int) -> bool:
-        """True when the leader of each partition answers ListOffsets."""
-        asked: dict[TopicPartition, OffsetSpec] = {
-            TopicPartition(topic, partition): LATEST for partition in range(partitions)
-        }
-        try:
-            for future in self._admin.list_offsets(asked, request_timeout=10).values():
-                _result(future)
-        except RefusedError:
-            return False
-        return True
-
     def _offset_at(self, topic: str, partition: int, spec: OffsetSpec) -> int:
         asked = TopicPartition(topic, partition)
         found: int = _result(self._admin.list_offsets({asked: spec}, request_timeout=30)[asked]).offset
