@@ -1,5 +1,6 @@
 """One case: what it does to a running broker, and what it brings home."""
 
+import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -50,7 +51,7 @@ class Bench:
     def topic(self, partitions: int = 1) -> str:
         """A fresh topic."""
         self.topics += 1
-        name = f"bench-{self.topics}"
+        name = f"bench-{os.getpid()}-{self.topics}"
         self.broker.create_topic(name, partitions)
         return name
 
