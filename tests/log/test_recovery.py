@@ -136,6 +136,17 @@ def test_damage_ends_the_log_before_it_and_is_told_once(
     assert f"position {position}" in cuts[0]
 
 
+def test_a_sound_batch_of_an_earlier_offset_is_no_part_of_the_log(tmp_path: Path) -> None:
+    log = filled(tmp_path, 5)
+    records = read_all(log)
+    crash(log)
+    path = logs(tmp_path)[-1]
+    data = content(path)
+    first = next(iter(batches(data)))[1]
+    path.write_bytes(data + data[: first.size_bytes])
+    assert read_all(reopened(tmp_path)) == records
+
+
 def test_below_the_recovery_point_checksums_are_trusted(tmp_path: Path) -> None:
     log = filled(tmp_path)
     log.flush()

@@ -156,3 +156,22 @@ def test_records_are_walked_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = walked(payload_of(records), 1000)
     monkeypatch.setattr(walk, "CHUNK_RECORDS", 100)
     assert walked(payload_of(records), 1000) == whole
+
+
+@pytest.mark.parametrize("key", [None, b"key"])
+def test_one_odd_record_in_a_uniform_run_is_noticed_at_every_byte(key: bytes | None) -> None:
+    records = [Record(b"v" * 100, key, timestamp_ms=NOW_MS + number % 2) for number in range(120)]
+    sound = payload_of(records)
+    starts = [0]
+    for number, record in enumerate(records):
+        encoded = encode_record(record, offset_delta=number, timestamp_delta_ms=number % 2)
+        starts.append(starts[-1] + len(encoded))
+    refused = 0
+    for position in range(starts[90], starts[91]):
+        for flip in (1, 2, 0x80):
+            damaged = bytearray(sound)
+            damaged[position] ^= flip
+            expected = decoded(bytes(damaged), 120)
+            assert walked(bytes(damaged), 120) == expected, (position - starts[90], flip)
+            refused += expected is None
+    assert refused > 10
