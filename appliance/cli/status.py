@@ -53,7 +53,6 @@ def status(*, data_dir: Path, as_json: bool) -> int:
     QUEUE is what waits for a process now, IDLE the share of its life in which it had nothing to do. Ends with 1
     when nothing runs.
     """
-    # numpy's linear algebra would start threads that are never used here.
     from appliance.channels.wiring import instance_name
 
     if not data_dir.is_dir():
