@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.support.broker import BrokerFailed, Output
+from tests.support.broker import BrokerFailed, Output, end_with_the_test_runner
 from tests.support.wire import answers_api_versions, free_ports
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
@@ -68,6 +68,7 @@ class ApacheKafka:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=end_with_the_test_runner,  # noqa: PLW1509 (one C call, takes no lock)
         )
         self._output = Output(self._process, "Kafka Server started")
         deadline = time.monotonic() + START_TIMEOUT_S

@@ -6,6 +6,7 @@ SIGTERM; it is clean when the command exits with 0 in time and leaves no process
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -26,6 +27,8 @@ from tests.support.wire import answers_api_versions, free_ports
 
 START_TIMEOUT_S: Final = 20.0
 STOP_TIMEOUT_S: Final = 10.0
+_C_LIBRARY: Final = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 SHARED_MEMORY: Final = Path("/dev/shm")
 
 
@@ -145,6 +148,7 @@ class Appliance:
             text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
             start_new_session=True,  # a Ctrl-C at the test runner is not the appliance's
+            preexec_fn=end_with_the_test_runner,  # noqa: PLW1509 (one C call, takes no lock)
         )
         self._output = Output(self._process, "ready")
         deadline = time.monotonic() + timeout_s
@@ -261,6 +265,11 @@ class Appliance:
             self._output.close()
         self._process = None
         self._family = {}
+
+
+def end_with_the_test_runner() -> None:
+    """In the child: SIGTERM when the test runner dies, so that a killed run leaves nothing behind."""
+    _C_LIBRARY.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def shared_memory_names(data_dir: Path) -> frozenset[str]:
