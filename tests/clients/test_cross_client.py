@@ -8,24 +8,11 @@ from typing import Final
 
 import pytest
 
-from tests.clients.adapters.aiokafka import AiokafkaClient
-from tests.clients.adapters.confluent import ConfluentClient
-from tests.clients.adapters.java import JavaClient
-from tests.clients.adapters.kafka_python import KafkaPythonClient
-from tests.clients.adapters.kafkajs import KafkajsClient
-from tests.clients.adapters.kcat import KcatClient
 from tests.clients.client import CODECS, Client, Record
+from tests.clients.matrix import CLIENTS
 from tests.clients.scenarios import Stage, assert_offsets, grouped, mixed_records, within
 from tests.support.raw_fetch import is_served
 
-CLIENTS: Final[tuple[type[Client], ...]] = (
-    ConfluentClient,
-    KafkaPythonClient,
-    AiokafkaClient,
-    KcatClient,
-    KafkajsClient,
-    JavaClient,
-)
 RECORDS: Final = 400
 
 
