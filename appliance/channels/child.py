@@ -22,6 +22,9 @@ class Child:
     leaves `run` counts as Failed(fatal) and ends the appliance with its text, any other ApplianceError as
     Failed, anything else as a defect whose traceback is logged.
 
+    Beside `run`, the module may have a `before_fork()`: the supervisor calls it once, before the first fork, so
+    that what every life needs is built once and its pages are shared.
+
     Args:
         role: which process this is.
         generation: 1 for the first life, one more for each restart.

@@ -43,7 +43,7 @@ class Instance:
     """One supervisor and its children, in a process group of their own.
 
     Args:
-        directory: data and stage are made below it; a second Instance on it is a restart.
+        directory: the data directory is made below it; a second Instance on it is a restart.
         arguments: passed to `stand_in_instance`.
         behaviours: role token → behaviour of its stand-in.
         environment: further variables.
@@ -64,8 +64,8 @@ class Instance:
         self.data_dir = directory / "data"
         self.port = port or free_ports()
         self.notes: list[Note] = []
-        stage = directory / f"stage-{self.port}-{id(self):x}"
-        stage.mkdir()
+        # Not below `directory`: the path of a Unix socket has 107 bytes.
+        stage = Path(tempfile.mkdtemp(prefix="stage-"))
         self._stage = stage
         for token, behaviour in (behaviours or {}).items():
             self.behave(token, behaviour)
@@ -197,6 +197,7 @@ class Instance:
         for name in self.names():
             Path("/dev/shm", name).unlink(missing_ok=True)
         shutil.rmtree(self.runtime_dir, ignore_errors=True)
+        shutil.rmtree(self._stage, ignore_errors=True)
         for stream in (self.process.stdout, self.process.stderr):
             assert stream is not None
             stream.close()

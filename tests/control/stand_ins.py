@@ -32,6 +32,14 @@ STAGE = "STAND_IN_STAGE"
 DIARY = "diary.sock"
 
 
+_prepared_by: list[int] = []
+
+
+def before_fork() -> None:
+    """Notes in which process it was called."""
+    _prepared_by.append(os.getpid())
+
+
 def run(child: Child) -> int:
     """A process that tells what it is told."""
     stage = Path(os.environ[STAGE])
@@ -49,7 +57,8 @@ def run(child: Child) -> int:
 
     behaviour_file = stage / f"{child.role.token}.behaviour"
     behaviour, *numbers = (behaviour_file.read_text() if behaviour_file.exists() else "obeys").split()
-    note("born", pid=os.getpid(), peers={str(role): generation for role, generation in child.peers.items()})
+    peers = {str(role): generation for role, generation in child.peers.items()}
+    note("born", pid=os.getpid(), peers=peers, prepared_by=_prepared_by)
     match behaviour:
         case "crash":
             raise RuntimeError("the stand-in was told to\ncrash")

@@ -15,6 +15,7 @@ import pytest
 
 from tests.control.conftest import StartInstance
 from tests.control.instances import Instance, Note
+from tests.support.wire import free_ports
 
 # In start order, and how many rings each has with two network processes and one worker.
 RINGS = {"controller": 0, "purgatory": 5, "ioproc 0.0": 5, "netproc 0": 4, "netproc 1": 4, "acceptor": 0}
@@ -63,6 +64,16 @@ def test_nothing_runs_beside_the_main_thread_before_the_first_fork(start_instanc
     assert len(os.listdir(f"/proc/{instance.process.pid}/task")) == 1
     instance.stop()
     assert "threads run" not in instance.errors()
+
+
+def test_what_a_module_prepares_before_the_fork_is_there_in_every_life(start_instance: StartInstance) -> None:
+    instance = start_instance()
+    instance.wait_ready()
+    instance.kill("purgatory")
+    prepared_by = instance.wait_event("purgatory", "born", 2)["prepared_by"]
+    # Once for each kind of role that names this module, and never in a child.
+    assert set(prepared_by) == {instance.process.pid}
+    assert len(prepared_by) == 5
 
 
 def test_child_keeps_only_its_own_descriptors(start_instance: StartInstance) -> None:
@@ -327,11 +338,12 @@ def test_taken_port_is_named(start_instance: StartInstance, tmp_path: Path) -> N
 
 
 def test_taken_port_of_a_later_slot_is_named(start_instance: StartInstance, tmp_path: Path) -> None:
-    first = start_instance()
+    port = free_ports(2)
+    first = start_instance(port=port + 1)
     first.wait_ready()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    second = Instance(elsewhere, "slots=2", port=first.port - 1)
+    second = Instance(elsewhere, "slots=2", port=port)
     try:
         assert second.process.wait(20) == 5
         assert f"port {first.port} is taken" in second.errors()

@@ -32,14 +32,21 @@ ENTRY_POINTS: Mapping[RoleKind, str] = {
 
 
 def load(entry_point: str) -> Main:
-    """Imports `module:function`.
+    """Imports `module:function`, and calls the module's `before_fork()` where it has one.
+
+    What a process builds at every start and never changes belongs there (compiled decoders, tables): it is built
+    once, its pages are shared, and a restart has it already. It starts no thread and opens nothing.
 
     Raises:
         ApplianceDefect: it names nothing that can be called.
     """
-    module, _, function = entry_point.partition(":")
-    main = getattr(import_module(module), function, None)
+    name, _, function = entry_point.partition(":")
+    module = import_module(name)
+    main = getattr(module, function, None)
     if not callable(main):
         raise ApplianceDefect(f"entry point {entry_point} is not a function")
+    before_fork: Callable[[], None] | None = getattr(module, "before_fork", None)
+    if before_fork is not None:
+        before_fork()
     loaded: Main = main
     return loaded
