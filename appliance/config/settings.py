@@ -66,7 +66,7 @@ class NetworkSettings:
         doc="Network processes that share the connections; Kafka's nearest word is num.network.threads.",
     )
     pool_bytes: int = option(
-        128 * _MIB,
+        256 * _MIB,
         "network.pool.bytes",
         type=ConfigType.LONG,
         unit="bytes",

@@ -83,6 +83,7 @@ class Worker:
         self._partitions: Partitions | None = None
         self._by_row: list[Any] = []
         self._kept_back: dict[Role, deque[Answer]] = {}
+        self._depth = 0
         self._dirty = False
         self._flusher: threading.Thread | None = None
         self._running = True
@@ -115,7 +116,8 @@ class Worker:
             if messages:
                 depth += len(messages) + reader.depth()
                 self._serve(peer, messages)
-        if depth:
+        if depth != self._depth:
+            self._depth = depth
             attachment.row.set_queue_depth(depth)
         self._pokes.tell(attachment.outbound.get(PURGATORY), attachment.bells.get(PURGATORY))
 

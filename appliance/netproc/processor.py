@@ -164,9 +164,11 @@ class Processor:
                     self._unusual(connection, mask)
             self._rarely()
             lines.publish()
-            purgatory.publish()
             if self._answered:
                 self._send_answered()
+                # An answer that left may have let its connection's next requests in.
+                lines.publish()
+            purgatory.publish()
         self._end()
 
     def _unusual(self, connection: Connection, mask: int) -> None:
@@ -484,10 +486,11 @@ class Processor:
 
     def _peer_down(self, role: Role) -> None:
         if role.kind is RoleKind.IOPROC:
+            # First the ring, then those who wait: what they ask next must not go into a dead worker's ring.
+            self._attachment.peer_down(role)
             inbox = self._lines.worker_down(role)
             if inbox is not None:
                 self._cycle.remove_inbox(inbox)
-            self._attachment.peer_down(role)
         elif role == PURGATORY:
             self._cycle.remove_inbox(self._attachment.inbound[role])
             self._attachment.peer_down(role)

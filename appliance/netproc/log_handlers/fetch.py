@@ -175,7 +175,9 @@ class FetchHandler:
                 0,
                 0,
             )
-            lines.place(route.worker, operation)
+            if not lines.place(route.worker, operation):
+                item.error = _NOT_LEADER
+                continue
             item.asked = route.worker
             asker.outstanding += 1
         if not asker.outstanding:
