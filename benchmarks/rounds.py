@@ -19,7 +19,7 @@ from benchmarks.brokers import MAKERS
 from benchmarks.brokers.broker import Broker
 from benchmarks.cases.case import Bench, Case, Figures, Scale, run_case
 from benchmarks.load import generators
-from benchmarks.machine import GIB, WarmMemory, description
+from benchmarks.machine import GIB, WarmMemory, await_quiet, description
 from benchmarks.places import DATA, ROOT
 from benchmarks.results import Run, VoidCase
 from benchmarks.void import Busy, Void
@@ -58,9 +58,10 @@ def run(plan: Plan, say: Callable[[str], None]) -> Run:
         for name in versions:
             figures: dict[str, float] = {}
             taken[name].append(figures)
+            quiet = _is_quiet(plan.scale.busy_limit_share)
             try:
                 with fresh(name, plan.broker_cpus) as broker:
-                    bench = Bench(broker=broker, scale=plan.scale, memory=memory)
+                    bench = Bench(broker=broker, scale=plan.scale, memory=memory, quiet_start=quiet)
                     for case, got in _cases(plan, bench, say=say, where=f"round {number} {name}"):
                         if isinstance(got, Void):
                             voids.append(VoidCase(round=number, broker=name, case=case.name, why=str(got)))
@@ -142,6 +143,14 @@ def _tried(case: Case, bench: Bench) -> "Figures | Void":
         except Void as why:
             return why
     raise AssertionError("unreachable")
+
+
+def _is_quiet(limit_share: float) -> bool:
+    try:
+        await_quiet(limit_share)
+    except Busy:
+        return False
+    return True
 
 
 def _brief(figures: Figures) -> list[str]:
