@@ -17,7 +17,8 @@ Request, 64 bytes, little endian:
     └───────────────────────────────────┴──────────────────┘
 
 `offset` is the fetch offset (FETCH) or the timestamp in ms (LIST_OFFSETS); `length_bytes` the payload's length
-(PRODUCE) or the most bytes wanted (FETCH). `epoch` is the leader epoch the client believes in, -1 where it does not say.
+(PRODUCE) or the most bytes wanted (FETCH). `epoch` is the leader epoch the client believes in,
+-1 where it does not say.
 
 Response, 64 bytes, little endian:
 

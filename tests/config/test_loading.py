@@ -18,7 +18,7 @@ def write(path: Path, text: str) -> Path:
 def test_nothing_set_gives_the_declared_defaults() -> None:
     settings = load_settings()
     assert (settings.host, settings.port, settings.slots) == ("127.0.0.1", 9092, 1)
-    assert settings.network.pool_bytes == 128 * 2**20
+    assert settings.network.pool_bytes == 256 * 2**20
     assert settings.broker.default_replication_factor == 1
     assert settings.configured == {}
     assert settings.topic_defaults == {}
