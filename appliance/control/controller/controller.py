@@ -166,7 +166,7 @@ class Controller:
                 case AllocateProducerIds():
                     self._answer(sender, envelope.id, allocate(self._store, self._fence))
                 case Assigned():
-                    self._confirmed(sender, envelope.id, envelope.body)
+                    self._confirmed(envelope.id, envelope.body)
                 case WorkerHello():
                     hellos.append(envelope.body)
                 case other:
@@ -422,8 +422,8 @@ class Controller:
         waves = tuple(number for number, wave in self._waves.items() if worker in wave.waiting)
         self.lines.assign(worker, partitions, removed, waves=waves, full=True)
 
-    def _confirmed(self, sender: bytes, number: int, answer: Assigned) -> None:
-        confirmation = self.lines.confirmed(sender, number, answer)
+    def _confirmed(self, number: int, answer: Assigned) -> None:
+        confirmation = self.lines.confirmed(number, answer)
         if confirmation is None:
             return
         sent, failures = confirmation.sent, confirmation.failures

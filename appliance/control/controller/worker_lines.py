@@ -5,7 +5,7 @@
 | WorkerHello of a new life | a full Assign; what was sent to the life before is forgotten |
 | WorkerHello of a known life | nothing: it has its Assign, or will have |
 | Assigned with a known id | whoever waited for it is told |
-| Assigned with an unknown id (the answer to a controller before) | nothing |
+| Assigned with an unknown id, or the epoch of a controller before | nothing |
 | PeerDown | what was sent is forgotten; those who wait go on waiting, for the next hello or their deadline |
 
 A worker that has not said hello is sent nothing: its first full Assign will hold it all.
@@ -129,15 +129,17 @@ class WorkerLines:
         )
         self._send(line.identity, Envelope(number, command))
 
-    def confirmed(self, sender: bytes, number: int, answer: Assigned) -> Confirmation | None:
-        """What an Assigned answers; None when nobody waits for it."""
-        sent = self._sent.get(number)
+    def confirmed(self, number: int, answer: Assigned) -> Confirmation | None:
+        """What an Assigned answers; None when nobody waits for it.
+
+        The numbers of the controller before began at 1, too: an answer to it is told by its epoch.
+        """
+        if answer.controller_epoch != self._controller_epoch:
+            return None
+        sent = self._sent.pop(number, None)
         if sent is None:
             return None
         line = self._lines[sent.worker]
-        if line.identity != sender:
-            return None
-        del self._sent[number]
         line.outstanding.discard(number)
         line.assigned = line.assigned or sent.full
         return Confirmation(sent, answer.failures)

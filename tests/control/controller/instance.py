@@ -193,7 +193,7 @@ class Instance:
         return self.error.read_text()
 
     def change_store(self, path: str, data: bytes) -> None:
-        """Writes a node behind the controller's back; none may run."""
+        """Writes a node behind the controller's back."""
         store = EmbeddedStore(self.settings.data_dir, SystemClock())
         store.set(path, data)
         store.close()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from appliance.channels.child import EXIT_CANNOT_START
 from appliance.channels.control_channel import (
     Body,
     CreatePartitions,
@@ -241,6 +242,19 @@ def test_rows_of_unknown_use_are_not_given_away_before_every_worker_knows_its_pa
     assert instance.table.cells[instance.table.at(resting) + INCARNATION] == 0
     (partition,) = instance.image.topics["u"].partitions
     assert partition.row == resting + 1
+    check_served(instance)
+
+
+def test_controller_whose_epoch_was_passed_changes_nothing_and_begins_anew(instance: Instance) -> None:
+    instance.create("t")
+    epoch = instance.image.controller_epoch
+    instance.change_store("/controller_epoch", b"%d" % (epoch + 5))
+    instance.ask(CreateTopics((NewTopic("fenced"),)))
+    assert instance.reap() == EXIT_CANNOT_START
+    assert "fenced" not in instance.image.topics
+    new_life(instance)
+    assert instance.image.controller_epoch == epoch + 6
+    assert sorted(instance.image.topics) == ["t"]
     check_served(instance)
 
 

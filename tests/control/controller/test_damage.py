@@ -13,6 +13,7 @@ from appliance.control.store.embedded_store import DATABASE_NAME
 from appliance.protocol.errors import ErrorCode
 from tests.control.controller.conftest import NewInstance
 from tests.control.controller.instance import Instance
+from tests.control.controller.test_topics import check_served
 
 
 def without_room(instance: Instance, *, more_bytes: int) -> Callable[[], None]:
@@ -39,12 +40,13 @@ def test_full_disk_refuses_topics_and_the_books_stay_right(instance: Instance) -
     assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR
     assert "wide" not in instance.image.topics
     assert instance.images.version == version
-    assert instance.delete("none")[0].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    instance.stop()
-    instance.start()
-    instance.workers[0].hello()
+    assert instance.grow("old", 900).error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert instance.delete("wide")[0].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    resource.prlimit(instance.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert instance.create(wide)[0].error == 0
+    assert instance.grow("old", 900).error == 0
     assert sorted(instance.image.topics) == ["old", "wide"]
+    check_served(instance)
 
 
 def test_controller_that_finds_a_full_disk_waits_for_room(new_instance: NewInstance) -> None:
