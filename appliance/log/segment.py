@@ -33,11 +33,12 @@ from appliance.log.offset_index import OffsetIndex
 from appliance.log.segment_file import Header, SegmentFile
 from appliance.log.time_index import TimeIndex
 from appliance.log.transaction_index import TransactionIndex
-from appliance.protocol.records.batch import LOG_OVERHEAD, NO_TIMESTAMP
+from appliance.protocol.records.batch import HEADER_BYTES, LOG_OVERHEAD, NO_TIMESTAMP
 
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 _RECENT_BATCHES: Final = 256
 _UNKNOWN: Final = -2
+_SCAN_BYTES_MAX: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +249,12 @@ class Segment:
         return None
 
     def _headers_near(self, offset: int) -> Iterator[tuple[int, Header]]:
-        return self.file.headers(self.offset_index.lookup(offset), end=self.file.size_bytes)
+        # The batch wanted begins at most one interval behind the entry; more would be read for nothing.
+        return self.file.headers(
+            self.offset_index.lookup(offset),
+            end=self.file.size_bytes,
+            read_bytes=min(self._index_interval_bytes, _SCAN_BYTES_MAX) + HEADER_BYTES,
+        )
 
     def max_timestamp(self) -> tuple[int, int]:
         """(largest timestamp in ms, last offset of the batch that reached it first); (-1, base offset) without."""
