@@ -127,8 +127,6 @@ class DutyCycle:
         cells = self._row.cells
         before_ns = self._monotonic_ns()
         timeout_s = self._timeout_s(timeout_ms, before_ns)
-        if timeout_s and self._has_work():
-            timeout_s = 0.0
         if timeout_s:
             self._doorbell.announce_sleep()
             if self._has_work():
@@ -153,7 +151,7 @@ class DutyCycle:
         self.epoll.close()
 
     def _has_work(self) -> bool:
-        for inbox in self._inboxes:  # noqa: SIM110 (twice each wait: a generator costs as much as the looks)
+        for inbox in self._inboxes:  # noqa: SIM110 (each wait: a generator costs as much as the looks)
             if not inbox.is_empty():
                 return True
         return False
