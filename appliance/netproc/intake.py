@@ -126,6 +126,10 @@ class Intake:
         if start and start + SIZE_BYTES + size > block.size_bytes:
             self._move(connection, block)
 
+    def begun_bytes(self, connection: Connection) -> int:
+        """How much of a frame that is not whole yet has arrived."""
+        return len(connection.stash) if connection.block is None else connection.end - connection.start
+
     def release(self, connection: Connection) -> None:
         """The connection is closed: gives back what it was receiving into."""
         block = connection.block

@@ -282,7 +282,11 @@ class Processor:
             self._fault(connection, str(fault))
             return
         if count == CLOSED:
-            self._close(connection)
+            begun_bytes = self._intake.begun_bytes(connection)
+            if begun_bytes:
+                self._fault(connection, f"its client left it {begun_bytes} bytes into a request")
+            else:
+                self._close(connection)
         elif count == STARVED:
             self._watch(connection)
             self._relieve_later()
