@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from appliance.channels.controller_link import ControllerLink
@@ -169,6 +170,7 @@ class Processor:
                 # An answer that left may have let its connection's next requests in.
                 lines.publish()
             purgatory.publish()
+            lines.await_lone_answer()
         self._end()
 
     def _unusual(self, connection: Connection, mask: int) -> None:
@@ -257,6 +259,9 @@ class Processor:
         if not connection.closed:
             self._cells[ERRORS] += 1
             self._warn(f"{connection} closed: {why}")
+            with suppress(OSError, StorageFault):  # what was asked before it may leave
+                collect(connection)
+                flush(connection)
             self._close(connection)
 
     def _watch(self, connection: Connection) -> None:
