@@ -36,7 +36,6 @@ from appliance.log.file_names import (
     DELETED,
     LOG,
     OFFSET_INDEX,
-    PRODUCER_SNAPSHOT,
     SEGMENT_SUFFIXES,
     SWAP,
     TIME_INDEX,
@@ -47,6 +46,7 @@ from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.producer_state import Producers
 from appliance.log.segment import RELATIVE_OFFSET_MAX, Segment
 from appliance.log.segment_file import Header, SegmentFile
+from appliance.log.snapshots import Snapshots
 from appliance.protocol.records.batch import (
     ATTRIBUTES,
     CONTROL,
@@ -69,7 +69,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadedLog:
-    """What opening came to. `segments` is never empty; `snapshot_offset` is that of the newest snapshot file."""
+    """What opening came to. `segments` is never empty."""
 
     segments: list[Segment]
     epochs: LeaderEpochs
@@ -77,7 +77,7 @@ class LoadedLog:
     log_start_offset: int
     log_end_offset: int
     recovery_point: int
-    snapshot_offset: int
+    snapshots: Snapshots
 
 
 class Loader:
@@ -134,7 +134,7 @@ class Loader:
         log_start = max(self._log_start, segments[0].base_offset)
         self._epochs.truncate_from_end(log_end)
         self._epochs.truncate_from_start(log_start)
-        producers, snapshot_offset = self._load_producers(segments, log_start, log_end)
+        producers, snapshots = self._load_producers(segments, log_start, log_end)
         for segment in segments:
             segment.release()
         return LoadedLog(
@@ -146,7 +146,7 @@ class Loader:
             recovery_point=log_end
             if self._clean and not self._recovered
             else min(self._recovery_point, log_end),
-            snapshot_offset=snapshot_offset,
+            snapshots=snapshots,
         )
 
     # Names
@@ -359,34 +359,18 @@ class Loader:
             _logger.warning("%s; leader epochs are read from the log again where it is recovered", fault)
             return LeaderEpochs.empty(self._directory)
 
-    def _load_producers(self, segments: list[Segment], log_start: int, log_end: int) -> tuple[Producers, int]:
+    def _load_producers(
+        self, segments: list[Segment], log_start: int, log_end: int
+    ) -> tuple[Producers, Snapshots]:
+        snapshots = Snapshots(self._directory)
         # A recovered segment's transactions are indexed again, which takes the state from where it begins.
-        newest_usable = min(self._recovered, default=log_end)
-        snapshots = dict(sorted((offset, name) for name, offset in self._names(PRODUCER_SNAPSHOT)))
-        for offset in list(snapshots):
-            if offset > newest_usable or offset <= log_start:
-                (self._directory / snapshots.pop(offset)).unlink(missing_ok=True)
-        bases = {segment.base_offset for segment in segments}
-        for offset in list(snapshots)[:-1]:
-            if offset not in bases:
-                (self._directory / snapshots.pop(offset)).unlink(missing_ok=True)
-        producers, start = self._newest_snapshot(snapshots, log_start)
-        snapshot_offset = start
+        snapshots.drop_outside(log_start, min(self._recovered, default=log_end))
+        snapshots.drop_strays({segment.base_offset for segment in segments})
+        producers, start = snapshots.load_newest(log_start)
         if start < log_end:
             replay(producers, segments, start, indexing=self._recovered)
         producers.expire(self._now_ms, expiration_ms=self._settings.producer_id_expiration_ms)
-        return producers, snapshot_offset
-
-    def _newest_snapshot(self, snapshots: dict[int, str], log_start: int) -> tuple[Producers, int]:
-        for offset in reversed(snapshots):
-            path = self._directory / snapshots[offset]
-            try:
-                with storage_faults(path):
-                    return Producers.decode_snapshot(path.read_bytes(), path), offset
-            except CorruptFile as fault:
-                _logger.warning("%s; passing it over", fault)
-                path.unlink(missing_ok=True)
-        return Producers(), log_start
+        return producers, snapshots
 
 
 def replay(

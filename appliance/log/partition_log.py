@@ -15,33 +15,30 @@ from one thread; only a `FlushTask` may run on another. Source: `UnifiedLog`, `L
 from __future__ import annotations
 
 import logging
-import os
 import random
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 from uuid import UUID
 
 from appliance.clock import Clock
-from appliance.errors import ApplianceDefect, CorruptFile, RejectedRequest, StorageFault
+from appliance.errors import ApplianceDefect, RejectedRequest, StorageFault
 from appliance.log.config import LogSettings
 from appliance.log.faults import storage_faults
 from appliance.log.file_names import (
     LEADER_EPOCHS,
     LOG,
-    PRODUCER_SNAPSHOT,
-    parse_segment_file_name,
     segment_file_name,
 )
 from appliance.log.flush import FlushTask, RecoveryPoint
 from appliance.log.loader import LoadedLog, Loader, replay
 from appliance.log.partition_metadata import read_topic_id, write_topic_id
-from appliance.log.producer_state import AppendOrigin, Producers, write_snapshot
+from appliance.log.producer_state import AppendOrigin, Producers
+from appliance.log.results import AppendResult, FetchSlice, LogStatistics
 from appliance.log.segment import Segment
 from appliance.log.segment_file import Header
 from appliance.log.segments import Segments
+from appliance.log.time_lookup import find_from, find_largest
 from appliance.log.transaction_index import AbortedTransaction
 from appliance.log.validator import Validator, check_frame
 from appliance.protocol.errors import ErrorCode
@@ -61,49 +58,11 @@ from appliance.protocol.records.batch import (
 from appliance.protocol.records.control import EndTransactionMarker, decode_marker
 from appliance.protocol.records.crc32c import checksum
 from appliance.protocol.records.errors import CorruptBatch, InvalidRecords
-from appliance.protocol.records.record import decode_records
 
 _SEALED_OPEN_MAX: Final = 4
 _EXPIRY_CHECK_MS: Final = 600_000
 _place = PLACEMENT.pack
 _logger = logging.getLogger(__name__)
-
-
-# The two results of the hot path are named tuples: a frozen dataclass takes three times as long to make.
-
-
-class AppendResult(NamedTuple):
-    """Where a batch came to lie. `log_append_time_ms` is -1 under CreateTime; `bytes` is what the log grew by."""
-
-    base_offset: int
-    last_offset: int
-    log_append_time_ms: int
-    log_start_offset: int
-    bytes: int
-    duplicate: bool = False
-
-
-class FetchSlice(NamedTuple):
-    """A stretch of one segment file. It begins with a batch; its end may cut the last one, never the first."""
-
-    segment_base_offset: int
-    position: int
-    length_bytes: int
-    first_batch_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class LogStatistics:
-    """A log at a glance."""
-
-    log_start_offset: int
-    log_end_offset: int
-    recovery_point: int
-    segments: int
-    size_bytes: int
-    allocated_bytes: int
-    producers: int
-    open_segments: int
 
 
 class PartitionLog:
@@ -119,7 +78,7 @@ class PartitionLog:
         "_producers",
         "_sealed_open",
         "_segments",
-        "_snapshot_offset",
+        "_snapshots",
         "_validator",
         "directory",
         "latest_epoch",
@@ -149,7 +108,7 @@ class PartitionLog:
         self._active.jitter_ms = _jitter_ms(settings)
         self._epochs = loaded.epochs
         self._producers = loaded.producers
-        self._snapshot_offset = loaded.snapshot_offset
+        self._snapshots = loaded.snapshots
         self._point = RecoveryPoint(loaded.recovery_point)
         self._flushes = flushes
         self._sealed_open: deque[Segment] = deque()
@@ -447,19 +406,19 @@ class PartitionLog:
             StorageFault, CorruptFile: the log cannot be read.
             RejectedRequest: a batch on the way cannot be decompressed within the bound.
         """
-        start = self.log_start_offset
-        for each in self._segments:
-            if each.base_offset >= upper_bound:
+        for segment in self._segments.since(self.log_start_offset):
+            if segment.base_offset >= upper_bound:
                 return None
-            if each.max_timestamp()[0] < timestamp_ms:
-                continue
-            segment = self._sealed(each.base_offset)
-            for position, header in segment.batches_from_timestamp(timestamp_ms, start):
-                if header[0] >= upper_bound:
-                    return None
-                for found_ms, offset in self._timestamps(segment, position, header):
-                    if found_ms >= timestamp_ms and offset >= start:
-                        return (found_ms, offset, header[2]) if offset < upper_bound else None
+            if segment.max_timestamp()[0] >= timestamp_ms:
+                found = find_from(
+                    self._sealed(segment.base_offset),
+                    timestamp_ms,
+                    start=self.log_start_offset,
+                    upper_bound=upper_bound,
+                    decompressed_bytes_max=self.settings.max_decompressed_bytes,
+                )
+                if found is not None:
+                    return found
         return None
 
     def offset_of_max_timestamp(self) -> tuple[int, int, int] | None:
@@ -470,21 +429,16 @@ class PartitionLog:
         """
         if self.log_end_offset == self.log_start_offset:
             return None
-        latest = max(self._segments, key=lambda segment: segment.max_timestamp()[0])
-        timestamp_ms = latest.max_timestamp()[0]
-        if timestamp_ms == NO_TIMESTAMP:
+        latest = max(
+            self._segments.since(self.log_start_offset), key=lambda segment: segment.max_timestamp()[0]
+        )
+        if latest.max_timestamp()[0] == NO_TIMESTAMP:
             return None
-        latest = self._sealed(latest.base_offset)
-        for position, header in latest.batches_from_timestamp(timestamp_ms, latest.base_offset):
-            for found_ms, offset in self._timestamps(latest, position, header):
-                if found_ms == timestamp_ms:
-                    return found_ms, offset, header[2]
-        return None
-
-    def _timestamps(self, segment: Segment, position: int, header: Header) -> Iterator[tuple[int, int]]:
-        batch = segment.file.read(position, header[1] + LOG_OVERHEAD)
-        for record in decode_records(batch, decompressed_bytes_max=self.settings.max_decompressed_bytes):
-            yield record.timestamp_ms, record.offset
+        return find_largest(
+            self._sealed(latest.base_offset),
+            start=self.log_start_offset,
+            decompressed_bytes_max=self.settings.max_decompressed_bytes,
+        )
 
     def aborted_transactions(self, offset: int, *, upper_bound: int) -> list[AbortedTransaction]:
         """Aborted transactions that a reader of committed records from `offset` to `upper_bound` must know.
@@ -624,10 +578,9 @@ class PartitionLog:
         self.log_start_offset = self.log_end_offset = offset
         self._epochs.truncate_from_end(0)
         self.latest_epoch = self._epochs.latest
-        for path in self._snapshots().values():
-            path.unlink(missing_ok=True)
+        self._snapshots.drop_outside(offset, offset)
+        self._snapshots.newest = offset
         self._producers = Producers()
-        self._snapshot_offset = offset
 
     def _drop(self, segment: Segment) -> None:
         if segment in self._sealed_open:
@@ -636,28 +589,9 @@ class PartitionLog:
         segment.delete()
 
     def _reload_producers(self) -> None:
-        start = self.log_start_offset
-        self._producers = Producers()
-        for offset, path in sorted(self._snapshots().items(), reverse=True):
-            if offset > self.log_end_offset:
-                path.unlink(missing_ok=True)
-                continue
-            try:
-                self._producers, start = Producers.decode_snapshot(path.read_bytes(), path), offset
-                break
-            except CorruptFile as fault:
-                _logger.warning("%s; passing it over", fault)
-                path.unlink(missing_ok=True)
-        self._snapshot_offset = start
+        self._snapshots.drop_outside(self.log_start_offset, self.log_end_offset)
+        self._producers, start = self._snapshots.load_newest(self.log_start_offset)
         replay(self._producers, list(self._segments), start)
-
-    def _snapshots(self) -> dict[int, Path]:
-        found = {}
-        for name in os.listdir(self.directory):
-            parsed = parse_segment_file_name(name)
-            if parsed is not None and parsed[1] == PRODUCER_SNAPSHOT:
-                found[parsed[0]] = self.directory / name
-        return found
 
     def update_settings(self, settings: LogSettings) -> None:
         """Takes new settings for all that follows."""
@@ -697,22 +631,11 @@ class PartitionLog:
         return FlushTask(self.directory, tuple(paths), offset, self._point, self._point.cuts)
 
     def _take_snapshot(self, offset: int) -> Path | None:
-        if offset <= self._snapshot_offset:
-            return None
-        path = self.directory / segment_file_name(offset, PRODUCER_SNAPSHOT)
         now_ms = self._clock.now_ms()
         if now_ms >= self._next_expiry_ms:
             self._next_expiry_ms = now_ms + _EXPIRY_CHECK_MS
             self.expire_producers(now_ms)
-        try:
-            write_snapshot(path, self._producers)
-        except StorageFault as fault:
-            # The next opening reads more of the log instead.
-            _logger.warning("no producer snapshot: %s", fault)
-            path.unlink(missing_ok=True)
-            return None
-        self._snapshot_offset = offset
-        return path
+        return self._snapshots.take(self._producers, offset)
 
     def release(self) -> None:
         """Lets go of every descriptor and mapping until they are needed again.

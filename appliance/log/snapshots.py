@@ -1,0 +1,96 @@
+"""The producer snapshots of one log: which there are, which one still helps, and taking a new one."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from appliance.errors import CorruptFile, StorageFault
+from appliance.log.faults import storage_faults
+from appliance.log.file_names import PRODUCER_SNAPSHOT, parse_segment_file_name, segment_file_name
+from appliance.log.producer_state import Producers, write_snapshot
+
+_logger = logging.getLogger(__name__)
+
+
+class Snapshots:
+    """`newest` is the offset of the newest snapshot that was read or written."""
+
+    __slots__ = ("_directory", "newest")
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.newest = 0
+
+    def offsets(self) -> list[int]:
+        """Offsets of the snapshot files there are, rising.
+
+        Raises:
+            StorageFault: the directory cannot be read.
+        """
+        with storage_faults(self._directory):
+            parsed = [parse_segment_file_name(name) for name in os.listdir(self._directory)]
+        return sorted(found[0] for found in parsed if found is not None and found[1] == PRODUCER_SNAPSHOT)
+
+    def path(self, offset: int) -> Path:
+        return self._directory / segment_file_name(offset, PRODUCER_SNAPSHOT)
+
+    def drop_outside(self, start: int, end: int) -> None:
+        """Removes the snapshots that are not in (start, end]: they speak of offsets that are not in the log.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        self._remove(offset for offset in self.offsets() if not start < offset <= end)
+
+    def drop_strays(self, bases: Collection[int]) -> None:
+        """Removes what belongs to no segment, but for the newest (`ProducerStateManager.removeStraySnapshots`).
+
+        Raises:
+            StorageFault: it failed.
+        """
+        self._remove(offset for offset in self.offsets()[:-1] if offset not in bases)
+
+    def load_newest(self, start: int) -> tuple[Producers, int]:
+        """(state, offset) of the newest snapshot that can be read; none, and `start`, without one.
+
+        Raises:
+            StorageFault: a file cannot be read or, being corrupt, removed.
+        """
+        for offset in reversed(self.offsets()):
+            path = self.path(offset)
+            try:
+                with storage_faults(path):
+                    producers = Producers.decode_snapshot(path.read_bytes(), path)
+            except CorruptFile as fault:
+                _logger.warning("%s; passing it over", fault)
+                self._remove([offset])
+                continue
+            self.newest = offset
+            return producers, offset
+        self.newest = start
+        return Producers(), start
+
+    def take(self, producers: Producers, offset: int) -> Path | None:
+        """Writes the state as of `offset`; None if there is a newer one, or if it failed.
+
+        A failure is told in the log and costs nothing else: the next opening reads more batches instead.
+        """
+        if offset <= self.newest:
+            return None
+        path = self.path(offset)
+        try:
+            write_snapshot(path, producers)
+        except StorageFault as fault:
+            _logger.warning("no producer snapshot: %s", fault)
+            path.unlink(missing_ok=True)
+            return None
+        self.newest = offset
+        return path
+
+    def _remove(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            with storage_faults(self._directory):
+                self.path(offset).unlink(missing_ok=True)
