@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -137,6 +138,8 @@ def test_two_deaths_at_once_leave_rings_between_the_next_lives(start_instance: S
     dead = ("netproc 0", "ioproc 0.0", "purgatory")
     supervisor = psutil.Process(instance.process.pid)
     supervisor.suspend()
+    while supervisor.status() != psutil.STATUS_STOPPED:
+        os.sched_yield()
     instance.kill_all(*dead)
     supervisor.resume()
     for role in dead:
@@ -264,6 +267,16 @@ def test_process_that_ignores_stop_is_killed_within_the_whole_time(start_instanc
     assert "ioproc 0.0 did not stop in time: killed" in instance.errors()
     # Who comes later in the order was asked in good order all the same.
     assert roles(instance.wait_for(lambda note: note["event"] == "stop" and note["role"] == "controller"))
+
+
+def test_ports_are_closed_before_the_last_process_stops(start_instance: StartInstance) -> None:
+    instance = start_instance(behaviours={"purgatory": "slow 300"})
+    instance.wait_ready()
+    instance.process.send_signal(signal.SIGTERM)
+    instance.wait_event("purgatory", "stop")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", instance.port), 5)
+    assert instance.process.wait(20) == 0
 
 
 def test_second_ctrl_c_hurries(start_instance: StartInstance) -> None:

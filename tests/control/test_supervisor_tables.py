@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from appliance.channels.roles import RoleKind
+from appliance.channels.supervision import Failed, Stop, SupervisionSocket, socket_pair
 from appliance.config import load_settings
 from appliance.control.supervisor import stop_order
 from appliance.control.supervisor.back_off import HEALTHY_LIFE_MS, BackOff
@@ -74,6 +75,16 @@ def test_child_is_told_less_time_than_it_gets() -> None:
     assert deadline_ns == 6_000_000_000
     assert stop_order.told_ms(deadline_ns, 5_000_000_000) == 900
     assert stop_order.told_ms(deadline_ns, 7_000_000_000) == 0
+
+
+def test_last_words_of_a_child_that_left_unread_messages_are_heard() -> None:
+    ours, theirs = map(SupervisionSocket, socket_pair())
+    ours.send(Stop(100))
+    theirs.send(Failed("no space"))
+    theirs.close()
+    assert ours.receive() == [Failed("no space")]
+    assert ours.receive() is None
+    ours.close()
 
 
 def test_every_role_but_the_supervisor_has_an_entry_point() -> None:
