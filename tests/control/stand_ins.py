@@ -8,6 +8,7 @@ Each life tells every event to the datagram socket `STAGE/diary.sock` as one JSO
     fails     says Failed and leaves
     fatal     raises an OperatorFault
     leaves N  says Ready and leaves with code 7, in every generation up to N
+    babbles   says Ready twice, and in its first life something that is no message
     deaf      says Ready and never reads its socket again
     slow N    waits for N ms before it obeys Stop or the end of its supervisor
 """
@@ -72,6 +73,10 @@ def run(child: Child) -> int:
     child.supervision.send(Ready())
     if behaviour == "leaves" and child.generation <= int(numbers[0]):
         return 7
+    if behaviour == "babbles":
+        child.supervision.send(Ready())
+        if child.generation == 1:
+            os.write(child.supervision.fileno(), b"{]")
     while behaviour == "deaf":
         signal.pause()
     return _obey(child, attachment, note=note, slow_ms=int(numbers[0]) if behaviour == "slow" else 0)

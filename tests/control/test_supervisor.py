@@ -181,6 +181,15 @@ def test_process_that_keeps_dying_is_restarted_ever_more_slowly(start_instance: 
     assert said == ["at once", "in 40 ms", "in 80 ms", "in 100 ms", "in 100 ms"]
 
 
+def test_no_word_of_a_child_harms_the_supervisor(start_instance: StartInstance) -> None:
+    instance = start_instance(behaviours={"purgatory": "babbles"})
+    instance.wait_event("purgatory", "attached", 2)
+    instance.wait_told("controller", "up", 2)
+    assert instance.stop() == 0
+    assert "purgatory sends what is no message" in instance.errors()
+    assert "purgatory says Ready a second time" in instance.errors()
+
+
 def test_restart_of_a_failed_start_succeeds_once_the_reason_is_gone(start_instance: StartInstance) -> None:
     instance = start_instance("process.restart.backoff.ms=50", behaviours={"controller": "fails"})
     instance.wait_event("controller", "born", 2)

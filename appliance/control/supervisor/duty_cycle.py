@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+import msgspec
+
 from appliance.channels.child import Child
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.supervision import (
@@ -168,13 +170,21 @@ class Supervisor:
 
     def _hear(self, child: ChildRecord) -> None:
         assert child.supervision is not None
-        messages = child.supervision.receive()
+        try:
+            messages = child.supervision.receive()
+        except msgspec.MsgspecError as error:
+            # A process that writes nonsense here may write it elsewhere too; the others shall not suffer for it.
+            _logger.error("%s sends what is no message (%s): killed", child.role, error)
+            child.kill()
+            return
         if messages is None:
             # The child closed its end; its pidfd tells the rest.
             self._unregister(self._by_socket, child.supervision.fileno())
             return
         for message in messages:
             match message:
+                case Ready() if child.state is State.SERVING:
+                    _logger.error("%s says Ready a second time", child.role)
                 case Ready():
                     self._on_child_ready(child)
                 case Failed():
