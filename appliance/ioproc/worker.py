@@ -17,7 +17,7 @@ from typing import Any
 from appliance.channels.control_channel import Assign, Envelope, WorkerHello
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.request_channel import Op
-from appliance.channels.roles import PURGATORY, Role, RoleKind
+from appliance.channels.roles import CONTROLLER, PURGATORY, Role, RoleKind
 from appliance.channels.supervision import (
     Failed,
     Heartbeat,
@@ -30,7 +30,8 @@ from appliance.channels.supervision import (
 )
 from appliance.channels.wiring import Attachment
 from appliance.clock import Clock
-from appliance.errors import ApplianceError, HostFault
+from appliance.cluster import TopicPartition
+from appliance.errors import ApplianceError, HostFault, StorageFault
 from appliance.ioproc.handlers.fetch import fetch
 from appliance.ioproc.handlers.list_offsets import list_offsets
 from appliance.ioproc.handlers.produce import Answer, produce
@@ -85,10 +86,11 @@ class Worker:
         self._by_row: list[Any] = []
         self._kept_back: dict[Role, deque[Answer]] = {}
         self._depth = 0
+        self._log_ends: dict[TopicPartition, int] = {}
         self._dirty = False
         self._flusher: threading.Thread | None = None
         self._running = True
-        controller.ask(WorkerHello(attachment.role.slot, attachment.role.index, attachment.generation))
+        self._say_hello()
 
     # The cycle
 
@@ -199,6 +201,11 @@ class Worker:
 
     # The supervisor's and the controller's words
 
+    def _say_hello(self) -> None:
+        """To each life of the controller: it answers the first hello of ours that it hears with all our partitions."""
+        role = self._attachment.role
+        self._controller.ask(WorkerHello(role.slot, role.index, self._attachment.generation))
+
     def _supervised(self, messages: list[Message] | None) -> None:
         if messages is None:
             self._warn("the supervisor is gone; stopping")
@@ -206,6 +213,8 @@ class Worker:
             return
         for message in messages:
             match message:
+                case PeerUp() if message.role == CONTROLLER:
+                    self._say_hello()
                 case PeerUp():
                     if self._attachment.peer_up(message.role, message.generation):
                         reader = self._attachment.inbound.get(message.role)
@@ -279,16 +288,38 @@ class Worker:
             self._cycle.timers.add(self._clock.monotonic_ns() + interval_ns, self._checkpoint)
 
     def _checkpoint(self) -> None:
-        """Recovery points and high watermarks to disk; the flush itself runs on a thread of its own."""
+        """Recovery points and high watermarks to disk; the flush itself runs on a thread of its own.
+
+        Partitions that took nothing since the last checkpoint are rolled where they are due and let go of their
+        descriptors; one more checkpoint follows the last append, so that all do in the end.
+        """
         self._dirty = False
         if self._directory is None or self._partitions is None:
             return
+        if self._tidy(self._partitions):
+            self._note_dirty()
         if self._flusher is not None and self._flusher.is_alive():
             self._note_dirty()
             return
         task = self._directory.flush_task(self._partitions.high_watermarks())
         self._flusher = threading.Thread(target=task, name="flush", daemon=True)
         self._flusher.start()
+
+    def _tidy(self, partitions: Partitions) -> bool:
+        """Lets partitions at rest go of what they hold; whether some took records since the last time."""
+        before, self._log_ends = self._log_ends, {}
+        now_ms = self._clock.now_ms()
+        for name, partition in partitions.by_name.items():
+            log = partition.log
+            self._log_ends[name] = log.log_end_offset
+            try:
+                log.expire_producers(now_ms)
+                if before.get(name, 0) == log.log_end_offset:
+                    log.maybe_roll_by_time(now_ms)
+                    log.release()
+            except StorageFault as fault:
+                self._warn(f"partition {name}: {fault}")
+        return any(before.get(name, 0) != end for name, end in self._log_ends.items())
 
     def _sweep_later(self) -> None:
         if self._directory is not None:

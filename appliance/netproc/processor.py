@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from appliance.channels.controller_link import ControllerLink
-from appliance.channels.roles import ACCEPTOR, PURGATORY, Role, RoleKind
+from appliance.channels.roles import ACCEPTOR, CONTROLLER, PURGATORY, Role, RoleKind
 from appliance.channels.supervision import (
     Heartbeat,
     Message,
@@ -469,6 +469,8 @@ class Processor:
             match message:
                 case PeerUp():
                     self._peer_up(message.role, message.generation)
+                case PeerDown() if message.role == CONTROLLER:
+                    self._questions.controller_down()
                 case PeerDown():
                     if self._attachment.generations.get(message.role) == message.generation:
                         self._peer_down(message.role)

@@ -58,6 +58,12 @@ class Questions:
             self._answered(envelope)
         return bool(envelopes)
 
+    def controller_down(self) -> None:
+        """The controller died with what it was asked: nobody knows what became of it, and nobody waits longer."""
+        waiting, self._waiting = self._waiting, {}
+        for question in waiting.values():
+            self._finish(question)
+
     def _answered(self, envelope: Envelope) -> None:
         question = self._waiting.pop(envelope.id, None)
         if question is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from appliance.channels.control_channel import Body, DeleteTopics, TopicOutcomes
+from appliance.channels.control_channel import Body, DeleteTopics, TopicOutcome, TopicOutcomes
 from appliance.netproc.local_handlers.create_topics import TIMEOUT_MS_MAX
 from appliance.netproc.local_handlers.view import AskController, LocalView
 from appliance.protocol.apis.delete_topics import (
@@ -16,7 +16,8 @@ from appliance.protocol.errors import ErrorCode
 
 
 def delete_topics(request: DeleteTopicsRequest, view: LocalView) -> DeleteTopicsResponse | AskController:
-    """Ids are resolved here, by the image; one question for the whole request."""
+    """One question for the whole request. Ids are the controller's to resolve: by the image here, an id could be
+    taken for the name of its successor."""
     if not view.settings.broker.delete_topic_enable:
         disabled = ErrorCode.TOPIC_DELETION_DISABLED
         return DeleteTopicsResponse(
@@ -24,35 +25,30 @@ def delete_topics(request: DeleteTopicsRequest, view: LocalView) -> DeleteTopics
                 DeletableTopicResult(t.name, t.topic_id, disabled, disabled.message) for t in request.topics
             )
         )
-    named: list[tuple[str | None, UUID | None]] = []
-    for selector in request.topics:
-        if selector.topic_id is None:
-            known = view.image.topics.get(selector.name or "")
-            named.append((selector.name, known.topic_id if known is not None else None))
-        else:
-            route = view.routes.by_id(selector.topic_id)
-            named.append((route.image.name if route is not None else None, selector.topic_id))
-    names = tuple(name for name, _ in named if name is not None)
-    if not names:
-        return DeleteTopicsResponse(tuple(_result(name, topic_id, {}) for name, topic_id in named))
+    topic_ids = tuple(topic.topic_id for topic in request.topics if topic.topic_id is not None)
+    names = tuple(topic.name or "" for topic in request.topics if topic.topic_id is None)
+    if not topic_ids and not names:
+        return DeleteTopicsResponse(())
+    known = {name: topic.topic_id for name in names if (topic := view.image.topics.get(name)) is not None}
 
     def then(answers: tuple[Body | None, ...]) -> DeleteTopicsResponse:
         answer = answers[0]
-        late = int(ErrorCode.REQUEST_TIMED_OUT)
-        errors: dict[str, tuple[int, str | None]] = dict.fromkeys(names, (late, None))
-        if isinstance(answer, TopicOutcomes):
-            errors = {outcome.name: (outcome.error, outcome.message) for outcome in answer.outcomes}
-        return DeleteTopicsResponse(tuple(_result(name, topic_id, errors) for name, topic_id in named))
+        outcomes = answer.outcomes if isinstance(answer, TopicOutcomes) else ()
+        late = TopicOutcome("", int(ErrorCode.REQUEST_TIMED_OUT))
+        of_name = {outcome.name: outcome for outcome in outcomes}
+        of_id = {outcome.topic_id: outcome for outcome in outcomes}
+        by_name = [_result(name, known.get(name), of_name.get(name, late)) for name in names]
+        by_id = [
+            _result(outcome.name or None, topic_id, outcome)
+            for topic_id in topic_ids
+            for outcome in [of_id.get(topic_id, late)]
+        ]
+        return DeleteTopicsResponse((*by_name, *by_id))
 
-    return AskController((DeleteTopics(names),), then, max(1, min(request.timeout_ms, TIMEOUT_MS_MAX)))
+    timeout_ms = max(1, min(request.timeout_ms, TIMEOUT_MS_MAX))
+    return AskController((DeleteTopics(names, topic_ids),), then, timeout_ms)
 
 
-def _result(
-    name: str | None, topic_id: UUID | None, errors: dict[str, tuple[int, str | None]]
-) -> DeletableTopicResult:
-    if name is None:
-        error, message = ErrorCode.UNKNOWN_TOPIC_ID, None
-    else:
-        code, message = errors.get(name, (int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), None))
-        error = ErrorCode(code)
-    return DeletableTopicResult(name, topic_id, error, (message or error.message) if error else None)
+def _result(name: str | None, topic_id: UUID | None, outcome: TopicOutcome) -> DeletableTopicResult:
+    error = ErrorCode(outcome.error)
+    return DeletableTopicResult(name, topic_id, error, (outcome.message or error.message) if error else None)

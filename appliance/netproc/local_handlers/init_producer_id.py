@@ -26,7 +26,7 @@ def init_producer_id(
 
     def then(answers: tuple[Body | None, ...]) -> InitProducerIdResponse:
         answer = answers[0]
-        if not isinstance(answer, ProducerIdBlock):
+        if not isinstance(answer, ProducerIdBlock) or not answer.count:
             return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         first = answer.first
         # Others may have asked meanwhile: what is left of an older block is not worth keeping in order.
