@@ -85,6 +85,7 @@ class Worker:
         self._partitions: Partitions | None = None
         self._by_row: list[Any] = []
         self._kept_back: dict[Role, deque[Answer]] = {}
+        self._serves = False
         self._depth = 0
         self._log_ends: dict[TopicPartition, int] = {}
         self._dirty = False
@@ -246,7 +247,8 @@ class Worker:
             if done is None:
                 continue
             self._controller.send(Envelope(envelope.id, done))
-            if envelope.body.full:
+            if envelope.body.full and not self._serves:
+                self._serves = True
                 self._attachment.row.set_state(ProcessState.RUNNING)
                 self._supervision.send(Ready())
             if envelope.body.removed:
