@@ -102,7 +102,7 @@ class Worker:
         while self._running:
             # Under load the rings are looked at again before the sockets are: a system call saved per burst.
             rounds += 1
-            if self._serve_rings() and rounds % BURSTS_A_LOOK:
+            if self.serve_rings() and rounds % BURSTS_A_LOOK:
                 continue
             for descriptor, _ in self._cycle.wait(1 if self._kept_back or self._pokes.owed else None):
                 if descriptor == supervision_fd:
@@ -110,11 +110,11 @@ class Worker:
                 elif descriptor == controller_fd:
                     self._controller.wants_look = True
             if self._controller.wants_look:
-                self._commanded(self._controller.receive())
-        self._serve_rings()
+                self.obey(self._controller.receive())
+        self.serve_rings()
         self._close()
 
-    def _serve_rings(self) -> bool:
+    def serve_rings(self) -> bool:
         """Serves what waits on the rings, a burst from each; whether anything did."""
         if self._kept_back:
             self._send_kept_back()
@@ -235,7 +235,8 @@ class Worker:
                 case _:
                     self._warn(f"unexpected word of the supervisor: {message}")
 
-    def _commanded(self, envelopes: list[Envelope]) -> None:
+    def obey(self, envelopes: list[Envelope]) -> None:
+        """Carries the controller's commands out."""
         for envelope in envelopes:
             if not isinstance(envelope.body, Assign):
                 self._warn(f"unexpected command: {type(envelope.body).__name__}")

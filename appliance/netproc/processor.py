@@ -147,31 +147,35 @@ class Processor:
     def run(self) -> None:
         """Serves until told to stop, then until what is under way is answered."""
         self._attachment.row.set_state(ProcessState.RUNNING)
-        wait, lines, purgatory = self._cycle.wait, self._lines, self._purgatory
-        connections = self._connections
         while self._running:
-            events = self._wait_congested() if lines.congested else wait()
-            lines.take_answers()
-            purgatory.take_completions()
-            if self._answered:
-                self._send_answered()
-            for descriptor, mask in events:
-                connection = connections.get(descriptor)
-                if connection is None:
-                    self._other(descriptor)
-                elif mask == select.EPOLLIN:
-                    self._read(connection)
-                else:
-                    self._unusual(connection, mask)
-            self._rarely()
-            lines.publish()
-            if self._answered:
-                self._send_answered()
-                # An answer that left may have let its connection's next requests in.
-                lines.publish()
-            purgatory.publish()
-            lines.await_lone_answer()
+            self.turn()
+            self._lines.await_lone_answer()
         self._end()
+
+    def turn(self) -> None:
+        """One turn of the cycle; sleeps first when there is nothing to do."""
+        lines = self._lines
+        events = self._wait_congested() if lines.congested else self._cycle.wait()
+        lines.take_answers()
+        self._purgatory.take_completions()
+        if self._answered:
+            self._send_answered()
+        connections = self._connections
+        for descriptor, mask in events:
+            connection = connections.get(descriptor)
+            if connection is None:
+                self._other(descriptor)
+            elif mask == select.EPOLLIN:
+                self._read(connection)
+            else:
+                self._unusual(connection, mask)
+        self._rarely()
+        lines.publish()
+        if self._answered:
+            self._send_answered()
+            # An answer that left may have let its connection's next requests in.
+            lines.publish()
+        self._purgatory.publish()
 
     def _unusual(self, connection: Connection, mask: int) -> None:
         """Room to send again, or the peer is gone."""
