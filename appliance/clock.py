@@ -26,8 +26,8 @@ class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def monotonic_ns(self) -> int:
-        return time.monotonic_ns()
+    # Asked twice in every turn of every duty cycle: the builtin itself, without a call of ours around it.
+    monotonic_ns = staticmethod(time.monotonic_ns)
 
 
 class ManualClock:

@@ -6,8 +6,8 @@ rings and pools to create), by `appliance status` (what to show) and by the test
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
 from appliance.config import Settings
 
@@ -26,13 +26,38 @@ class RoleKind(StrEnum):
     ACCEPTOR = "acceptor"
 
 
-@dataclass(frozen=True, slots=True, order=True)
 class Role:
-    """One process: its kind, its slot (-1 where slots mean nothing to it) and its index."""
+    """One process: its kind, its slot (-1 where slots mean nothing to it) and its index. Immutable.
+
+    There is one object for each role, so roles are compared and hashed by identity: they are the keys of every ring,
+    pool and doorbell, a dozen look-ups a request.
+    """
+
+    __slots__ = ("index", "kind", "slot")
 
     kind: RoleKind
-    index: int = 0
-    slot: int = -1
+    index: int
+    slot: int
+
+    _known: ClassVar[dict[tuple[RoleKind, int, int], Role]] = {}
+
+    def __new__(cls, kind: RoleKind, index: int = 0, slot: int = -1) -> Role:
+        role = cls._known.get((kind, index, slot))
+        if role is None:
+            role = cls._known[kind, index, slot] = super().__new__(cls)
+            object.__setattr__(role, "kind", kind)
+            object.__setattr__(role, "index", index)
+            object.__setattr__(role, "slot", slot)
+        return role
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"a role does not change: {name}")
+
+    def __reduce__(self) -> tuple[type[Role], tuple[RoleKind, int, int]]:
+        return Role, (self.kind, self.index, self.slot)
+
+    def __repr__(self) -> str:
+        return f"Role({self})"
 
     def __str__(self) -> str:
         """`controller`, `netproc 1`, `replica 2`, `ioproc 0.1` (slot.worker)."""

@@ -67,6 +67,11 @@ class Timers:
         heapq.heappush(self._heap, (due_ns, next(self._order), timer))
         return timer
 
+    @property
+    def any(self) -> bool:
+        """Whether one may be set."""
+        return bool(self._heap)
+
     def next_due_ns(self) -> int | None:
         """When the next one is due, or None when none is set."""
         while self._heap and self._heap[0][2].action is None:
@@ -99,14 +104,14 @@ class DutyCycle:
         monotonic_ns: the clock, CLOCK_MONOTONIC nanoseconds.
     """
 
-    __slots__ = ("_doorbell", "_inboxes", "_monotonic_ns", "_poll", "_row", "_woke_ns", "epoll", "timers")
+    __slots__ = ("_cells", "_doorbell", "_inboxes", "_monotonic_ns", "_poll", "_woke_ns", "epoll", "timers")
 
     def __init__(self, doorbell: Doorbell, row: ProcessRow, *, monotonic_ns: Callable[[], int]) -> None:
         self.epoll = select.epoll()
         self.timers = Timers()
         self._poll = self.epoll.poll
         self._doorbell = doorbell
-        self._row = row
+        self._cells = row.cells
         self._monotonic_ns = monotonic_ns
         self._inboxes: list[Inbox] = []
         self._woke_ns = monotonic_ns()
@@ -124,13 +129,17 @@ class DutyCycle:
 
         At most `timeout_ms` (None: for ever) and not beyond the next timer; due timers have run on return.
         """
-        cells = self._row.cells
+        cells, timers = self._cells, self.timers
         before_ns = self._monotonic_ns()
-        timeout_s = self._timeout_s(timeout_ms, before_ns)
+        timeout_s = -1.0 if timeout_ms is None else timeout_ms / 1000
+        if timers.any:
+            timeout_s = self._until_due_s(timeout_s, before_ns)
         if timeout_s:
             self._doorbell.announce_sleep()
-            if self._has_work():
-                timeout_s = 0.0
+            for inbox in self._inboxes:
+                if not inbox.is_empty():
+                    timeout_s = 0.0
+                    break
         events = self._poll(timeout_s, MAXIMUM_EVENTS)
         self._doorbell.awake()
         now_ns = self._monotonic_ns()
@@ -138,33 +147,27 @@ class DutyCycle:
         cells[BUSY_NS] += before_ns - self._woke_ns
         cells[IDLE_NS if timeout_s else BUSY_NS] += now_ns - before_ns
         self._woke_ns = now_ns
-        bell = self._doorbell.eventfd
-        for index, (descriptor, _) in enumerate(events):
-            if descriptor == bell:
-                del events[index]
-                break
-        self.timers.run_due(now_ns)
+        if events:
+            bell = self._doorbell.eventfd
+            for index, (descriptor, _) in enumerate(events):
+                if descriptor == bell:
+                    del events[index]
+                    break
+        if timers.any:
+            timers.run_due(now_ns)
         return events
 
     def close(self) -> None:
         """Closes the epoll set; the doorbell's descriptor stays the supervisor's."""
         self.epoll.close()
 
-    def _has_work(self) -> bool:
-        for inbox in self._inboxes:  # noqa: SIM110 (each wait: a generator costs as much as the looks)
-            if not inbox.is_empty():
-                return True
-        return False
-
-    def _timeout_s(self, timeout_ms: int | None, now_ns: int) -> float:
-        """What epoll takes: -1.0 sleeps for ever, 0.0 not at all. A part of a millisecond is rounded up by
-        epoll.
-        """
+    def _until_due_s(self, timeout_s: float, now_ns: int) -> float:
+        """`timeout_s` or the time to the next timer, whichever is less; -1.0 is for ever. Epoll rounds up to 1 ms."""
         due_ns = self.timers.next_due_ns()
         if due_ns is None:
-            return -1.0 if timeout_ms is None else timeout_ms / 1000
+            return timeout_s
         until_due_s = max(0, due_ns - now_ns) / 1e9
-        return until_due_s if timeout_ms is None else min(until_due_s, timeout_ms / 1000)
+        return until_due_s if timeout_s < 0 else min(until_due_s, timeout_s)
 
 
 class SignalInbox:
