@@ -67,6 +67,7 @@ class Connection:
         "mask",
         "muted",
         "out",
+        "owed_bytes",
         "peer",
         "produce_memo",
         "queue",
@@ -102,6 +103,7 @@ class Connection:
         # Sending
         self.queue: deque[Pending] = deque()
         self.out: deque[Piece] = deque()
+        self.owed_bytes = 0  # answers beside records, since the last time that all were sent
         self.mask = 0
         self.last_active_ns = now_ns
         self.produce_memo: object | None = None

@@ -11,8 +11,9 @@ Each frame that is under way holds a reference on its block; the last answer giv
 
 When the pool has no block, the socket is not read (the kernel's window closes and the client waits); it is read
 again in turn as blocks come back. A half-received frame may not take the pool's reserve, so whole requests always
-pass; and while others wait for space, half-received frames that have been longer than the grace under way are
-closed, the slowest first: a slow client holds back itself only.
+pass; and while others wait for space, connections that held some for longer than the grace are closed, the slowest
+first, as many as the others need. Each that waited gets a grace of its own, so a large request behind n slow ones
+waits for about n × its size ÷ pool graces: a slow client holds back itself only.
 """
 
 from __future__ import annotations
@@ -141,22 +142,34 @@ class Intake:
             connection.starved = False
             self.starved.remove(connection)
 
-    def next_fed(self) -> Connection | None:
-        """The longest-starved connection, when the pool can serve one again."""
+    def next_fed(self, now_ns: int) -> Connection | None:
+        """The longest-starved connection, when the pool can serve one again; its grace begins now."""
         if not self.starved or self._pool.free_bytes() <= self._pool.reserve_bytes // 2:
             return None
         connection = self.starved.popleft()
         connection.starved = False
+        connection.frame_began_ns = now_ns
         return connection
 
+    def starved_bytes(self) -> int:
+        """About how much the starved connections wait for."""
+        return sum(
+            max(connection.wanted_bytes, 2 * connection.block.size_bytes if connection.block else 0)
+            for connection in self.starved
+        )
+
     def slowest(self, connections: Iterable[Connection], now_ns: int) -> list[Connection]:
-        """Connections whose half-received frame is older than the grace, the least bytes per second first."""
+        """Who holds space beyond the grace, the least bytes per second first: half-received frames, and frames
+        that must wait because their client does not read the answers before them.
+        """
         late = [
             connection
             for connection in connections
             if connection.block is not None
-            and not connection.muted
-            and now_ns - connection.frame_began_ns > self.grace_ns
+            and not connection.starved
+            and now_ns - (connection.last_active_ns if connection.muted else connection.frame_began_ns)
+            > self.grace_ns
+            and (connection.out or not connection.muted)
         ]
         return sorted(late, key=lambda c: (c.end - c.start) / (now_ns - c.frame_began_ns))
 

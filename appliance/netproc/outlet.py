@@ -1,7 +1,7 @@
 """Sending: answers in request order, small ones joined, records by sendfile from the segment.
 
 A client that does not read holds its own answers only: they stay in `out`, its socket is watched for EPOLLOUT, and
-the processor stops cutting its frames when too many of its requests are unanswered.
+the processor stops cutting its frames when too many of its requests are unanswered, or too large answers unread.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections import deque
+from collections.abc import Iterable
 
 from appliance.errors import StorageFault
 from appliance.netproc.connection import Connection, FilePiece, Piece
@@ -72,6 +73,16 @@ def abandon(connection: Connection) -> None:
         for piece in pending.answer or ():
             if isinstance(piece, FilePiece):
                 piece.file.release()
+
+
+def deafest(connections: Iterable[Connection], before_ns: int) -> list[Connection]:
+    """Who has read nothing of its answers since `before_ns`, the one that owes the most memory first."""
+    late = [
+        connection
+        for connection in connections
+        if connection.out and connection.owed_bytes and connection.last_active_ns < before_ns
+    ]
+    return sorted(late, key=lambda connection: -connection.owed_bytes)
 
 
 def _send_file(fd: int, piece: FilePiece) -> int:

@@ -30,6 +30,7 @@ from appliance.channels.wiring import Attachment
 from appliance.clock import Clock
 from appliance.errors import ClientFault, MalformedFrame, StorageFault
 from appliance.ipc.agent import DutyCycle
+from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.ipc.process_table import BYTES_IN, BYTES_OUT, CONNECTIONS, ERRORS, REQUESTS, ProcessState
 from appliance.netproc.connection import Connection, Pending, Piece
@@ -41,7 +42,7 @@ from appliance.netproc.local_requests import LocalRequests
 from appliance.netproc.log_handlers.fetch import FetchHandler
 from appliance.netproc.log_handlers.list_offsets import ListOffsetsHandler
 from appliance.netproc.log_handlers.produce import ProduceHandler
-from appliance.netproc.outlet import abandon, collect, flush
+from appliance.netproc.outlet import abandon, collect, deafest, flush
 from appliance.netproc.purgatory_line import PurgatoryLine
 from appliance.netproc.questions import Questions
 from appliance.netproc.segment_files import SegmentFiles
@@ -60,6 +61,10 @@ RELIEF_INTERVAL_NS = 100 * _NS_PER_MS
 SWEEP_PARTS = 4
 # A part of the pool that half-received frames may not take, so that whole small requests always pass.
 RESERVE_PART = 8
+# Answers are kept for who does not read them: of one connection this much and one answer, then no more of its frames
+# are cut; of all together this part of the pool's size, then those who read least are closed.
+OWED_BYTES_MAX = 64 * 1024
+OWED_PART = 2
 
 
 class Processor:
@@ -99,14 +104,16 @@ class Processor:
             grace_ns=settings.network.request_stall_grace_ms * _NS_PER_MS,
         )
         self._in_flight_max = settings.network.requests_in_flight_per_connection
+        self._owed_bytes = 0
+        self._owed_bytes_max = len(attachment.pool.view) // OWED_PART
         routes = TopicRoutes(attachment.image)
         self._routes = routes
-        self._lines = WorkerLines(attachment)
+        self._lines = WorkerLines(attachment, brief_wait=BriefWait(clock.monotonic_ns))
         self._purgatory = PurgatoryLine(attachment)
         self._questions = Questions(controller, self._cycle.timers, clock)
         self._files = SegmentFiles({slot: settings.slot_directory(slot) for slot in range(settings.slots)})
         self._local = LocalRequests(
-            settings, routes, self._questions, producer_ids=ProducerIds(), finish=self._finish
+            settings, routes, self._questions, producer_ids=ProducerIds(), finish=self._finish_owed
         )
         self._produce = ProduceHandler(routes, self._lines, finish=self._finish, refuse=self._refuse)
         self._fetch = FetchHandler(
@@ -120,12 +127,12 @@ class Processor:
                 stride=settings.network.processes,
             ),
             files=self._files,
-            finish=self._finish,
+            finish=self._finish_owed,
             clock=clock,
             max_bytes=settings.broker.fetch_max_bytes,
         )
         self._list_offsets = ListOffsetsHandler(
-            routes, self._lines, attachment.partitions, finish=self._finish
+            routes, self._lines, attachment.partitions, finish=self._finish_owed
         )
         self._answered: set[Connection] = set()
         self._closed_ids: list[int] = []
@@ -183,6 +190,8 @@ class Processor:
             self._close(connection)
             return
         self._send(connection)
+        if self._may_resume(connection):
+            self._resume(connection)
         if mask & select.EPOLLIN and not connection.closed:
             self._read(connection)
 
@@ -245,6 +254,7 @@ class Processor:
         del self._connections[connection.fd]
         self._epoll.unregister(connection.fd)
         self._intake.release(connection)
+        self._owed_bytes -= connection.owed_bytes
         abandon(connection)
         for pending in list(connection.queue):
             if pending.drop is not None:
@@ -271,7 +281,7 @@ class Processor:
     def _watch(self, connection: Connection) -> None:
         """Brings the epoll mask up to what the connection waits for."""
         mask = 0 if connection.muted or connection.starved else select.EPOLLIN
-        if connection.out:
+        if connection.out or self._may_resume(connection):
             mask |= select.EPOLLOUT
         if mask != connection.mask:
             connection.mask = mask
@@ -315,6 +325,29 @@ class Processor:
         if connection.muted:
             self._watch(connection)
 
+    def _may_resume(self, connection: Connection) -> bool:
+        """Whether a muted connection's next frames may be cut. They are in the next turn, so that one that
+        always has more does not keep the others waiting: room to send, which is there, is an event.
+        """
+        return (
+            connection.muted
+            and not connection.closed
+            and not connection.out
+            and not connection.owed_bytes
+            and len(connection.queue) <= self._in_flight_max // 2
+            and self._draining_until_ns is None
+        )
+
+    def _resume(self, connection: Connection) -> None:
+        connection.muted = False
+        try:
+            self._cut(connection)
+        except ClientFault as fault:
+            self._fault(connection, str(fault))
+            return
+        if not connection.closed:
+            self._watch(connection)
+
     def _serve(self, connection: Connection, block: Any, start: int, end: int) -> None:
         view = block.view
         self._cells[REQUESTS] += 1
@@ -347,10 +380,13 @@ class Processor:
                 self._produce.place(pending, request)
             elif header.api_key == _FETCH:
                 self._fetch.begin(pending, view, header.body_position, end)
+                self._give_block(pending)  # a fetch that waits holds no payload
             elif header.api_key == _LIST_OFFSETS:
                 self._list_offsets.begin(pending, view, header.body_position, end)
+                self._give_block(pending)
             else:
                 self._local.begin(pending, view, header.body_position, end)
+                self._give_block(pending)
         except MalformedFrame:
             self._give_block(pending)
             raise
@@ -368,6 +404,21 @@ class Processor:
             return
         if connection.queue[0] is pending:
             self._answered.add(connection)
+
+    def _finish_owed(self, pending: Pending, answer: list[Piece]) -> None:
+        """`_finish` for answers that may be large where their requests are small."""
+        self._finish(pending, answer)
+        connection = pending.connection
+        if connection.closed:
+            return
+        head = answer[0]
+        owed_bytes = len(head) if isinstance(head, bytes) else 0
+        self._owed_bytes += owed_bytes
+        connection.owed_bytes += owed_bytes
+        if connection.owed_bytes > OWED_BYTES_MAX:
+            connection.muted = True
+        if self._owed_bytes > self._owed_bytes_max:
+            self._relieve_later()
 
     def _give_block(self, pending: Pending) -> None:
         block = pending.block
@@ -395,13 +446,9 @@ class Processor:
         except OSError:
             self._close(connection)
             return
-        if connection.muted and len(connection.queue) <= self._in_flight_max // 2:
-            connection.muted = False
-            try:
-                self._cut(connection)
-            except ClientFault as fault:
-                self._fault(connection, str(fault))
-                return
+        if connection.owed_bytes and not connection.out and not connection.queue:
+            self._owed_bytes -= connection.owed_bytes
+            connection.owed_bytes = 0
         if connection.out or connection.mask != select.EPOLLIN:
             self._watch(connection)
 
@@ -409,7 +456,8 @@ class Processor:
 
     def _feed(self) -> None:
         """Reads starved connections again, as long as blocks come back."""
-        while (connection := self._intake.next_fed()) is not None:
+        now_ns = self._clock.monotonic_ns()
+        while (connection := self._intake.next_fed(now_ns)) is not None:
             self._watch(connection)
             self._read(connection)
             if connection.starved:
@@ -421,17 +469,22 @@ class Processor:
             self._relief = self._cycle.timers.add(due_ns, self._relieve)
 
     def _relieve(self) -> None:
-        """Others wait for space: half-received frames beyond the grace give theirs back, the slowest first."""
+        """Memory is short: who has held some for too long gives it back, the slowest first."""
         self._relief = None
-        if not self._intake.starved:
-            return
         now_ns = self._clock.monotonic_ns()
-        for connection in self._intake.slowest(self._connections.values(), now_ns):
-            if self._pool.free_bytes() > self._pool.reserve_bytes:
-                break
-            self._fault(connection, "its half-sent request held memory that others wait for")
-        self._feed()
+        if self._owed_bytes > self._owed_bytes_max:
+            for connection in deafest(self._connections.values(), now_ns - self._intake.grace_ns):
+                self._fault(connection, "it does not read its answers, and there are too many of them")
+                if self._owed_bytes <= self._owed_bytes_max:
+                    break
         if self._intake.starved:
+            enough_bytes = self._pool.reserve_bytes + self._intake.starved_bytes()
+            for connection in self._intake.slowest(self._connections.values(), now_ns):
+                if self._pool.free_bytes() > enough_bytes:
+                    break
+                self._fault(connection, "its unfinished request held memory that others wait for")
+            self._feed()
+        if self._intake.starved or self._owed_bytes > self._owed_bytes_max:
             self._relieve_later()
 
     # Idle connections and pages
@@ -447,7 +500,7 @@ class Processor:
         now_ns = self._clock.monotonic_ns()
         idle_ns = self._settings.network.connections_max_idle_ms * _NS_PER_MS
         for connection in list(self._connections.values()):
-            if now_ns - connection.last_active_ns > idle_ns and not connection.queue and not connection.out:
+            if now_ns - connection.last_active_ns > idle_ns and (connection.out or not connection.queue):
                 self._close(connection)
         self._pool.trim()
         self._forget_deleted()

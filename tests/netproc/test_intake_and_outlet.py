@@ -111,11 +111,11 @@ def test_a_full_pool_stops_reading_and_loses_nothing(pair: Pair) -> None:
     pair.client.sendall(frame(b"a" * 50))
     assert intake.receive(pair.connection) == STARVED
     assert list(intake.starved) == [pair.connection]
-    assert intake.next_fed() is None
+    assert intake.next_fed(1) is None
     block = held.pop()
     assert block is not None
     intake._pool.give(block)
-    assert intake.next_fed() is pair.connection
+    assert intake.next_fed(1) is pair.connection
     assert intake.receive(pair.connection) > 0
     assert cut(intake, pair.connection) == [b"a" * 50]
 
