@@ -55,15 +55,17 @@ class ControllerLink:
             return False
         return True
 
-    def receive(self) -> list[Envelope]:
-        """Every message that has arrived."""
+    def receive(self, most: int | None = None) -> list[Envelope]:
+        """Every message that has arrived, or the `most` oldest; then `wants_look` stays set."""
         self.wants_look = False
         arrived: list[Envelope] = []
-        while True:
+        while len(arrived) != most:
             try:
                 arrived.append(decode(self._socket.recv(zmq.DONTWAIT)))
             except zmq.Again:
                 return arrived
+        self.wants_look = True
+        return arrived
 
     def is_empty(self) -> bool:
         """For the duty cycle: whether it may sleep without looking here."""

@@ -15,7 +15,7 @@ from appliance.errors import StorageFault
 from appliance.netproc.connection import Connection, FilePiece, Piece
 
 # One connection's turn; then the others are looked at. Level-triggered epoll brings it back.
-TURN_BYTES = 4 << 20
+TURN_BYTES = 1 << 20
 JOIN_BYTES = 64 * 1024
 
 

@@ -59,11 +59,13 @@ _API_VERSIONS = int(ApiKey.API_VERSIONS)
 _NS_PER_MS = 1_000_000
 RELIEF_INTERVAL_NS = 100 * _NS_PER_MS
 SWEEP_PARTS = 4
+# Requests of one connection in one turn: who pipelines without end shares the turn with all others.
+TURN_REQUESTS = 16
 # A part of the pool that half-received frames may not take, so that whole small requests always pass.
 RESERVE_PART = 8
 # Answers are kept for who does not read them: of one connection this much and one answer, then no more of its frames
 # are cut; of all together this part of the pool's size, then those who read least are closed.
-OWED_BYTES_MAX = 64 * 1024
+OWED_BYTES_MAX = 16 * 1024
 OWED_PART = 2
 
 
@@ -311,11 +313,12 @@ class Processor:
             self._relieve_later()
 
     def _cut(self, connection: Connection) -> None:
-        """Serves every whole frame that is there."""
-        queue, limit = connection.queue, self._in_flight_max
+        """Serves the whole frames that are there, as many as fit into a turn; the others wait for the next."""
+        queue, limit, left = connection.queue, self._in_flight_max, TURN_REQUESTS
         for block, start, end in self._intake.frames(connection):
             self._serve(connection, block, start, end)
-            if len(queue) >= limit:
+            left -= 1
+            if not left or len(queue) >= limit:
                 connection.muted = True
         if connection.closed:
             return

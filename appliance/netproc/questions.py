@@ -15,6 +15,8 @@ from appliance.ipc.agent import Timer, Timers
 from appliance.netproc.local_handlers.view import AskController
 
 QUESTIONS_MAX = 4096
+# An answer may be as dear as a list of every topic; sockets are looked at between these many.
+ANSWERS_AT_ONCE = 16
 _NS_PER_MS = 1_000_000
 
 Done = Callable[[Any], None]
@@ -52,8 +54,8 @@ class Questions:
         self._ask_next(question)
 
     def take_answers(self) -> bool:
-        """Delivers what the controller answered; whether it did."""
-        envelopes = self._link.receive()
+        """Delivers what the controller answered, some of it in each turn of the cycle; whether it did."""
+        envelopes = self._link.receive(ANSWERS_AT_ONCE)
         for envelope in envelopes:
             self._answered(envelope)
         return bool(envelopes)
