@@ -17,14 +17,17 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
 from appliance.protocol.records.record import Record, decode_records, encode_batch
+from tests.support.broker import Appliance
 from tests.support.raw_fetch import fetch
 from tests.support.wire import ConnectionEnded, WireSocket
-from tests.system.raw import produce
+from tests.system.raw import create_topic, generations, produce
 
 CONNECTIONS: Final = 4
 PACE_S: Final = 0.005
@@ -69,6 +72,27 @@ class SteadyClient:
             self.report = Report(**json.loads(said))
         elif kind is None:
             raise AssertionError(f"the steady client ended with {self._process.returncode}")
+
+
+@contextmanager
+def undisturbed(broker: Appliance, topic: str = "steady") -> Iterator[SteadyClient]:
+    """A steady client beside what the block does to a started `broker`.
+
+    At the end: the client saw no failure, no process was restarted, none wrote a traceback.
+    """
+    assert create_topic(broker.port, topic) == 0
+    before = generations(broker)
+    with SteadyClient(broker.port, topic) as steady:
+        yield steady
+    failures = [*steady.report.failures, *([] if steady.report.rounds else ["it did nothing"])]
+    said = broker.output()
+    changed = {
+        role: (now, before.get(role)) for role, now in generations(broker).items() if now != before.get(role)
+    }
+    if failures or changed or "Traceback" in said:
+        # Connections closed for what they sent are what such a test is about; what else was said tells more.
+        rest = "\n".join(line for line in said.splitlines() if " closed: " not in line)
+        raise AssertionError(f"failures {failures}\nrestarted {changed}\n{rest[-8000:]}")
 
 
 def _p99(values: list[float]) -> float:

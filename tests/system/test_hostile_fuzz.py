@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -29,8 +30,8 @@ from appliance.protocol.records.record import Record, encode_batch
 from tests.protocol import judges
 from tests.support.broker import Appliance
 from tests.support.wire import ConnectionEnded, WireSocket, answers_api_versions
-from tests.system.raw import create_topic, generations
-from tests.system.steady import SteadyClient
+from tests.system.raw import create_topic
+from tests.system.steady import undisturbed
 
 TOPIC = "fuzz"
 
@@ -219,15 +220,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
     )
     appliance.start()
     try:
-        for topic in ("steady", TOPIC):
-            assert create_topic(appliance.port, topic) == 0
-        before = generations(appliance)
-        with SteadyClient(appliance.port, "steady") as steady:
+        assert create_topic(appliance.port, TOPIC) == 0
+        with undisturbed(appliance):
             yield appliance
-        assert steady.report.failures == []
-        assert steady.report.rounds
-        assert generations(appliance) == before
-        assert "Traceback" not in appliance.output()
     finally:
         appliance.stop()
 
@@ -238,7 +233,8 @@ def survives(broker: Appliance, *frames: bytes) -> None:
         try:
             for frame in frames:
                 connection.send(frame)
-            connection.shutdown_writing()
+            with suppress(OSError):  # closed already
+                connection.shutdown_writing()
             while True:
                 connection.read_frame()
         except (ConnectionEnded, ConnectionError):
