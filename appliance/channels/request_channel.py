@@ -59,6 +59,9 @@ class RequestFlag(IntEnum):
     READ_COMMITTED = 1
     MAX_TIMESTAMP = 2  # LIST_OFFSETS: the record with the greatest timestamp
     MIN_ONE_BATCH = 4  # FETCH: the first batch comes whole, whatever the limit
+    LONE = (
+        8  # nothing else of the asker is under way: it looks out for the answer, and the next is likely near
+    )
 
 
 class ResponseFlag(IntEnum):

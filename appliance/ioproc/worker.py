@@ -16,7 +16,7 @@ from typing import Any
 
 from appliance.channels.control_channel import Assign, Envelope, WorkerHello
 from appliance.channels.controller_link import ControllerLink
-from appliance.channels.request_channel import Op
+from appliance.channels.request_channel import Op, RequestFlag
 from appliance.channels.roles import CONTROLLER, PURGATORY, Role, RoleKind
 from appliance.channels.supervision import (
     Failed,
@@ -38,6 +38,7 @@ from appliance.ioproc.handlers.produce import Answer, produce
 from appliance.ioproc.partitions import Partitions
 from appliance.ioproc.pokes import Pokes
 from appliance.ipc.agent import DutyCycle
+from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.process_table import BYTES_IN, ERRORS, REQUESTS, ProcessState
 from appliance.ipc.ring import RingWriter
 from appliance.log.log_directory import LogDirectory
@@ -50,6 +51,7 @@ BURST_BYTES = 1 << 20
 BURSTS_A_LOOK = 8
 
 _PRODUCE, _FETCH, _LIST_OFFSETS = int(Op.PRODUCE), int(Op.FETCH), int(Op.LIST_OFFSETS)
+_LONE = int(RequestFlag.LONE)
 _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _INVALID_REQUEST = int(ErrorCode.INVALID_REQUEST)
 _NS_PER_MS = 1_000_000
@@ -86,6 +88,8 @@ class Worker:
         self._by_row: list[Any] = []
         self._kept_back: dict[Role, deque[Answer]] = {}
         self._serves = False
+        self._was_lone = False
+        self._brief_wait = BriefWait(clock.monotonic_ns)
         self._depth = 0
         self._log_ends: dict[TopicPartition, int] = {}
         self._dirty = False
@@ -103,6 +107,8 @@ class Worker:
             # Under load the rings are looked at again before the sockets are: a system call saved per burst.
             rounds += 1
             if self.serve_rings() and rounds % BURSTS_A_LOOK:
+                if self._was_lone:
+                    self._brief_wait.look_out(list(self._attachment.inbound.values()))
                 continue
             for descriptor, _ in self._cycle.wait(1 if self._kept_back or self._pokes.owed else None):
                 if descriptor == supervision_fd:
@@ -120,11 +126,14 @@ class Worker:
             self._send_kept_back()
         attachment = self._attachment
         depth = 0
+        lone = False
         for peer, reader in attachment.inbound.items():
             messages = reader.drain(BURST_REQUESTS)
             if messages:
                 depth += len(messages) + reader.depth()
+                lone = bool(messages[0][1] & _LONE)
                 self._serve(peer, messages)
+        self._was_lone = lone and depth == 1
         if depth != self._depth:
             self._depth = depth
             attachment.row.set_queue_depth(depth)

@@ -104,7 +104,19 @@ class DutyCycle:
         monotonic_ns: the clock, CLOCK_MONOTONIC nanoseconds.
     """
 
-    __slots__ = ("_cells", "_doorbell", "_inboxes", "_monotonic_ns", "_poll", "_woke_ns", "epoll", "timers")
+    __slots__ = (
+        "_busy_ns",
+        "_cells",
+        "_doorbell",
+        "_idle_ns",
+        "_inboxes",
+        "_loops",
+        "_monotonic_ns",
+        "_poll",
+        "_woke_ns",
+        "epoll",
+        "timers",
+    )
 
     def __init__(self, doorbell: Doorbell, row: ProcessRow, *, monotonic_ns: Callable[[], int]) -> None:
         self.epoll = select.epoll()
@@ -115,6 +127,7 @@ class DutyCycle:
         self._monotonic_ns = monotonic_ns
         self._inboxes: list[Inbox] = []
         self._woke_ns = monotonic_ns()
+        self._loops = self._busy_ns = self._idle_ns = 0
         # Edge-triggered: each ring is one event, and the eventfd need not be read to silence it.
         self.epoll.register(doorbell.eventfd, select.EPOLLIN | select.EPOLLET)
 
@@ -129,24 +142,21 @@ class DutyCycle:
 
         At most `timeout_ms` (None: for ever) and not beyond the next timer; due timers have run on return.
         """
-        cells, timers = self._cells, self.timers
+        timers, doorbell = self.timers, self._doorbell
         before_ns = self._monotonic_ns()
         timeout_s = -1.0 if timeout_ms is None else timeout_ms / 1000
         if timers.any:
             timeout_s = self._until_due_s(timeout_s, before_ns)
         if timeout_s:
-            self._doorbell.announce_sleep()
+            doorbell.announce_sleep()
             for inbox in self._inboxes:
                 if not inbox.is_empty():
                     timeout_s = 0.0
                     break
         events = self._poll(timeout_s, MAXIMUM_EVENTS)
-        self._doorbell.awake()
+        doorbell.awake()
         now_ns = self._monotonic_ns()
-        cells[LOOPS] += 1
-        cells[BUSY_NS] += before_ns - self._woke_ns
-        cells[IDLE_NS if timeout_s else BUSY_NS] += now_ns - before_ns
-        self._woke_ns = now_ns
+        self._account(before_ns, now_ns, slept=timeout_s != 0.0)
         if events:
             bell = self._doorbell.eventfd
             for index, (descriptor, _) in enumerate(events):
@@ -160,6 +170,19 @@ class DutyCycle:
     def close(self) -> None:
         """Closes the epoll set; the doorbell's descriptor stays the supervisor's."""
         self.epoll.close()
+
+    def _account(self, before_ns: int, now_ns: int, *, slept: bool) -> None:
+        cells = self._cells
+        self._loops += 1
+        self._busy_ns += before_ns - self._woke_ns
+        if slept:
+            self._idle_ns += now_ns - before_ns
+        else:
+            self._busy_ns += now_ns - before_ns
+        self._woke_ns = now_ns
+        cells[LOOPS] = self._loops
+        cells[BUSY_NS] = self._busy_ns
+        cells[IDLE_NS] = self._idle_ns
 
     def _until_due_s(self, timeout_s: float, now_ns: int) -> float:
         """`timeout_s` or the time to the next timer, whichever is less; -1.0 is for ever. Epoll rounds up to 1 ms."""

@@ -185,11 +185,12 @@ class RingWriter(_RingSide):
 class RingReader(_RingSide):
     """The reading side: `drain` copies messages out and frees their slots at once."""
 
-    __slots__ = ("_iter_unpack", "_taken")
+    __slots__ = ("_iter_unpack", "_taken", "_unpack_from")
 
     def __init__(self, view: memoryview, message: Struct) -> None:
         super().__init__(view, message)
         self._iter_unpack = self._message.iter_unpack
+        self._unpack_from = self._message.unpack_from
         self._taken: int = self._words[_HEAD]
 
     def is_empty(self) -> bool:
@@ -210,9 +211,13 @@ class RingReader(_RingSide):
             return []
         if not 0 < count <= self._slots:
             raise self._corrupt(first, first + count)
-        count = min(count, limit)
         slot = first & self._mask
         start = SLOTS_OFFSET + slot * SLOT_BYTES
+        if count == 1:
+            messages = [self._unpack_from(self._view, start)]
+            self._taken = self._words[_HEAD] = first + 1
+            return messages
+        count = min(count, limit)
         beyond = slot + count - self._slots
         if beyond <= 0:
             messages = list(self._iter_unpack(self._view[start : start + count * SLOT_BYTES]))

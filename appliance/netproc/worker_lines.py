@@ -16,15 +16,14 @@ from typing import Any, Protocol
 from appliance.channels.request_channel import REQUEST_ID_LIMIT
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.wiring import Attachment
+from appliance.ipc.brief_wait import BriefWait
 
 Operation = tuple[int, ...]
 Answer = tuple[Any, ...]
 
 ANSWERS_AT_ONCE = 128
 
-# How often a lone small request's answer is looked for before this process goes to sleep: about 15 µs, the time in
-# which an awake worker answers. Then neither side pays for a doorbell, and no halted core has to be woken.
-LOOKS_BEFORE_SLEEP = 200
+# An answer to more than this takes the worker longer than a look-out lasts.
 LONE_BYTES_MAX = 64 * 1024
 
 
@@ -49,6 +48,7 @@ class WorkerLines:
     __slots__ = (
         "_askers",
         "_attachment",
+        "_brief_wait",
         "_ids",
         "_in_flight",
         "_overflow",
@@ -57,8 +57,9 @@ class WorkerLines:
         "inboxes",
     )
 
-    def __init__(self, attachment: Attachment) -> None:
+    def __init__(self, attachment: Attachment, *, brief_wait: BriefWait) -> None:
         self._attachment = attachment
+        self._brief_wait = brief_wait
         self._ids = itertools.count(1)
         self._askers: dict[int, Asker] = {}
         self._touched: set[Role] = set()
@@ -97,6 +98,11 @@ class WorkerLines:
         return True
 
     @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way: the next operation is a lone one."""
+        return not self._in_flight
+
+    @property
     def congested(self) -> bool:
         """Whether a ring is full: read no sockets until it is not."""
         return bool(self._overflow)
@@ -105,6 +111,8 @@ class WorkerLines:
         """Makes what was placed visible, and wakes the workers that sleep."""
         if self._overflow:
             self._place_waiting()
+        if not self._touched:
+            return
         attachment = self._attachment
         for worker in self._touched:
             writer = attachment.outbound.get(worker)
@@ -114,31 +122,27 @@ class WorkerLines:
         self._touched.clear()
 
     def await_lone_answer(self) -> None:
-        """After publishing: where one small operation is all that is under way, waits a moment for its answer.
+        """After publishing: where one small operation is all that is under way, looks out for its answer.
 
         With more under way there is other work, and cores are better left to whoever does it.
         """
-        if self._in_flight != 1 or self._work_bytes > LONE_BYTES_MAX:
-            return
-        inboxes = list(self.inboxes.values())
-        for _ in range(LOOKS_BEFORE_SLEEP):
-            for inbox in inboxes:
-                if not inbox.is_empty():
-                    return
+        if self._in_flight == 1 and self._work_bytes <= LONE_BYTES_MAX:
+            self._brief_wait.look_out(list(self.inboxes.values()))
 
     def take_answers(self) -> bool:
         """Delivers answers that have arrived; whether there were any."""
         askers = self._askers
         arrived = False
         for reader in self.inboxes.values():
+            if reader.is_empty():
+                continue
             answers = reader.drain(ANSWERS_AT_ONCE)
-            if answers:
-                arrived = True
-                self._in_flight -= len(answers)
-                for answer in answers:
-                    asker = askers.get(answer[3])
-                    if asker is not None:
-                        asker.answered(answer)
+            arrived = True
+            self._in_flight -= len(answers)
+            for answer in answers:
+                asker = askers.get(answer[3])
+                if asker is not None:
+                    asker.answered(answer)
         return arrived
 
     def worker_up(self, worker: Role) -> Any:

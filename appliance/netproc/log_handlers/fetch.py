@@ -48,6 +48,7 @@ from appliance.protocol.fetch import (
 _FETCH = int(Op.FETCH)
 _MIN_ONE_BATCH = int(RequestFlag.MIN_ONE_BATCH)
 _READ_COMMITTED = int(RequestFlag.READ_COMMITTED)
+_LONE = int(RequestFlag.LONE)
 _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 
@@ -149,6 +150,8 @@ class FetchHandler:
         """Places the next operations, or decides when nothing more is to be asked."""
         flags = _MIN_ONE_BATCH | (_READ_COMMITTED if asker.request.isolation_level == 1 else 0)
         items, lines = asker.items, self.lines
+        if lines.is_idle:
+            flags |= _LONE
         while asker.next_asked < len(items) and asker.outstanding < ASKED_AT_ONCE:
             if asker.found_bytes >= asker.max_bytes:
                 break

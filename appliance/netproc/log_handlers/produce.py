@@ -10,7 +10,7 @@ Left out until its issue: transactional produce (INVALID_TXN_STATE from the log)
 
 from __future__ import annotations
 
-from appliance.channels.request_channel import Op
+from appliance.channels.request_channel import Op, RequestFlag
 from appliance.channels.roles import Role
 from appliance.netproc.connection import Pending
 from appliance.netproc.log_handlers.finish import Finish, Refuse
@@ -26,6 +26,7 @@ from appliance.protocol.produce import (
 )
 
 _PRODUCE = int(Op.PRODUCE)
+_LONE = int(RequestFlag.LONE)
 _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _UNKNOWN_TOPIC = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 _UNKNOWN_TOPIC_ID = int(ErrorCode.UNKNOWN_TOPIC_ID)
@@ -72,6 +73,7 @@ class ProduceHandler:
         assert block is not None
         pool_position, request_id = block.position, lines.enter(asker)
         bad_acks = request.acks not in (-1, 0, 1)
+        flags = _LONE if lines.is_idle else 0
         for item, wanted in enumerate(request.partitions):
             if bad_acks:
                 asker.fail(item, _INVALID_ACKS)
@@ -85,7 +87,7 @@ class ProduceHandler:
                 continue
             operation = (
                 _PRODUCE,
-                0,
+                flags,
                 request.acks,
                 request_id,
                 item,

@@ -1,0 +1,55 @@
+"""A short look-out before sleep, for as long as it pays.
+
+Waking another process costs a system call, an interrupt to the other core and, where that core had halted, tens of
+microseconds. When two processes answer each other turn by turn, the next message is nearer than that, and it is
+cheaper to look for it a moment longer. When it is not near, looking only keeps a core from whoever has work; so every
+look-out that was in vain makes the next ones rarer:
+
+    in vain: 1 → the next 1 is skipped, 2 → 3, 3 → 7, … 6 and more → 63 are skipped;   found: all is forgotten
+
+A process calls it only where it expects exactly one message and has nothing else to do. Measured in decision 0012.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from appliance.ipc.agent import Inbox
+
+LIMIT_NS = 50_000
+LOOKS_BETWEEN_CLOCKS = 16
+VAIN_MAX = 6
+
+
+class BriefWait:
+    """One process's look-out.
+
+    Args:
+        monotonic_ns: the clock, CLOCK_MONOTONIC nanoseconds.
+        limit_ns: how long one look-out lasts at most.
+    """
+
+    __slots__ = ("_limit_ns", "_monotonic_ns", "_skip", "_vain")
+
+    def __init__(self, monotonic_ns: Callable[[], int], *, limit_ns: int = LIMIT_NS) -> None:
+        self._monotonic_ns = monotonic_ns
+        self._limit_ns = limit_ns
+        self._skip = 0
+        self._vain = 0
+
+    def look_out(self, inboxes: Sequence[Inbox]) -> bool:
+        """Whether something came to one of `inboxes` before the limit; False at once when it does not pay now."""
+        if self._skip:
+            self._skip -= 1
+            return False
+        clock = self._monotonic_ns
+        until_ns = clock() + self._limit_ns
+        while clock() < until_ns:
+            for _ in range(LOOKS_BETWEEN_CLOCKS):
+                for inbox in inboxes:
+                    if not inbox.is_empty():
+                        self._vain = 0
+                        return True
+        self._vain = min(self._vain + 1, VAIN_MAX)
+        self._skip = (1 << self._vain) - 1
+        return False
