@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from appliance.config import Settings
-from appliance.netproc.connection import Pending
+from appliance.netproc.connection import Connection, Pending
 from appliance.netproc.local_handlers.api_versions import api_versions
 from appliance.netproc.local_handlers.create_partitions import create_partitions
 from appliance.netproc.local_handlers.create_topics import create_topics
@@ -20,7 +20,7 @@ from appliance.netproc.local_handlers.describe_configs import describe_configs
 from appliance.netproc.local_handlers.describe_topic_partitions import describe_topic_partitions
 from appliance.netproc.local_handlers.find_coordinator import find_coordinator
 from appliance.netproc.local_handlers.init_producer_id import init_producer_id
-from appliance.netproc.local_handlers.metadata import metadata
+from appliance.netproc.local_handlers.metadata import check_asked_by_name, metadata
 from appliance.netproc.local_handlers.view import AskController, LocalView, ProducerIds
 from appliance.netproc.log_handlers.finish import Finish
 from appliance.netproc.questions import Questions
@@ -51,7 +51,16 @@ KEPT_BYTES_MAX = 16 << 20
 class LocalRequests:
     """Serves every API in HANDLERS for one network process."""
 
-    __slots__ = ("_finish", "_kept", "_kept_bytes", "_kept_version", "_questions", "_routes", "_views")
+    __slots__ = (
+        "_contain",
+        "_finish",
+        "_kept",
+        "_kept_bytes",
+        "_kept_version",
+        "_questions",
+        "_routes",
+        "_views",
+    )
 
     def __init__(
         self,
@@ -61,10 +70,12 @@ class LocalRequests:
         *,
         producer_ids: ProducerIds,
         finish: Finish,
+        contain: Callable[[Connection, Exception], None],
     ) -> None:
         self._routes = routes
         self._questions = questions
         self._finish = finish
+        self._contain = contain
         self._views = [LocalView(settings, routes, slot, producer_ids) for slot in range(settings.slots)]
         self._kept: dict[tuple[int, int, bytes], bytes] = {}
         self._kept_bytes = 0
@@ -86,9 +97,11 @@ class LocalRequests:
                 self._finish_body(pending, kept)
                 return
         request = decode_request(key, version, view, position, end)
+        if keeps:
+            check_asked_by_name(request, version)
         result = HANDLERS[key](request, self._views[pending.connection.slot])
         if isinstance(result, AskController):
-            self._questions.ask(result, lambda response: self._answer(pending, response))
+            self._questions.ask(result, lambda response: self._answer_late(pending, response))
         elif keeps:
             body = encode_response_body(key, version, result)
             self._keep((pending.connection.slot, version, question), body)
@@ -99,6 +112,12 @@ class LocalRequests:
     def _answer(self, pending: Pending, response: Any) -> None:
         frame = encode_response(pending.api_key, pending.version, response, pending.correlation_id)
         self._finish(pending, [frame])
+
+    def _answer_late(self, pending: Pending, response: Any) -> None:
+        try:
+            self._answer(pending, response)
+        except Exception as error:
+            self._contain(pending.connection, error)
 
     def _finish_body(self, pending: Pending, body: bytes) -> None:
         header = ApiKey(pending.api_key).response_header_version(pending.version)

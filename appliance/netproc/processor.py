@@ -10,6 +10,7 @@ at once for all of it; what is answered is sent, joined by connection.
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 from collections.abc import Callable
@@ -55,6 +56,8 @@ from appliance.protocol.produce import ProduceMemo, parse_produce
 
 _PRODUCE, _FETCH, _LIST_OFFSETS = int(ApiKey.PRODUCE), int(ApiKey.FETCH), int(ApiKey.LIST_OFFSETS)
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
+
+_log = logging.getLogger(__name__)
 
 _NS_PER_MS = 1_000_000
 RELIEF_INTERVAL_NS = 100 * _NS_PER_MS
@@ -115,7 +118,12 @@ class Processor:
         self._questions = Questions(controller, self._cycle.timers, clock)
         self._files = SegmentFiles({slot: settings.slot_directory(slot) for slot in range(settings.slots)})
         self._local = LocalRequests(
-            settings, routes, self._questions, producer_ids=ProducerIds(), finish=self._finish_owed
+            settings,
+            routes,
+            self._questions,
+            producer_ids=ProducerIds(),
+            finish=self._finish_owed,
+            contain=self._contain,
         )
         self._produce = ProduceHandler(routes, self._lines, finish=self._finish, refuse=self._refuse)
         self._fetch = FetchHandler(
@@ -280,6 +288,14 @@ class Processor:
                 flush(connection)
             self._close(connection)
 
+    def _contain(self, connection: Connection, error: Exception) -> None:
+        """A request could not be served, by its client's fault or by a defect of ours: its connection alone pays."""
+        if isinstance(error, ClientFault):
+            self._fault(connection, str(error))
+        else:
+            _log.error("a request of %s met a defect", connection, exc_info=error)
+            self._fault(connection, "a defect of ours, told above")
+
     def _watch(self, connection: Connection) -> None:
         """Brings the epoll mask up to what the connection waits for."""
         mask = 0 if connection.muted or connection.starved else select.EPOLLIN
@@ -299,8 +315,8 @@ class Processor:
             if count > 0:
                 self._cells[BYTES_IN] += count
                 self._cut(connection)
-        except ClientFault as fault:
-            self._fault(connection, str(fault))
+        except Exception as error:
+            self._contain(connection, error)
             return
         if count == CLOSED:
             begun_bytes = self._intake.begun_bytes(connection)
@@ -345,8 +361,8 @@ class Processor:
         connection.muted = False
         try:
             self._cut(connection)
-        except ClientFault as fault:
-            self._fault(connection, str(fault))
+        except Exception as error:
+            self._contain(connection, error)
             return
         if not connection.closed:
             self._watch(connection)
@@ -392,6 +408,11 @@ class Processor:
                 self._give_block(pending)
         except MalformedFrame:
             self._give_block(pending)
+            raise
+        except Exception:
+            # A worker may read a produce request's block already: that one is lost with this process's life.
+            if header.api_key != _PRODUCE:
+                self._give_block(pending)
             raise
 
     # Answering

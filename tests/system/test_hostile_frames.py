@@ -174,3 +174,18 @@ def test_thousands_of_malformed_frames_leave_no_memory_behind(broker: Appliance)
         attack()
     growth = family_pss_bytes(broker) - before
     assert growth < LASTING_GROWTH_BYTES, f"{growth / MIB:.1f} MiB"
+
+
+@pytest.mark.parametrize("version", [10, 11])
+@pytest.mark.parametrize("name", [b"\x00", b"\x02a"], ids=["without-a-name", "with-a-name"])
+def test_topic_id_in_a_version_that_must_not_use_it_is_refused(
+    broker: Appliance, version: int, name: bytes
+) -> None:
+    topics = b"\x02" + bytes(range(16)) + name + b"\x00"
+    cluster_operations = b"\x00" if version == 10 else b""
+    lines = Lines(broker)
+    with WireSocket(broker.port) as connection:
+        body = topics + b"\x00" + cluster_operations + b"\x00\x00"
+        connection.send_request(ApiKey.METADATA, version, body, flexible=True)
+        assert connection.ends_without_an_answer()
+    wait_until(lambda: bool(lines.containing("by name only")), "the line")

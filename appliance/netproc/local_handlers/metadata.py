@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from appliance.channels.control_channel import Body, CreateTopics, NewTopic, TopicOutcomes
 from appliance.cluster import NO_LEADER, PartitionImage, TopicImage, topic_name_fault
+from appliance.errors import MalformedFrame
 from appliance.netproc.local_handlers.view import (
     CLUSTER_OPERATIONS,
     TOPIC_OPERATIONS,
@@ -28,6 +29,17 @@ from appliance.protocol.apis.metadata import (
 from appliance.protocol.errors import ErrorCode
 
 CREATE_TIMEOUT_MS = 10_000
+
+WITH_MEANINGLESS_IDS = (10, 11)
+"""Versions whose questions have a topic id that must not be used; their answers could not say "no such id"."""
+
+
+def check_asked_by_name(request: MetadataRequest, version: int) -> None:
+    """Raises MalformedFrame where a version asks in a way that it must not."""
+    if version in WITH_MEANINGLESS_IDS and any(
+        topic.topic_id is not None or topic.name is None for topic in request.topics or ()
+    ):
+        raise MalformedFrame(f"Metadata version {version} asks for topics by name only")
 
 
 def metadata(request: MetadataRequest, view: LocalView) -> MetadataResponse | AskController:
