@@ -3,8 +3,8 @@
     python -m benchmarks.micro.request_path [--requests N] [--profile]
 
 A client on a loopback socket sends one prebuilt Produce (v9, one 100 B record) or Fetch at a time. Then the network
-process's turn, the worker's burst and the network process's second turn run one after the other and are timed each, so
-there is no waiting, no other core and no scheduler in the figures: what is left is what our code and its system calls cost.
+process's turn, the worker's burst and the network process's second turn run one after the other and are timed each,
+so there is no waiting, no other core and no scheduler in the figures: only what our code and its system calls cost.
 """
 
 from __future__ import annotations
