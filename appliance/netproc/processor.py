@@ -439,8 +439,9 @@ class Processor:
         owed_bytes = len(head) if isinstance(head, bytes) else 0
         self._owed_bytes += owed_bytes
         connection.owed_bytes += owed_bytes
-        if connection.owed_bytes > OWED_BYTES_MAX:
+        if connection.owed_bytes > OWED_BYTES_MAX and not connection.muted:
             connection.muted = True
+            self._watch(connection)  # a socket that is watched and not read would keep the cycle spinning
         if self._owed_bytes > self._owed_bytes_max:
             self._relieve_later()
 
