@@ -1,12 +1,14 @@
 """Which partitions this worker leads, by row; made to be what the controller says.
 
 The controller's word is final: a full assignment replaces everything, a delta adds and removes. A command with an
-older controller epoch than one already obeyed is refused, so a superseded controller changes nothing.
+older controller epoch than one already obeyed is refused, so a superseded controller changes nothing. What cannot be
+opened is told to the controller and kept in `unopened`, to be tried again: a full disk has room some day.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from uuid import UUID
 
@@ -34,6 +36,7 @@ class Partitions:
         "by_name",
         "by_row",
         "controller_epoch",
+        "unopened",
     )
 
     def __init__(
@@ -53,6 +56,7 @@ class Partitions:
         self.by_row: list[Partition | None] = [None] * len(table)
         self.by_name: dict[TopicPartition, Partition] = {}
         self.controller_epoch = -1
+        self.unopened: dict[TopicPartition, AssignedPartition] = {}
 
     def obey(self, command: Assign) -> Assigned | None:
         """Carries `command` out; None (and no change) when its controller epoch is old."""
@@ -64,6 +68,7 @@ class Partitions:
         self.controller_epoch = command.controller_epoch
         failures: dict[str, tuple[int, str]] = {}
         if command.full:
+            self.unopened.clear()
             wanted = {(p.topic, p.partition, p.incarnation) for p in command.partitions}
             for name, partition in list(self.by_name.items()):
                 if (name.topic, name.partition, partition.incarnation) not in wanted:
@@ -73,8 +78,16 @@ class Partitions:
             self._attempt(failures, name, partial(self._remove, name, topic_id))
         for assigned in command.partitions:
             name = TopicPartition(assigned.topic, assigned.partition)
+            self.unopened[name] = assigned
             self._attempt(failures, name, partial(self._lead, assigned))
         return Assigned(command.controller_epoch, failures)
+
+    def open_again(self) -> None:
+        """Tries the assigned partitions that could not be opened, as when the disk was full, once more each."""
+        for name, assigned in list(self.unopened.items()):
+            with suppress(ApplianceError, OSError):
+                self._lead(assigned)
+                self._warn(f"partition {name} is served after all")
 
     def _attempt(
         self, failures: dict[str, tuple[int, str]], name: TopicPartition, action: Callable[[], None]
@@ -109,6 +122,7 @@ class Partitions:
         )
         self.by_name[name] = partition
         self.by_row[assigned.row] = partition
+        self.unopened.pop(name, None)
         partition.serve()
 
     def _withdraw(self, partition: Partition) -> None:
@@ -118,6 +132,7 @@ class Partitions:
             self.by_row[partition.row] = None
 
     def _remove(self, name: TopicPartition, topic_id: UUID) -> None:
+        self.unopened.pop(name, None)
         known = self.by_name.get(name)
         if known is not None:
             self._withdraw(known)

@@ -48,6 +48,9 @@ from appliance.protocol.errors import ErrorCode
 # batches does not keep the first of its answers waiting for the last.
 BURST_REQUESTS = 32
 BURST_BYTES = 1 << 20
+# The pause before partitions that could not be opened are tried again; doubles, since a try may read much.
+OPEN_AGAIN_MS = 500
+OPEN_AGAIN_MAX_MS = 60_000
 BURSTS_A_LOOK = 8
 
 _PRODUCE, _FETCH, _LIST_OFFSETS = int(Op.PRODUCE), int(Op.FETCH), int(Op.LIST_OFFSETS)
@@ -93,6 +96,7 @@ class Worker:
         self._depth = 0
         self._log_ends: dict[TopicPartition, int] = {}
         self._dirty = False
+        self._opens_later = False
         self._flusher: threading.Thread | None = None
         self._running = True
         self._say_hello()
@@ -257,6 +261,8 @@ class Worker:
             if done is None:
                 continue
             self._controller.send(Envelope(envelope.id, done))
+            if partitions.unopened:
+                self._open_later(OPEN_AGAIN_MS)
             if envelope.body.full and not self._serves:
                 self._serves = True
                 self._attachment.row.set_state(ProcessState.RUNNING)
@@ -290,6 +296,19 @@ class Worker:
         )
         self._by_row = self._partitions.by_row
         return self._partitions
+
+    def _open_later(self, pause_ms: int) -> None:
+        if not self._opens_later:
+            self._opens_later = True
+            due_ns = self._clock.monotonic_ns() + pause_ms * _NS_PER_MS
+            self._cycle.timers.add(due_ns, lambda: self._open_again(pause_ms))
+
+    def _open_again(self, pause_ms: int) -> None:
+        self._opens_later = False
+        if self._partitions is not None:
+            self._partitions.open_again()
+            if self._partitions.unopened:
+                self._open_later(min(2 * pause_ms, OPEN_AGAIN_MAX_MS))
 
     # Flushing, beside the requests
 
