@@ -172,7 +172,10 @@ class Processor:
     def turn(self) -> None:
         """One turn of the cycle; sleeps first when there is nothing to do."""
         lines = self._lines
-        events = self._wait_congested() if lines.congested else self._cycle.wait()
+        if lines.congested:
+            events = self._wait_congested()
+        else:
+            events = self._cycle.wait(1 if self._purgatory.congested else None)
         lines.take_answers()
         self._purgatory.take_completions()
         if self._answered:

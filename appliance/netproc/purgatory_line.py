@@ -2,10 +2,14 @@
 
 Every watcher is called back exactly once: when its bytes are there, when its time is up, or when the purgatory is
 down (then nothing waits: what there is, is answered).
+
+A registration that the ring has no room for, as of a consumer of more partitions than the ring has slots, is put
+there bit by bit; only one at a time, so that what waits here is bounded by one request.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -31,27 +35,42 @@ class Watcher(Protocol):
 class PurgatoryLine:
     """The rings to and from the purgatory, and who waits there for this process."""
 
-    __slots__ = ("_attachment", "_touched", "_watchers")
+    __slots__ = ("_attachment", "_touched", "_unplaced", "_watchers")
 
     def __init__(self, attachment: Attachment) -> None:
         self._attachment = attachment
         self._watchers: dict[int, Watcher] = {}
+        self._unplaced: deque[tuple[int, ...]] = deque()
         self._touched = False
+
+    @property
+    def congested(self) -> bool:
+        """Whether a registration is not whole yet: sleep for a short time only."""
+        return bool(self._unplaced)
 
     def wait(
         self, watcher: Watcher, watches: Iterable[tuple[int, int]], *, deadline_ns: int, needed_bytes: int
     ) -> bool:
-        """Registers `watcher` on each (row, offset); False when it cannot wait (purgatory down or ring full)."""
+        """Registers `watcher` on each (row, offset), rows unlike; False when it cannot wait: the purgatory is down, or
+        the ring full and somebody else's registration not whole yet.
+        """
         writer = self._attachment.outbound.get(PURGATORY)
         if writer is None:
             return False
         rows = list(watches)
-        if writer.free_slots() <= len(rows):
-            return False
         identity = watcher.request_id
-        for row, offset in rows:
-            writer.put(_WATCH, 0, 0, identity, row, 0, offset, 0, 0, 0, 0, 0)
-        writer.put(_ARM, 0, 0, identity, 0, len(rows), 0, deadline_ns, needed_bytes, 0, 0, 0)
+        arm = (_ARM, 0, 0, identity, 0, len(rows), 0, deadline_ns, needed_bytes, 0, 0, 0)
+        if writer.free_slots() > len(rows):
+            for row, offset in rows:
+                writer.put(_WATCH, 0, 0, identity, row, 0, offset, 0, 0, 0, 0, 0)
+            writer.put(*arm)
+        elif self._unplaced:
+            return False
+        else:
+            self._unplaced.extend(
+                (_WATCH, 0, 0, identity, row, 0, offset, 0, 0, 0, 0, 0) for row, offset in rows
+            )
+            self._unplaced.append(arm)
         self._watchers[identity] = watcher
         self._touched = True
         return True
@@ -60,16 +79,22 @@ class PurgatoryLine:
         """The connection is gone: nobody is to be woken."""
         if self._watchers.pop(watcher.request_id, None) is None:
             return
+        cancel = (_CANCEL, 0, 0, watcher.request_id, 0, 0, 0, 0, 0, 0, 0, 0)
         writer = self._attachment.outbound.get(PURGATORY)
-        if writer is not None and writer.put(_CANCEL, 0, 0, watcher.request_id, 0, 0, 0, 0, 0, 0, 0, 0):
+        if self._unplaced:
+            self._unplaced.append(cancel)  # behind the registration, if it is that one
+        elif writer is not None and writer.put(*cancel):
             self._touched = True  # a full ring loses the courtesy only: its deadline ends it
 
     def publish(self) -> None:
         """Makes registrations visible and wakes the purgatory if it sleeps."""
         if not self._touched:
             return
-        self._touched = False
         writer = self._attachment.outbound.get(PURGATORY)
+        unplaced = self._unplaced
+        while unplaced and writer is not None and writer.put(*unplaced[0]):
+            unplaced.popleft()
+        self._touched = bool(unplaced)
         if writer is not None:
             writer.publish()
             self._attachment.bells[PURGATORY].ring()
@@ -88,9 +113,10 @@ class PurgatoryLine:
 
     def purgatory_down(self) -> None:
         """Wakes everybody who waited there."""
+        self._unplaced.clear()
         watchers, self._watchers = self._watchers, {}
         for watcher in watchers.values():
             watcher.woken()
 
     def statistics(self) -> dict[str, int]:
-        return {"waiting": len(self._watchers)}
+        return {"waiting": len(self._watchers), "unplaced": len(self._unplaced)}

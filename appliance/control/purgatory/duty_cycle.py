@@ -71,6 +71,7 @@ class PurgatoryDutyCycle:
         self._half_made: dict[int, dict[int, int]] = {}
         self._owed: dict[Role, deque[tuple[int, ...]]] = {}
         self._touched: set[Role] = set()
+        self._depth = 0
         self._running = True
         self._clear_left_watchers()
 
@@ -112,7 +113,8 @@ class PurgatoryDutyCycle:
                 registrations.append((peer, messages))
         for peer, messages in registrations:
             self._registered(peer, messages)
-        if depth:
+        if depth != self._depth:
+            self._depth = depth
             self._attachment.row.set_queue_depth(depth)
 
     def _poked(self, messages: list[tuple[Any, ...]]) -> None:

@@ -197,14 +197,15 @@ class FetchHandler:
         )
         if not enough:
             read_committed = request.isolation_level == 1
-            watches = (
-                (item.route.row, item.high_watermark if not read_committed else item.last_stable_offset)
+            # By row: a client may name a partition twice.
+            watches = {
+                item.route.row: item.last_stable_offset if read_committed else item.high_watermark
                 for item in items
                 if item.route is not None
-            )
+            }
             if self._purgatory.wait(
                 asker,
-                watches,
+                watches.items(),
                 deadline_ns=asker.deadline_ns,
                 needed_bytes=request.min_bytes - asker.found_bytes,
             ):
