@@ -4,7 +4,7 @@ Every watcher is called back exactly once: when its bytes are there, when its ti
 down (then nothing waits: what there is, is answered).
 
 A registration that the ring has no room for, as of a consumer of more partitions than the ring has slots, is put
-there bit by bit; only one at a time, so that what waits here is bounded by one request.
+there bit by bit. What waits here is bounded by the fetches that wait: each holds more than its registration.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ class Watcher(Protocol):
 class PurgatoryLine:
     """The rings to and from the purgatory, and who waits there for this process."""
 
-    __slots__ = ("_attachment", "_touched", "_unplaced", "_watchers")
+    __slots__ = ("_attachment", "_stopping", "_touched", "_unplaced", "_watchers")
 
     def __init__(self, attachment: Attachment) -> None:
         self._attachment = attachment
         self._watchers: dict[int, Watcher] = {}
         self._unplaced: deque[tuple[int, ...]] = deque()
+        self._stopping = False
         self._touched = False
 
     @property
@@ -51,21 +52,17 @@ class PurgatoryLine:
     def wait(
         self, watcher: Watcher, watches: Iterable[tuple[int, int]], *, deadline_ns: int, needed_bytes: int
     ) -> bool:
-        """Registers `watcher` on each (row, offset), rows unlike; False when it cannot wait: the purgatory is down, or
-        the ring full and somebody else's registration not whole yet.
-        """
+        """Registers `watcher` on each (row, offset), rows unlike; False when the purgatory is down or we stop."""
         writer = self._attachment.outbound.get(PURGATORY)
-        if writer is None:
+        if writer is None or self._stopping:
             return False
         rows = list(watches)
         identity = watcher.request_id
         arm = (_ARM, 0, 0, identity, 0, len(rows), 0, deadline_ns, needed_bytes, 0, 0, 0)
-        if writer.free_slots() > len(rows):
+        if not self._unplaced and writer.free_slots() > len(rows):
             for row, offset in rows:
                 writer.put(_WATCH, 0, 0, identity, row, 0, offset, 0, 0, 0, 0, 0)
             writer.put(*arm)
-        elif self._unplaced:
-            return False
         else:
             self._unplaced.extend(
                 (_WATCH, 0, 0, identity, row, 0, offset, 0, 0, 0, 0, 0) for row, offset in rows
@@ -110,6 +107,11 @@ class PurgatoryLine:
             if watcher is not None:
                 watcher.woken()
         return bool(messages)
+
+    def stop(self) -> None:
+        """This process stops: nobody waits any more."""
+        self._stopping = True
+        self.purgatory_down()
 
     def purgatory_down(self) -> None:
         """Wakes everybody who waited there."""

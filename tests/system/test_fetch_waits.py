@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +18,7 @@ from appliance.protocol.records.record import Record, encode_batch
 from tests.support.broker import Appliance
 from tests.support.raw_fetch import FETCH, PARTITION, REQUEST, VERSION
 from tests.support.wire import WireSocket, nullable_string
-from tests.system.raw import create_topic, produce
+from tests.system.raw import create_topic, produce, wait_until
 
 TOPIC = "wide"
 RING_SLOTS = 64  # the fewest there may be
@@ -77,3 +83,26 @@ def test_partition_that_is_named_twice_is_waited_for(broker: Appliance) -> None:
     with WireSocket(broker.port, timeout_s=10) as connection:
         assert waited_ms(connection, [0, 0, 1]) >= WAIT_MS
     assert not [line for line in broker.output().splitlines() if "ERROR" in line]
+
+
+def registrations(broker: Appliance) -> int:
+    """How many fetches have waited in the purgatory since it started."""
+    command = [sys.executable, "-m", "appliance", "status", "--data-dir", str(broker.data_dir), "--json"]
+    status = json.loads(subprocess.check_output(command))
+    return sum(row["requests"] for row in status["processes"] if row["role"] == "purgatory")
+
+
+def test_stop_answers_who_waits(tmp_path: Path) -> None:
+    appliance = Appliance(tmp_path / "data")
+    appliance.start()
+    try:
+        assert create_topic(appliance.port, TOPIC) == 0
+        with WireSocket(appliance.port, timeout_s=10) as connection:
+            ask_for(connection, [0], max_wait_ms=60_000)
+            wait_until(lambda: registrations(appliance) > 0, "the fetch waits")
+            began = time.monotonic()
+            os.kill(appliance.pid, signal.SIGINT)
+            connection.read_frame()
+            assert time.monotonic() - began < 2
+    finally:
+        appliance.stop()
