@@ -245,10 +245,21 @@ def test_acknowledged_records_survive_kills_of_everything_in_turn(broker: Applia
     loads = both(broker, topic)
     for role in ROLES:
         go_on(loads, 20)
-        os.kill(generations(broker)[role][0], signal.SIGKILL)
-        wait_until(lambda role=role: role in generations(broker), f"{role} is there")  # type: ignore[misc]
+        kill_and_wait(broker, role)
     go_on(loads, AFTER_THE_KILL)
     check(broker, topic, loads)
+
+
+def kill_and_wait(broker: Appliance, role: str) -> None:
+    """Until its next life has begun; who has none has no process id."""
+    pid, generation = generations(broker)[role]
+    os.kill(pid, signal.SIGKILL)
+
+    def lives() -> bool:
+        now_pid, now_generation = generations(broker).get(role, (0, 0))
+        return bool(now_pid) and now_generation > generation
+
+    wait_until(lives, f"{role} is restarted", timeout_s=30)
 
 
 def has_ended(process: psutil.Process) -> bool:
@@ -315,8 +326,7 @@ def test_acknowledged_records_survive_many_kills(broker: Appliance, topic: str, 
     loads = both(broker, topic)
     for number in range(20):
         go_on(loads, 100 + 13 * number)
-        os.kill(generations(broker)[role][0], signal.SIGKILL)
-        wait_until(lambda: role in generations(broker), f"{role} is there")
+        kill_and_wait(broker, role)
     go_on(loads, AFTER_THE_KILL)
     check(broker, topic, loads)
 
