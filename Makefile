@@ -8,7 +8,8 @@ DATA   ?= ./data
 # Byte code must be kept: without it every start compiles the house again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-all bench profile check format lint types contracts unit clients judges reformat docs clean
+# `make compiled` and `make pure` change what every start of this tree runs: the gate always tests the pure source.
+.PHONY: compiled pure test-compiled run test test-all bench profile check format lint types contracts unit clients judges reformat docs clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -22,16 +23,29 @@ $(VENV)/.installed-test: pyproject.toml $(VENV)/.installed
 run: $(VENV)/.installed
 	@exec $(BIN)/appliance serve --data-dir $(DATA) --port $(PORT) --slots 1
 
+# Optional: the hot modules compiled by mypyc from the same source, beside it; `make pure` removes them again.
+compiled: $(VENV)/.installed-test
+	APPLIANCE_COMPILED=1 $(BIN)/python setup.py -q build_ext --inplace
+
+pure:
+	@find appliance -name '*.so' -delete; rm -f *__mypyc*.so; rm -rf build
+
+# The unit and system tests over the compiled modules. One test steps through byte code, which they do not have.
+test-compiled: compiled
+	$(PYTEST) -q -m "not slow" --ignore=tests/clients \
+		--deselect tests/ipc/test_fence.py::test_with_the_fence_one_of_two_always_sees_the_other
+	@$(MAKE) --no-print-directory pure
+
 # The gate, quick checks first. One step alone: `make lint`, `make unit`, `make clients CLIENT=kcat`.
 # Against Apache Kafka, the judge of the client tests: `make clients APPLIANCE_JUDGE=kafka`.
 SOURCES := appliance spark_connector benchmarks tests
 PYTEST  := $(BIN)/python -m pytest
 CLIENT  ?=
 
-test: check unit clients
+test: pure check unit clients
 
 # Adds what is marked slow, and librdkafka's own test-runner.
-test-all: check judges
+test-all: pure check judges
 	scripts/install-librdkafka.sh
 	$(PYTEST)
 

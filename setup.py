@@ -1,0 +1,60 @@
+"""Builds the package. With APPLIANCE_COMPILED=1 the hot modules are compiled by mypyc from the same source.
+
+Pure Python is complete and the default; see docs/decisions/0013.
+"""
+
+from __future__ import annotations
+
+import os
+
+from setuptools import setup
+from setuptools.extension import Extension
+
+# What a request runs through, from the socket to the segment and back. A module stands here only because compiling it
+# was measured to pay; it must work the same without.
+HOT_MODULES = (
+    "appliance/ipc/agent.py",
+    "appliance/ipc/brief_wait.py",
+    "appliance/ipc/buffer_pool.py",
+    "appliance/ipc/doorbell.py",
+    "appliance/ipc/fence.py",
+    "appliance/ipc/ring.py",
+    "appliance/ioproc/handlers/fetch.py",
+    "appliance/ioproc/handlers/produce.py",
+    "appliance/ioproc/partition.py",
+    "appliance/ioproc/pokes.py",
+    "appliance/ioproc/worker.py",
+    "appliance/log/partition_log.py",
+    "appliance/log/segment_file.py",
+    "appliance/log/validator.py",
+    "appliance/netproc/connection.py",
+    "appliance/netproc/fetch_session.py",
+    "appliance/netproc/intake.py",
+    "appliance/netproc/log_handlers/fetch.py",
+    "appliance/netproc/log_handlers/produce.py",
+    "appliance/netproc/outlet.py",
+    "appliance/netproc/processor.py",
+    "appliance/netproc/purgatory_line.py",
+    "appliance/netproc/segment_files.py",
+    "appliance/netproc/topic_routes.py",
+    "appliance/netproc/worker_lines.py",
+    "appliance/protocol/fetch.py",
+    "appliance/protocol/headers.py",
+    "appliance/protocol/primitives.py",
+    "appliance/protocol/produce.py",
+    "appliance/protocol/records/varint.py",
+    "appliance/protocol/records/walk.py",
+)
+
+
+def compiled_modules() -> list[Extension]:
+    """The extensions to build: none, unless asked for."""
+    if os.environ.get("APPLIANCE_COMPILED") != "1":
+        return []
+    from mypyc.build import mypycify
+
+    extensions: list[Extension] = mypycify(list(HOT_MODULES), opt_level="3")
+    return extensions
+
+
+setup(ext_modules=compiled_modules())
