@@ -563,6 +563,7 @@ class Processor:
                     self._attachment.row.set_state(ProcessState.STOPPING)
                     self._draining_until_ns = self._clock.monotonic_ns() + message.within_ms * _NS_PER_MS
                     self._purgatory.stop()
+                    self._send_answered()  # before the look at who has nothing under way
                     self._drain()
                 case Heartbeat():
                     self._supervision.send(message)

@@ -17,7 +17,7 @@ import pytest
 from appliance.protocol.records.record import Record, encode_batch
 from tests.support.broker import Appliance
 from tests.support.raw_fetch import FETCH, PARTITION, REQUEST, VERSION
-from tests.support.wire import WireSocket, nullable_string
+from tests.support.wire import ConnectionEnded, WireSocket, nullable_string
 from tests.system.raw import create_topic, produce, wait_until
 
 TOPIC = "wide"
@@ -103,6 +103,8 @@ def test_stop_answers_who_waits(tmp_path: Path) -> None:
             began = time.monotonic()
             os.kill(appliance.pid, signal.SIGINT)
             connection.read_frame()
+            with pytest.raises(ConnectionEnded):
+                connection.read_frame()
             assert time.monotonic() - began < 2
     finally:
         appliance.stop()
