@@ -363,7 +363,10 @@ class Worker:
         if self._directory is not None and self._partitions is not None:
             for partition in self._partitions.by_name.values():
                 partition.withdraw()
-            self._directory.close(self._partitions.high_watermarks())
+            try:
+                self._directory.close(self._partitions.high_watermarks())
+            except StorageFault as fault:
+                self._warn(f"not stopped cleanly, the next start recovers: {fault}")
         self._cycle.close()
         self._controller.close()
 

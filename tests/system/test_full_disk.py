@@ -66,15 +66,20 @@ class FileSizeLimit:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._limited: set[int] = set()
 
     def fill(self, broker: Appliance) -> None:
         largest = max(path.stat().st_size for path in self.path.rglob("*.log"))
         for role, limit_bytes in (("ioproc", largest), ("controller", 0)):
-            self._limit(broker.pids(role)[0], limit_bytes)
+            pid = broker.pids(role)[0]
+            self._limit(pid, limit_bytes)
+            self._limited.add(pid)
 
     def free(self, broker: Appliance) -> None:
-        for role in ("ioproc", "controller"):
-            self._limit(broker.pids(role)[0], resource.RLIM_INFINITY)
+        for pid in self._limited:
+            with suppress(psutil.NoSuchProcess):
+                self._limit(pid, resource.RLIM_INFINITY)
+        self._limited = set()
 
     def _limit(self, pid: int, limit_bytes: int) -> None:
         psutil.Process(pid).rlimit(psutil.RLIMIT_FSIZE, (limit_bytes, resource.RLIM_INFINITY))
@@ -245,3 +250,16 @@ def test_kill_of_the_worker_on_a_full_disk_loses_nothing(disk: Disk, broker: App
     with WireSocket(broker.port, timeout_s=20) as connection:
         wait_until(lambda: produce(connection, OTHER, batch(0)).error == 0, "appends")
         assert read_numbers(connection) == list(range(taken + 1))
+
+
+def test_stop_on_a_full_disk_loses_nothing(disk: Disk, broker: Appliance) -> None:
+    with WireSocket(broker.port, timeout_s=20) as connection:
+        assert produce(connection, TOPIC, batch(0)).error == 0
+        disk.fill(broker)
+        taken, _ = append_until_refused(connection, 1)
+    broker.stop()
+    disk.free(broker)
+    broker.start()
+    with WireSocket(broker.port, timeout_s=20) as connection:
+        assert read_numbers(connection) == list(range(taken + 1))
+        assert produce(connection, TOPIC, batch(0)).base_offset == taken + 1
