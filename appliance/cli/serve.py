@@ -11,6 +11,7 @@ import click
 
 from appliance.cli.options import name_and_value
 from appliance.config import Settings, load_settings
+from appliance.errors import ConfigurationError
 
 
 @click.command(short_help="Run the broker until it is stopped.")
@@ -41,12 +42,25 @@ def serve(
     flags = {"data.dir": data_dir, "host": host, "port": port, "slots": slots}
     given |= {name: text for name, text in flags.items() if text is not None}
     settings = load_settings(config_path, given)
+    refuse_what_is_not_built(settings)
     click.echo(start_text(settings, own_command()))
 
     from appliance.control.supervisor.main import run
 
     code: int = run(settings)
     return code
+
+
+def refuse_what_is_not_built(settings: Settings) -> None:
+    """Until there are replica processes, a record of three replicas would be acknowledged and never readable.
+
+    Raises:
+        ConfigurationError: naming the option.
+    """
+    if settings.slots > 1:
+        raise ConfigurationError(f"slots = {settings.slots}: replicas are not built yet, one slot is served")
+    if settings.io.workers > 1:
+        raise ConfigurationError(f"io.workers = {settings.io.workers}: one worker a slot is built yet")
 
 
 def start_text(settings: Settings, command: str) -> str:

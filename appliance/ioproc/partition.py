@@ -16,6 +16,7 @@ from appliance.channels.partition_table import (
     PartitionTable,
 )
 from appliance.cluster import TopicPartition
+from appliance.errors import ApplianceError
 from appliance.ioproc.high_watermark import high_watermark
 from appliance.log.partition_log import PartitionLog
 
@@ -28,6 +29,7 @@ class Partition:
         "_log_end_cell",
         "_row_at",
         "_table",
+        "fault",
         "incarnation",
         "isr",
         "leader_epoch",
@@ -55,6 +57,8 @@ class Partition:
         self.leader_epoch = assigned.leader_epoch
         self.isr = assigned.isr
         self.min_insync_replicas = min_insync_replicas
+        # The last fault of ours or the host's, for the worker to speak of; clients hear its code only.
+        self.fault: ApplianceError | None = None
         self._table = table
         self._cells = table.cells
         self._row_at = table.at(assigned.row)

@@ -8,6 +8,7 @@ under way with a retriable error. Whatever was answered before is in the page ca
 
 from __future__ import annotations
 
+import errno
 import select
 import threading
 from collections import deque
@@ -35,12 +36,14 @@ from appliance.errors import ApplianceError, HostFault, StorageFault
 from appliance.ioproc.handlers.fetch import fetch
 from appliance.ioproc.handlers.list_offsets import list_offsets
 from appliance.ioproc.handlers.produce import Answer, produce
+from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
 from appliance.ioproc.pokes import Pokes
 from appliance.ipc.agent import DutyCycle
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.process_table import BYTES_IN, ERRORS, REQUESTS, ProcessState
 from appliance.ipc.ring import RingWriter
+from appliance.journal import RateLimited
 from appliance.log.log_directory import LogDirectory
 from appliance.protocol.errors import ErrorCode
 
@@ -57,6 +60,7 @@ _PRODUCE, _FETCH, _LIST_OFFSETS = int(Op.PRODUCE), int(Op.FETCH), int(Op.LIST_OF
 _LONE = int(RequestFlag.LONE)
 _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _INVALID_REQUEST = int(ErrorCode.INVALID_REQUEST)
+_STORAGE_ERROR = int(ErrorCode.KAFKA_STORAGE_ERROR)
 _NS_PER_MS = 1_000_000
 
 
@@ -91,6 +95,7 @@ class Worker:
         self._by_row: list[Any] = []
         self._kept_back: dict[Role, deque[Answer]] = {}
         self._serves = False
+        self._complain = RateLimited(warn, clock)
         self._was_lone = False
         self._brief_wait = BriefWait(clock.monotonic_ns)
         self._depth = 0
@@ -189,6 +194,8 @@ class Worker:
                 answer = (op, 0, _INVALID_REQUEST, message[3], message[4], row, -1, -1, -1, 0, 0, 0, -1, -1)
             if answer[2]:
                 cells[ERRORS] += 1
+                if answer[2] == _STORAGE_ERROR and partition is not None:
+                    self._storage_trouble(partition)
             if not writer.put(*answer):
                 self._kept_back.setdefault(peer, deque()).append(answer)
             if burst_bytes >= BURST_BYTES:
@@ -197,6 +204,19 @@ class Worker:
                 self._publish(peer, writer)
         cells[BYTES_IN] += burst_bytes
         self._publish(peer, writer)
+
+    def _storage_trouble(self, partition: Partition) -> None:
+        """Says what the host refused, not oftener than once a while; out of descriptors, gives back what rests."""
+        fault, partition.fault = partition.fault, None
+        told = self._complain(f"partition {partition.topic_partition}: {fault}")
+        cause = fault.__cause__ if fault is not None else None
+        if (
+            told
+            and self._directory is not None
+            and isinstance(cause, OSError)
+            and cause.errno == errno.EMFILE
+        ):
+            self._directory.release_idle()
 
     def _publish(self, peer: Role, writer: RingWriter) -> None:
         writer.publish()

@@ -42,6 +42,7 @@ def fetch(partition: Partition, message: tuple[int, ...]) -> Answer:
                 min_one_batch=bool(flags & _MIN_ONE_BATCH),
             )
         except ApplianceError as fault:
+            partition.fault = fault
             error = int(code_for(fault))
         else:
             return (

@@ -31,6 +31,7 @@ def list_offsets(partition: Partition, message: tuple[int, ...]) -> Answer:
             else:
                 found = log.offset_for_timestamp(message[11], upper_bound=bound)
         except ApplianceError as fault:
+            partition.fault = fault
             error = int(code_for(fault))
     timestamp_ms, offset, epoch = found or (-1, -1, -1)
     return (

@@ -31,6 +31,7 @@ def produce(partition: Partition, message: tuple[int, ...], batch: memoryview) -
     except RejectedRequest as rejected:
         return (_OP, 0, rejected.code, request_id, item, partition.row, -1, -1, -1, 0, 0, 0, -1, -1)
     except ApplianceError as error:
+        partition.fault = error
         return (_OP, 0, int(code_for(error)), request_id, item, partition.row, -1, -1, -1, 0, 0, 0, -1, -1)
     flags = _DUPLICATE if result.duplicate else 0
     return (
