@@ -87,6 +87,10 @@ class PartitionTable:
         """Index of the first word of `row` in `cells`."""
         return row * self.row_words
 
+    def serves(self, row: int, incarnation: int) -> bool:
+        """Whether the row's owner serves this incarnation of it now."""
+        return bool(self.cells[row * self.row_words + SERVING_INCARNATION] == incarnation)
+
     def slot_at(self, row: int, slot: int) -> int:
         """Index of the first word of slot `slot`'s column group of `row` in `cells`."""
         return row * self.row_words + ROW_WORDS + SLOT_WORDS * slot

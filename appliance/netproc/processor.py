@@ -116,7 +116,11 @@ class Processor:
         self._lines = WorkerLines(attachment, brief_wait=BriefWait(clock.monotonic_ns))
         self._purgatory = PurgatoryLine(attachment)
         self._questions = Questions(controller, self._cycle.timers, clock)
-        self._files = SegmentFiles({slot: settings.slot_directory(slot) for slot in range(settings.slots)})
+        table = attachment.partitions
+        self._files = SegmentFiles(
+            {slot: settings.slot_directory(slot) for slot in range(settings.slots)},
+            is_served=lambda route: table.serves(route.row, route.incarnation),
+        )
         self._local = LocalRequests(
             settings,
             routes,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Container
+from collections.abc import Callable, Container
 from pathlib import Path
 
 from appliance.cluster import TopicPartition
@@ -42,13 +42,21 @@ class SegmentFiles:
     """The open segments of one network process.
 
     Args:
-        directory_of: the log directory of a slot.
+        directories: the log directory of each slot.
+        is_served: whether a route's incarnation is the one its owner serves now.
     """
 
-    __slots__ = ("_directories", "_limit", "_open")
+    __slots__ = ("_directories", "_is_served", "_limit", "_open")
 
-    def __init__(self, directories: dict[int, Path], *, limit: int = OPEN_SEGMENTS_MAX) -> None:
+    def __init__(
+        self,
+        directories: dict[int, Path],
+        *,
+        is_served: Callable[[PartitionRoute], bool],
+        limit: int = OPEN_SEGMENTS_MAX,
+    ) -> None:
         self._directories = directories
+        self._is_served = is_served
         self._limit = limit
         self._open: OrderedDict[Key, SegmentFile] = OrderedDict()
 
@@ -64,6 +72,10 @@ class SegmentFiles:
             partition = partition_directory_name(TopicPartition(route.topic, route.partition))
             path = self._directories[route.leader] / partition / segment_file_name(segment_base_offset, LOG)
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if not self._is_served(route):
+                # Its owner withdraws a partition before it touches the files: this one may be a successor's.
+                os.close(fd)
+                raise FileNotFoundError(f"{path} is no longer of this partition")
             held = self._open[key] = SegmentFile(fd)
             if len(self._open) > self._limit:
                 self._drop_oldest()
