@@ -25,6 +25,7 @@ HOT_MODULES = (
     "appliance/ioproc/pokes.py",
     "appliance/ioproc/worker.py",
     "appliance/log/partition_log.py",
+    "appliance/log/producer_state.py",
     "appliance/log/segment_file.py",
     "appliance/log/validator.py",
     "appliance/netproc/connection.py",

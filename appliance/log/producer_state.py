@@ -366,6 +366,7 @@ def write_snapshot(path: Path, producers: Producers) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             while content:
-                content = content[os.write(descriptor, content) :]
+                written = os.write(descriptor, content)
+                content = content[written:]
         finally:
             os.close(descriptor)
