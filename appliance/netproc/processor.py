@@ -566,6 +566,7 @@ class Processor:
                 case Stop():
                     self._attachment.row.set_state(ProcessState.STOPPING)
                     self._draining_until_ns = self._clock.monotonic_ns() + message.within_ms * _NS_PER_MS
+                    self._cycle.timers.add(self._draining_until_ns, lambda: None)  # wakes the last turn
                     self._purgatory.stop()
                     self._send_answered()  # before the look at who has nothing under way
                     self._drain()
@@ -612,8 +613,6 @@ class Processor:
                 self._watch(connection)
         if not self._connections:
             self._running = False
-        else:
-            self._cycle.timers.add(self._draining_until_ns, lambda: None)
 
     def _end(self) -> None:
         for connection in list(self._connections.values()):

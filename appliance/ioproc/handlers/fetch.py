@@ -10,20 +10,12 @@ from appliance.channels.request_channel import Op, RequestFlag
 from appliance.errors import ApplianceError
 from appliance.ioproc.handlers.produce import Answer
 from appliance.ioproc.partition import Partition
-from appliance.protocol.errors import ErrorCode, code_for
+from appliance.protocol.errors import code_for
+from appliance.protocol.leader_epoch import leader_epoch_fault
 
 _OP = int(Op.FETCH)
 _READ_COMMITTED = int(RequestFlag.READ_COMMITTED)
 _MIN_ONE_BATCH = int(RequestFlag.MIN_ONE_BATCH)
-
-
-def leader_epoch_fault(partition: Partition, current_leader_epoch: int) -> int:
-    """KIP-320: 0, or the error for a client that believes in another leader epoch (-1: it does not say)."""
-    if current_leader_epoch < 0 or current_leader_epoch == partition.leader_epoch:
-        return 0
-    if current_leader_epoch < partition.leader_epoch:
-        return int(ErrorCode.FENCED_LEADER_EPOCH)
-    return int(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
 
 def fetch(partition: Partition, message: tuple[int, ...]) -> Answer:
@@ -32,7 +24,7 @@ def fetch(partition: Partition, message: tuple[int, ...]) -> Answer:
     high_watermark = partition.high_watermark
     last_stable = partition.last_stable_offset
     log = partition.log
-    error = leader_epoch_fault(partition, message[7])
+    error = leader_epoch_fault(message[7], partition.leader_epoch)
     if not error:
         try:
             found = log.read(

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from appliance.channels.request_channel import Op, RequestFlag
 from appliance.errors import ApplianceError
-from appliance.ioproc.handlers.fetch import leader_epoch_fault
 from appliance.ioproc.handlers.produce import Answer
 from appliance.ioproc.partition import Partition
 from appliance.protocol.errors import code_for
+from appliance.protocol.leader_epoch import leader_epoch_fault
 
 _OP = int(Op.LIST_OFFSETS)
 _READ_COMMITTED = int(RequestFlag.READ_COMMITTED)
@@ -22,7 +22,7 @@ def list_offsets(partition: Partition, message: tuple[int, ...]) -> Answer:
     flags, request_id, item, row = message[1], message[3], message[4], message[5]
     log = partition.log
     found: tuple[int, int, int] | None = None
-    error = leader_epoch_fault(partition, message[7])
+    error = leader_epoch_fault(message[7], partition.leader_epoch)
     bound = partition.last_stable_offset if flags & _READ_COMMITTED else partition.high_watermark
     if not error:
         try:

@@ -44,6 +44,7 @@ from appliance.protocol.fetch import (
     encode_fetch_response,
     parse_fetch,
 )
+from appliance.protocol.leader_epoch import leader_epoch_fault
 
 _FETCH = int(Op.FETCH)
 _MIN_ONE_BATCH = int(RequestFlag.MIN_ONE_BATCH)
@@ -132,11 +133,10 @@ class FetchHandler:
             item.log_start = cells[at + LOG_START]
             wanted = item.wanted
             offset, epoch = wanted.fetch_offset, wanted.current_leader_epoch
-            item.error = 0
-            if epoch >= 0 and epoch != route.leader_epoch:
-                fenced = epoch < route.leader_epoch
-                item.error = int(ErrorCode.FENCED_LEADER_EPOCH if fenced else ErrorCode.UNKNOWN_LEADER_EPOCH)
-            elif (
+            item.error = leader_epoch_fault(epoch, route.leader_epoch)
+            if item.error:
+                continue
+            if (
                 offset < item.log_start
                 or offset > cells[table.slot_at(route.row, route.leader) + SLOT_LOG_END]
             ):

@@ -35,6 +35,7 @@ from appliance.protocol.apis.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from appliance.protocol.errors import ErrorCode
+from appliance.protocol.leader_epoch import leader_epoch_fault
 from appliance.protocol.messages import decode_request, encode_response
 
 _LIST_OFFSETS = int(Op.LIST_OFFSETS)
@@ -117,7 +118,7 @@ class ListOffsetsHandler:
             or not self._lines.is_up(route.worker)
         ):
             asker.add(topic, _error(wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        elif (fault := _epoch_fault(route, wanted.current_leader_epoch)) is not None:
+        elif fault := leader_epoch_fault(wanted.current_leader_epoch, route.leader_epoch):
             asker.add(topic, _error(wanted, fault))
         elif wanted.timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP, LATEST_TIMESTAMP):
             if not _allowed(wanted.timestamp_ms, pending.version):
@@ -234,17 +235,9 @@ class _Asker:
             self._handler.complete(self)
 
 
-def _error(wanted: ListOffsetsPartition, error: ErrorCode) -> ListOffsetsPartitionResponse:
+def _error(wanted: ListOffsetsPartition, error: int) -> ListOffsetsPartitionResponse:
     return ListOffsetsPartitionResponse(wanted.partition_index, int(error))
 
 
 def _allowed(timestamp_ms: int, version: int) -> bool:
     return version >= SPECIAL_TIMESTAMP_SINCE.get(timestamp_ms, 1 << 15)
-
-
-def _epoch_fault(route: PartitionRoute, current_leader_epoch: int) -> ErrorCode | None:
-    if current_leader_epoch < 0 or current_leader_epoch == route.leader_epoch:
-        return None
-    if current_leader_epoch < route.leader_epoch:
-        return ErrorCode.FENCED_LEADER_EPOCH
-    return ErrorCode.UNKNOWN_LEADER_EPOCH
