@@ -105,12 +105,10 @@ class Partitions:
         name = TopicPartition(assigned.topic, assigned.partition)
         configs = self._defaults | assigned.configs
         known = self.by_name.get(name)
-        if known is not None and (known.incarnation, known.row) == (assigned.incarnation, assigned.row):
-            log = known.log
-        else:
-            if known is not None:
-                self._withdraw(known)
-            log = self._directory.open_partition(name, assigned.topic_id, LogSettings.from_configs(configs))
+        if known is not None and (known.incarnation, known.row) != (assigned.incarnation, assigned.row):
+            self._withdraw(known)
+        # A log that is open already takes the settings, and is used by them from the next request on.
+        log = self._directory.open_partition(name, assigned.topic_id, LogSettings.from_configs(configs))
         if log.latest_epoch != assigned.leader_epoch:
             log.assign_epoch(assigned.leader_epoch, log.log_end_offset)
         partition = Partition(

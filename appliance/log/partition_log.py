@@ -594,9 +594,12 @@ class PartitionLog:
         replay(self._producers, list(self._segments), start)
 
     def update_settings(self, settings: LogSettings) -> None:
-        """Takes new settings for all that follows."""
+        """Takes new settings for all that follows; the jitter of the active segment stays what it was."""
+        if settings == self.settings:
+            return
         self.settings = settings
         self._validator = Validator(settings)
+        self._active.update_settings(settings)
 
     def expire_producers(self, now_ms: int) -> None:
         """Forgets producers that were silent for `producer.id.expiration.ms`."""

@@ -131,6 +131,14 @@ class Segment:
             raise
         self._max_timestamp_ms = NO_TIMESTAMP
 
+    def update_settings(self, settings: LogSettings) -> None:
+        """Takes the new distance of index entries, and room for as much as the segment may now hold.
+
+        The largest size of its indexes stays: they have their room already.
+        """
+        self._index_interval_bytes = settings.index_interval_bytes
+        self.file.growth_bytes_max = max(settings.segment_bytes, self.file.size_bytes)
+
     # Appending
 
     def append(

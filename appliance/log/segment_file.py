@@ -53,10 +53,10 @@ class SegmentFile:
     __slots__ = (
         "_allocated_bytes",
         "_descriptor",
-        "_growth_bytes_max",
         "_window",
         "_window_end",
         "_window_start",
+        "growth_bytes_max",
         "path",
         "size_bytes",
     )
@@ -65,7 +65,7 @@ class SegmentFile:
         self.path = path
         self.size_bytes = size_bytes
         self._allocated_bytes = size_bytes
-        self._growth_bytes_max = growth_bytes_max
+        self.growth_bytes_max = growth_bytes_max
         self._descriptor = -1
         self._window: memoryview | None = None
         self._window_start = 0
@@ -120,7 +120,7 @@ class SegmentFile:
             self._open()
         have = self._allocated_bytes
         stretch = min(max(have, STRETCH_BYTES_MIN), STRETCH_BYTES_MAX)
-        wanted = max(needed, min(have + stretch, self._growth_bytes_max))
+        wanted = max(needed, min(have + stretch, self.growth_bytes_max))
         try:
             try:
                 os.posix_fallocate(self._descriptor, have, wanted - have)

@@ -279,6 +279,38 @@ def test_settings_take_effect_at_once(tmp_path: Path) -> None:
     assert code_of(refused) == ErrorCode.MESSAGE_TOO_LARGE
 
 
+def test_a_smaller_segment_size_rolls_at_the_next_append(tmp_path: Path) -> None:
+    log = filled(tmp_path, settings=LogSettings())
+    assert log.statistics().segments == 1
+    log.update_settings(LogSettings(segment_bytes=2000))
+    log.append(batch_of([b"next"]), leader_epoch=1)
+    assert log.statistics().segments == 2
+    log.check()
+
+
+def test_a_larger_segment_size_gives_the_active_segment_room_in_stretches_again(tmp_path: Path) -> None:
+    log = filled(tmp_path, settings=LogSettings(segment_bytes=16_384))
+    log.update_settings(LogSettings())
+    for _ in range(4):
+        log.append(batch_of([bytes(10_000)]), leader_epoch=1)
+    statistics = log.statistics()
+    assert statistics.segments == 1
+    assert statistics.allocated_bytes > statistics.size_bytes
+    log.check()
+
+
+def test_the_distance_of_index_entries_changes_inside_of_a_segment(tmp_path: Path) -> None:
+    log = filled(tmp_path, settings=LogSettings())
+    entries = (tmp_path / "00000000000000000000.index").read_bytes
+    log.update_settings(LogSettings(index_interval_bytes=0))
+    for _ in range(3):
+        log.append(batch_of(), leader_epoch=1)
+    log.flush()
+    written = [entries()[at : at + 8] for at in range(0, len(entries()), 8)]
+    assert len([each for each in written if each != bytes(8)]) >= 3
+    log.check()
+
+
 # Idempotence
 
 
