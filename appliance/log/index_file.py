@@ -67,13 +67,8 @@ class IndexFile:
             self._map()
 
     def truncate_to_entries(self, entries: int) -> None:
-        """Drops the entries after the first `entries`.
-
-        Raises:
-            StorageFault: it failed.
-        """
+        """Drops the entries after the first `entries`; `release` cuts the file."""
         self.entries = entries
-        self._trim()
 
     def release(self) -> None:
         """Trims the file to its entries and unmaps it.

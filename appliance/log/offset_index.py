@@ -51,7 +51,7 @@ class OffsetIndex(IndexFile):
         """Drops the entries of `offset` and later ones.
 
         Raises:
-            StorageFault: it failed.
+            StorageFault: the file cannot be mapped.
         """
         self.truncate_to_entries(self._slot(offset - self.base_offset - 1) + 1)
 

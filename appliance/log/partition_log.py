@@ -332,7 +332,12 @@ class PartitionLog:
             header[9], header[10], marker=marker, offset=base_offset, timestamp_ms=max_timestamp_ms
         )
         if completed is not None and not completed.committed:
-            self._active.transaction_index.append(producers.aborted(completed))
+            try:
+                self._active.transaction_index.append(producers.aborted(completed))
+            except StorageFault:
+                # Readers would take an abort that is not indexed for a commit: the marker goes as well.
+                self.truncate_to(base_offset)
+                raise
 
     # Reading
 
@@ -560,6 +565,7 @@ class PartitionLog:
         self._epochs.truncate_from_end(self.log_end_offset)
         self.latest_epoch = self._epochs.latest
         self._reload_producers()
+        self._active.transaction_index.truncate_to(offset)
         return True
 
     def start_anew_at(self, offset: int) -> None:

@@ -369,16 +369,17 @@ class Segment:
     def truncate_to(self, offset: int) -> int:
         """Drops the batches that end with `offset` or later; returns the next offset.
 
+        The transaction index is left to the caller, for when the marker's end is published.
+
         Raises:
-            StorageFault, CorruptFile: it failed.
+            StorageFault, CorruptFile: it failed; nothing is dropped.
         """
         found = self.locate(offset)
-        self.offset_index.truncate_to(offset)
-        self.time_index.truncate_to(offset)
-        self.transaction_index.truncate_to(offset)
-        self._forget_recent()
         if found is not None:
             self.file.truncate(found[0])
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self._forget_recent()
         if self.file.size_bytes == 0:
             self._first_timestamp_ms = _UNKNOWN
         return self.load_tail()

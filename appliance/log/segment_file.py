@@ -159,8 +159,9 @@ class SegmentFile:
         with storage_faults(self.path):
             if self._descriptor < 0:
                 self._open()
-            self.size_bytes = size_bytes
-            self._trim()
+            self._close_window()
+            os.ftruncate(self._descriptor, size_bytes)
+            self.size_bytes = self._allocated_bytes = size_bytes
 
     def _trim(self) -> None:
         self._close_window()

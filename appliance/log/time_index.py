@@ -61,7 +61,7 @@ class TimeIndex(IndexFile):
         """Drops the entries of `offset` and later ones.
 
         Raises:
-            StorageFault: it failed.
+            StorageFault: the file cannot be mapped.
         """
         relative = offset - self.base_offset
         view = self.view()

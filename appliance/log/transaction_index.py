@@ -65,8 +65,14 @@ class TransactionIndex:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
         with storage_faults(self.path):
             descriptor = os.open(self.path, flags, 0o644)
+            start = len(entries) * _ENTRY.size
+            rest = _ENTRY.pack(_VERSION, *transaction)
             try:
-                os.pwrite(descriptor, _ENTRY.pack(_VERSION, *transaction), len(entries) * _ENTRY.size)
+                while rest:
+                    rest = rest[os.pwrite(descriptor, rest, start + _ENTRY.size - len(rest)) :]
+            except OSError:
+                os.ftruncate(descriptor, start)
+                raise
             finally:
                 os.close(descriptor)
         entries.append(transaction)
@@ -79,9 +85,9 @@ class TransactionIndex:
         """
         kept = [entry for entry in self.entries() if entry.last_offset < offset]
         if len(kept) != len(self.entries()):
+            self._entries = kept
             with storage_faults(self.path):
                 os.truncate(self.path, len(kept) * _ENTRY.size)
-            self._entries = kept
 
     def reset(self) -> None:
         """Forgets everything and removes the file.
