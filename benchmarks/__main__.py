@@ -15,9 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.brokers import MAKERS
+from benchmarks.brokers.appliance import knows_durability
+from benchmarks.brokers.setting import SETTINGS
 from benchmarks.cases import CASES
 from benchmarks.cases.case import QUICK, Case, Scale
-from benchmarks.machine import cores
 from benchmarks.places import CACHE, RESULTS
 from benchmarks.results import Run, last_kept, load, save
 
@@ -29,14 +30,21 @@ def main() -> int:
 
     run = commands.add_parser("run", help="alternating rounds, results page")
     run.add_argument("cases", nargs="*", metavar="CASE", help="all when none is given")
-    run.add_argument("--brokers", default="appliance,mock", help=f"of {', '.join(MAKERS)}")
+    run.add_argument("--brokers", default="appliance,mock,kafka", help=f"of {', '.join(MAKERS)}")
     run.add_argument("--rounds", type=int, default=5)
     run.add_argument(
         "--busy-limit", type=float, default=Scale().busy_limit_share, metavar="CORES", help="void above"
     )
     run.add_argument("--quick", action="store_true", help="small, kept in the cache only")
     run.add_argument(
-        "--broker-cpus", type=cores, default=(), metavar="N,N", help="pin the broker; generators float"
+        "--scaling", action="store_true", help="the cases about growth; kept as a page of its own"
+    )
+    run.add_argument("--all", action="store_true", help="also the cases that run only by name")
+    run.add_argument(
+        "--settings",
+        default=",".join(SETTINGS),
+        metavar="NAME,…",
+        help="of '' (as shipped), pinned and fsync; by default each case under those it is made for",
     )
 
     quick = commands.add_parser("quick", help="one look at one broker, nothing kept")
@@ -72,7 +80,7 @@ def main() -> int:
             return record(_chosen(options.cases)[0], options)
         case "cases":
             for name, found in CASES.items():
-                print(f"{name:24}{found.what}")
+                print(f"{name:24}{found.what}{' (by name)' if found.by_name else ''}")
         case "page":
             _write(load(options.file), options.file.with_suffix(""))
     return 0
@@ -91,23 +99,31 @@ def _run(options: argparse.Namespace) -> int:
     brokers = tuple(options.brokers.split(","))
     if unknown := [name for name in brokers if name not in MAKERS]:
         raise SystemExit(f"no broker {', '.join(unknown)}; there are {', '.join(MAKERS)}")
+    cases = _chosen(
+        [name for name in CASES if name.startswith("scale_")] if options.scaling else options.cases
+    )
+    if not (options.cases or options.all or options.scaling):
+        cases = tuple(case for case in cases if not case.by_name)
+    settings = [SETTINGS[name] for name in options.settings.split(",")]
     plan = Plan(
         brokers=brokers,
-        cases=_chosen(options.cases),
+        cases=cases,
         rounds=options.rounds,
         scale=replace(QUICK if options.quick else Scale(), busy_limit_share=options.busy_limit),
-        broker_cpus=options.broker_cpus,
+        settings=tuple(setting for setting in settings if knows_durability() or not setting.fsync),
     )
     began = time.monotonic()
     done = run(
         plan, lambda line: print(f"{time.monotonic() - began:6.0f} s  {line}", file=sys.stderr, flush=True)
     )
-    whole = not options.quick and not options.cases
+    whole = not options.quick and not options.cases and options.settings == ",".join(SETTINGS)
+    done = replace(done, kind="scaling" if options.scaling else "")
     fell = _write(done, (RESULTS if whole else CACHE / "results") / done.name)
-    return 1 if done.voids or fell else 0
+    return 1 if fell or any(void.round for void in done.voids) else 0
 
 
 def _write(run: Run, stem: Path) -> bool:
+    from benchmarks import scaling_page
     from benchmarks.guard import falls
     from benchmarks.page import page
     from benchmarks.plots import draw
@@ -117,7 +133,8 @@ def _write(run: Run, stem: Path) -> bool:
     text = page(run, kept)
     stem.with_suffix(".md").write_text(text)
     print(text)
-    if not draw(run, stem):
+    scaling_page.draw(run, stem)
+    if not run.kind and not draw(run, stem):
         print("(no plots: matplotlib is not installed)", file=sys.stderr)
     print(f"kept in {stem.parent.name}/{stem.name}.{{json,md,png,svg}}", file=sys.stderr)
     return bool(kept and falls(run, kept))

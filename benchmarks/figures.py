@@ -1,6 +1,7 @@
 """Which figures make rows of the page, in which unit, which way is better, and what was set as a goal."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from enum import Enum
 
 
@@ -51,12 +52,14 @@ class Figure:
 
 MORE, LESS = Better.MORE, Better.LESS
 MOCK_90, MOCK_40, KAFKA_AHEAD = Goal(0.9, "mock"), Goal(0.4, "mock"), Goal(1.0, "kafka")
-KAFKA_FIFTH, KAFKA_HALF, KAFKA_DOUBLE = Goal(0.2, "kafka"), Goal(0.5, "kafka"), Goal(2.0, "kafka")
+KAFKA_FIFTH, KAFKA_QUARTER, KAFKA_30 = Goal(0.2, "kafka"), Goal(0.25, "kafka"), Goal(0.3, "kafka")
+KAFKA_HALF, KAFKA_DOUBLE = Goal(0.5, "kafka"), Goal(2.0, "kafka")
 
 
 def _stream(case: str, title: str, *goals: Goal) -> tuple[Figure, ...]:
     return (
         Figure(f"{case}.in_mb_s", f"in, {title}", "MB/s", MORE, goals),
+        Figure(f"{case}.ceiling_mb_s", f"in, {title}: a plain pwrite loop just before", "MB/s", MORE),
         Figure(f"{case}.in_records_s", f"in, {title}", "records/s", MORE),
         Figure(f"{case}.in_cpu_s_per_gb", f"in, {title}: broker", "CPU s/GB", LESS, (KAFKA_HALF,)),
         Figure(f"{case}.in_switches_per_mb", f"in, {title}: context switches", "/MB", LESS),
@@ -73,7 +76,9 @@ def _requests(case: str, title: str, *goals: Goal) -> tuple[Figure, ...]:
         Figure(f"{case}.requests_s", title, "requests/s", MORE, goals),
         Figure(f"{case}.p50_us", f"{title}: p50", "µs", LESS),
         Figure(f"{case}.p99_us", f"{title}: p99", "µs", LESS),
-        Figure(f"{case}.cpu_us_per_request", f"{title}: broker", "CPU µs", LESS),
+        Figure(f"{case}.p999_us", f"{title}: p99.9", "µs", LESS),
+        Figure(f"{case}.cpu_us_per_request", f"{title}: broker", "CPU s/million", LESS),
+        Figure(f"{case}.switches_per_request", f"{title}: context switches", "/request", LESS),
     )
 
 
@@ -85,31 +90,111 @@ def _latency(case: str, title: str, *goals: Goal) -> tuple[Figure, ...]:
     )
 
 
+def _rate(case: str, title: str) -> tuple[Figure, ...]:
+    return (
+        Figure(f"{case}.produce_p50_us", f"{title}, acknowledged: p50", "µs", LESS),
+        Figure(f"{case}.produce_p99_us", f"{title}, acknowledged: p99", "µs", LESS),
+        Figure(f"{case}.produce_p999_us", f"{title}, acknowledged: p99.9", "µs", LESS),
+        Figure(f"{case}.end_p50_us", f"{title}, end to end: p50", "µs", LESS),
+        Figure(f"{case}.end_p99_us", f"{title}, end to end: p99", "µs", LESS),
+        Figure(f"{case}.end_p999_us", f"{title}, end to end: p99.9", "µs", LESS),
+        Figure(f"{case}.cpu_percent", f"{title}: broker", "% of a core", LESS),
+    )
+
+
+def _backlog(case: str, title: str) -> Iterator[Figure]:
+    for name, what in (
+        ("warm_1", "page cache, 1 reader"),
+        ("warm_5", "page cache, 5 readers"),
+        ("cold_1", "disk, 1 reader"),
+        ("cold_5", "disk, 5 readers"),
+    ):
+        yield Figure(f"{case}.{name}_mb_s", f"{title}, {what}", "MB/s", MORE)
+        yield Figure(
+            f"{case}.{name}_cpu_s_per_gb", f"{title}, {what}: broker", "CPU s/GB", LESS, (KAFKA_HALF,)
+        )
+
+
+def _under(setting: str, title: str, figures: Iterable[Figure]) -> Iterator[Figure]:
+    """The same rows under another setting."""
+    for figure in figures:
+        yield replace(figure, key=f"{setting}/{figure.key}", title=f"{title}: {figure.title}")
+
+
+LATENCY = _latency("latency", "one record at a time", Goal(60))
+REQUESTS_64 = _requests("requests_64", "one-record requests, 64 connections", MOCK_40, KAFKA_DOUBLE)
+THROUGHPUT_1K = _stream("throughput_1k", "1 KiB", MOCK_90, KAFKA_AHEAD)
+THROUGHPUT_100 = _stream("throughput_100", "100 B", MOCK_90, KAFKA_AHEAD)
+
 FIGURES: tuple[Figure, ...] = (
     Figure("start.first_ack_ms", "start to first acknowledged record", "ms", LESS, (Goal(1000), KAFKA_FIFTH)),
-    Figure("idle.pss_mb", "idle: memory (PSS)", "MB", LESS, (Goal(150), Goal(0.25, "kafka"))),
+    Figure("start_1000.first_ack_ms", "the same with 1,000 partitions", "ms", LESS, (KAFKA_FIFTH,)),
+    Figure("recovery_1g.first_ack_ms", "the same after kill -9 with 1 GiB of log", "ms", LESS, (KAFKA_30,)),
+    Figure("recovery_10g.first_ack_ms", "the same after kill -9 with 10 GiB of log", "ms", LESS, (KAFKA_30,)),
+    Figure("idle.pss_mb", "idle: memory (PSS)", "MB", LESS, (Goal(150), KAFKA_QUARTER)),
     Figure("idle.cpu_percent", "idle: processor", "% of a core", LESS, (Goal(0.5),)),
     Figure("idle.switches_s", "idle: context switches", "/s", LESS),
+    Figure("start_1000.kb_per_partition", "partition: memory", "KB", LESS, (KAFKA_QUARTER,)),
+    Figure("start_1000.create_ms_per_partition", "partition: creation", "ms", LESS),
+    Figure("start_1000.cpu_percent", "1,000 idle partitions: processor", "% of a core", LESS, (Goal(0.5),)),
+    Figure("topics_1000.kb_per_topic", "topic of one partition: memory", "KB", LESS, (KAFKA_QUARTER,)),
+    Figure("topics_1000.create_ms_per_topic", "topic of one partition: creation", "ms", LESS),
+    Figure("idle_connections.kb_per_connection", "idle connection: memory", "KB", LESS, (KAFKA_QUARTER,)),
     Figure(
-        "idle_connections.kb_per_connection", "idle connection: memory", "KB", LESS, (Goal(0.25, "kafka"),)
+        "idle_connections.cpu_percent", "5,000 idle connections: processor", "% of a core", LESS, (Goal(0.5),)
     ),
     Figure("idle_connections.connects_s", "connections accepted", "/s", MORE),
-    *_latency("latency", "one record at a time", Goal(60)),
+    *LATENCY,
     *_latency("latency_asleep", "one record at a time, cores halting"),
     *_latency("latency_client", "one record at a time, librdkafka"),
     *_requests("requests_1", "one-record requests, 1 connection"),
     *_requests("requests_50", "one-record requests, 50 connections", MOCK_40, KAFKA_DOUBLE),
-    *_requests("requests_200", "one-record requests, 200 connections", KAFKA_DOUBLE),
+    *REQUESTS_64,
+    *_requests("requests_200", "one-record requests, 200 connections", MOCK_40, KAFKA_DOUBLE),
+    *_requests("requests_500", "one-record requests, 500 connections", MOCK_40, KAFKA_DOUBLE),
     *_requests("requests_50_16", "one-record requests, 50 connections, 16 partitions"),
     *_requests("requests_pipelined", "one-record requests, 4 connections, 16 in flight"),
     *_requests("fetches_50", "one-record fetches, 50 connections"),
-    *_stream("throughput_1k", "1 KiB", MOCK_90, KAFKA_AHEAD),
-    *_stream("throughput_100", "100 B", MOCK_90, KAFKA_AHEAD),
+    *_requests("fetches_64", "one-record fetches, 64 connections"),
+    *_rate("rate_10k", "10,000 records/s, 16 partitions"),
+    *_rate("topics_1000", "1,000 records/s, 1,000 topics"),
+    *THROUGHPUT_1K,
+    *THROUGHPUT_100,
     *_stream("throughput_1k_16", "1 KiB, 16 partitions", KAFKA_AHEAD),
     *_stream("throughput_100_16", "100 B, 16 partitions", KAFKA_AHEAD),
     *_stream("throughput_lz4", "1 KiB, lz4"),
-    *_stream("throughput_idempotent", "1 KiB, idempotent"),
+    *_stream("throughput_zstd", "1 KiB, zstd"),
+    *_stream("throughput_idempotent", "1 KiB, idempotent", KAFKA_AHEAD),
+    *_backlog("backlog", "1 GiB read back"),
+    *_backlog("backlog_5g", "5 GiB read back"),
     Figure("batches_16k.in_mb_s", "prebuilt 16 KiB batches", "MB/s", MORE),
     Figure("batches_1m.in_mb_s", "prebuilt 1 MB batches", "MB/s", MORE),
+    *_under("pinned", "pinned", (*LATENCY, *REQUESTS_64, *THROUGHPUT_1K, *THROUGHPUT_100)),
+    *_under("fsync", "fsync", (*LATENCY, *REQUESTS_64, *THROUGHPUT_1K)),
 )
 BY_KEY: dict[str, Figure] = {figure.key: figure for figure in FIGURES}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A row that waits for its capability: named, and no figure."""
+
+    what: str
+    waits_for: str
+
+
+PLACES: tuple[Place, ...] = (
+    Place(
+        "W5 with five consumer groups (five readers without a group stand as `backlog`)", "groups, issue 6"
+    ),
+    Place("W7 transactions of 100 records, read committed", "transactions"),
+    Place("W8 fifty members join and leave a group; memory of a group; commits a second", "groups, issue 6"),
+    Place("W12 produce over TLS", "TLS"),
+    Place(
+        "3 slots, RF 3, acks=all beside 3 Kafka brokers; failover of a slot", "slots and replicas, issue 5"
+    ),
+    Place("select-all and a one-minute window with Spark", "the Spark connector, issue 7"),
+)
+FSYNC_PLACE = Place(
+    "acknowledged when on the disk, beside Kafka's `flush.messages=1`", "`durability`, issue 4"
+)

@@ -1,13 +1,14 @@
 """The regression guard: rows that fell by more than the noise since the last kept run.
 
-Where both runs have the mock, its ratio is compared, because a slower machine slows both; else the figure
-itself. A row fell when it got worse by more than 5 % and by more than the noise (half the spread) of either run.
+Where both runs have a rival's figure too, the ratio is compared, because a slower machine slows both: to the mock,
+else to Apache Kafka; else the figure itself. A row fell when it got worse by more than 5 % and by more than the noise
+(half the spread) of either run.
 """
 
 from dataclasses import dataclass
 
 from benchmarks.figures import Better
-from benchmarks.results import OURS, Row, Run, rows
+from benchmarks.results import OURS, RIVALS, Row, Run, rows
 
 SMALLEST_FALL = 0.05
 
@@ -19,14 +20,15 @@ class Fall:
     row: Row
     before: float
     now: float
-    by_ratio: bool
+    beside: str | None
+    """The rival whose ratio was compared."""
 
     @property
     def share(self) -> float:
         return abs(self.now - self.before) / self.before
 
     def text(self) -> str:
-        what = "× mock" if self.by_ratio else self.row.figure.unit
+        what = f"× {self.beside}" if self.beside else self.row.figure.unit
         return (
             f"{self.row.figure.title} ({self.row.figure.key}): {self.before:,.3g} → {self.now:,.3g} {what},"
             f" {self.share:.0%} worse"
@@ -41,19 +43,19 @@ def falls(run: Run, kept: Run) -> list[Fall]:
         old = before.get(row.figure.key)
         if old is None or OURS not in row.values or OURS not in old.values:
             continue
-        by_ratio = "mock" in row.ratios and "mock" in old.ratios
+        beside = next((rival for rival in RIVALS if rival in row.ratios and rival in old.ratios), None)
         was, now = (
-            (old.ratios["mock"], row.ratios["mock"])
-            if by_ratio
+            (old.ratios[beside], row.ratios[beside])
+            if beside
             else (old.values[OURS].median, row.values[OURS].median)
         )
         if was <= 0:
             continue
         worse = (was - now) / was if row.figure.better is Better.MORE else (now - was) / was
-        if worse > max(SMALLEST_FALL, _noise(row), _noise(old)):
-            found.append(Fall(row=row, before=was, now=now, by_ratio=by_ratio))
+        if worse > max(SMALLEST_FALL, _noise(row, beside), _noise(old, beside)):
+            found.append(Fall(row=row, before=was, now=now, beside=beside))
     return sorted(found, key=lambda fall: -fall.share)
 
 
-def _noise(row: Row) -> float:
-    return max(spread.noise for name, spread in row.values.items() if name in (OURS, "mock"))
+def _noise(row: Row, beside: str | None) -> float:
+    return max(spread.noise for name, spread in row.values.items() if name in (OURS, beside))

@@ -6,19 +6,21 @@ Neither is the broker's doing. `AwakeCores` keeps cores from halting, `WarmMemor
 already backs.
 """
 
+import ctypes
 import mmap
 import os
 import platform
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from benchmarks.void import Busy
+import numpy
+
+from benchmarks.void import Busy, Void
 
 MADV_POPULATE_WRITE = 23
 GIB = 1 << 30
@@ -125,7 +127,7 @@ class WarmMemory:
 
     def __init__(self, size_bytes: int, *, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._folder = folder
+        self.folder = folder
         if not _reports_free_pages():
             size_bytes = 0
         self._size_bytes = size_bytes
@@ -144,7 +146,7 @@ class WarmMemory:
             return
         self._memory.madvise(mmap.MADV_DONTNEED, 0, min(length_bytes, self._size_bytes))
         chunk = bytes(1 << 20)
-        with tempfile.TemporaryFile(dir=self._folder) as passing:
+        with tempfile.TemporaryFile(dir=self.folder) as passing:
             for _ in range(length_bytes // len(chunk)):
                 passing.write(chunk)
 
@@ -154,9 +156,36 @@ class WarmMemory:
             self._memory.madvise(MADV_POPULATE_WRITE, 0, self._size_bytes)
 
 
-def cores(names: str) -> Sequence[int]:
-    """`"0,2"` → (0, 2)."""
-    return tuple(int(name) for name in names.split(","))
+def forget(folder: Path) -> None:
+    """Write every file below `folder` to the disk and drop it from the page cache. Raises Void when much of it stays.
+
+    Pages that somebody has mapped stay, whatever is asked; a few of those (indexes) are no matter.
+    """
+    held, total = 0, 0
+    for path in folder.rglob("*.log"):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            size = os.fstat(file.fileno()).st_size
+            total += size
+            held += _cached_bytes(file.fileno(), size)
+    if held > total / 20:
+        raise Void(f"{held / 1e6:.0f} of {total / 1e6:.0f} MB of the log stayed in the page cache")
+
+
+def _cached_bytes(descriptor: int, size: int) -> int:
+    """Of a file, how much is in the page cache: mincore over a mapping of it."""
+    if not size:
+        return 0
+    page = mmap.PAGESIZE
+    with mmap.mmap(descriptor, size, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED) as mapped:
+        found = (ctypes.c_ubyte * ((size + page - 1) // page))()
+        view = numpy.frombuffer(mapped, dtype=numpy.uint8)
+        ctypes.CDLL(None, use_errno=True).mincore(
+            ctypes.c_void_p(view.ctypes.data), ctypes.c_size_t(size), found
+        )
+        del view
+        return int((numpy.frombuffer(bytes(found), dtype=numpy.uint8) & 1).sum()) * page
 
 
 def _reports_free_pages() -> bool:

@@ -1,8 +1,11 @@
 """A run as a page of Markdown."""
 
+from benchmarks.brokers.setting import SETTINGS
 from benchmarks.cases import CASES
+from benchmarks.figures import FSYNC_PLACE, PLACES
 from benchmarks.guard import falls
 from benchmarks.results import OURS, RIVALS, Row, Run, Spread, rows
+from benchmarks.scaling_page import tables
 
 
 def page(run: Run, kept: Run | None) -> str:
@@ -11,8 +14,11 @@ def page(run: Run, kept: Run | None) -> str:
     parts = [
         f"# Figures of {run.date}, commit {run.commit}" + (" with uncommitted changes" if run.dirty else ""),
         _machine(run),
-        _goals(made),
+        _missing(run),
+        _goals(run, made),
         _table(run, made),
+        _growth(run),
+        _places(run),
         _void(run),
         _guard(run, kept),
         _cases(made),
@@ -31,20 +37,38 @@ def number(value: float) -> str:
 
 def _machine(run: Run) -> str:
     machine = run.machine
-    versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
+    versions = "; ".join(f"{name} {version}" for name, version in run.versions.items())
     pinned = f" Brokers pinned to core {run.pinned}." if run.pinned else ""
     virtual = ", virtual" if machine["virtual"] == "yes" else ""
+    minutes = f" in {run.minutes:.0f} minutes" if run.minutes else ""
+    settings = "".join(
+        f" Rows that begin with *{name}*: {SETTINGS[name].title}."
+        for name in run.settings
+        if name in SETTINGS and name
+    )
     return (
         f"{machine['cores']} cores of {machine['processor']}, {machine['memory_gib']} GiB{virtual}, "
         f"Linux {machine['kernel']}, Python {machine['python']}. "
-        f"{versions}. {run.rounds} alternating rounds; the load generators ran on the same cores.{pinned}\n\n"
-        "A cell is the median of the rounds, with the lowest and highest below it. The mock is librdkafka's "
-        "broker in memory, in C: it checks no CRC, writes no file and keeps no promise, so its figures are an "
-        "upper bound. A ratio is ours by theirs, the median of the rounds' own."
+        f"{versions}. {run.rounds} alternating rounds{minutes}; the load generators ran on the same cores, "
+        f"alike for all.{pinned}{settings}\n\n"
+        "A cell is the median of the rounds, with the lowest and highest below it. A ratio is ours by theirs, the "
+        "median of the rounds' own. The mock is librdkafka's broker in memory, in C: it checks no CRC, writes no "
+        "file and keeps no promise, so its figures are an upper bound. How each row is made, and what makes it "
+        "void: [benchmarks/README.md](../README.md)."
     )
 
 
-def _goals(made: list[Row]) -> str:
+def _missing(run: Run) -> str:
+    """Rivals that could not be had: their ratios are missing, not good."""
+    lines = []
+    for void in run.voids:
+        if void.round == 0:
+            ratios = " Ratios to it are missing on this page." if void.broker in RIVALS else ""
+            lines.append(f"**{void.broker} is missing.**{ratios} {_one_line(void.why)}")
+    return "\n\n".join(lines)
+
+
+def _goals(run: Run, made: list[Row]) -> str:
     lines = ["## Goals", "", "| what | appliance | goal | |", "|---|---|---|---|"]
     for row in made:
         for goal in row.figure.goals:
@@ -53,6 +77,8 @@ def _goals(made: list[Row]) -> str:
                 continue
             reached = goal.reached(row.figure.better, value=ours.median, ratios=row.ratios)
             if reached is None:
+                if goal.beside in run.taken:
+                    lines.append(f"| {row.figure.title} | | {goal.text(row.figure.better)} | ratio missing |")
                 continue
             shown = (
                 f"{number(ours.median)} {row.figure.unit}"
@@ -66,13 +92,15 @@ def _goals(made: list[Row]) -> str:
 
 def _table(run: Run, made: list[Row]) -> str:
     brokers = [name for name in run.taken if any(run.taken[name])]
-    rivals = [rival for rival in RIVALS if any(rival in row.ratios for row in made)]
+    rivals = [rival for rival in RIVALS if rival in run.taken]
     head = ["what", "unit", *brokers, *(f"÷ {rival}" for rival in rivals)]
     lines = ["## All figures", "", f"| {' | '.join(head)} |", "|---" * 2 + "|--:" * (len(head) - 2) + "|"]
     for row in made:
         cells = [row.figure.title, row.figure.unit]
         cells += [_cell(row.values.get(name)) for name in brokers]
-        cells += [f"{row.ratios[rival]:.2f}" if rival in row.ratios else "" for rival in rivals]
+        cells += [
+            f"{row.ratios[rival]:.2f}" if rival in row.ratios else _no_ratio(run, rival) for rival in rivals
+        ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -85,11 +113,35 @@ def _cell(spread: Spread | None) -> str:
     return f"{number(spread.median)}<br><sub>{number(spread.lowest)}…{number(spread.highest)}</sub>"
 
 
+def _growth(run: Run) -> str:
+    told = tables(run, run.name)
+    if not told:
+        return ""
+    words = (
+        "The law is `a + b·n^p`: *constant* moves less than a quarter over the whole range, *linear* has p between "
+        "0.8 and 1.2, and its last column is b. Shapes are named by `benchmarks/shapes.py`; what they mean for a "
+        "bigger machine: [docs/scaling.md](../../docs/scaling.md)."
+    )
+    return f"## Growth\n\n{words}\n\n{told}"
+
+
+def _no_ratio(run: Run, rival: str) -> str:
+    return "" if any(run.taken[rival]) else "missing"
+
+
+def _places(run: Run) -> str:
+    """What has a place and no figure yet."""
+    places = PLACES if "fsync" in run.settings else (*PLACES, FSYNC_PLACE)
+    lines = ["## Not built yet", "", "| workload | waits for |", "|---|---|"]
+    return "\n".join([*lines, *(f"| {place.what} | {place.waits_for} |" for place in places)])
+
+
 def _void(run: Run) -> str:
-    if not run.voids:
+    voids = [void for void in run.voids if void.round]
+    if not voids:
         return "No case was void."
     lines = ["## Void", "", "| round | broker | case | why |", "|---|---|---|---|"]
-    lines += [f"| {void.round} | {void.broker} | {void.case} | {_one_line(void.why)} |" for void in run.voids]
+    lines += [f"| {void.round} | {void.broker} | {void.case} | {_one_line(void.why)} |" for void in voids]
     return "\n".join(lines)
 
 
@@ -103,7 +155,7 @@ def _guard(run: Run, kept: Run | None) -> str:
 
 
 def _cases(made: list[Row]) -> str:
-    names = dict.fromkeys(row.figure.case for row in made)
+    names = dict.fromkeys(row.figure.case.rpartition("/")[2] for row in made)
     lines = ["## Cases", "", *(f"- `{name}`: {CASES[name].what}" for name in names if name in CASES)]
     return "\n".join(lines)
 

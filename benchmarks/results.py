@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from benchmarks.figures import FIGURES, Figure
@@ -33,13 +33,18 @@ class Run:
     versions: dict[str, str]
     rounds: int
     pinned: str
+    """Cores of the brokers, in runs of old: a run of today has settings."""
     taken: dict[str, list[dict[str, float]]]
     voids: list[VoidCase]
+    settings: list[str] = field(default_factory=list)
+    minutes: float = 0.0
+    kind: str = ""
+    """`scaling`, or empty for the usual cases."""
 
     @property
     def name(self) -> str:
-        """DATE-COMMIT, the name of its files."""
-        return f"{self.date}-{self.commit}" + ("-dirty" if self.dirty else "")
+        """DATE-COMMIT, the name of its files; the kind behind it."""
+        return "-".join(filter(None, (self.date, self.commit, "dirty" if self.dirty else "", self.kind)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +119,7 @@ def last_kept(run: Run) -> Run | None:
         and other.machine.get("processor") == run.machine.get("processor")
         and other.machine.get("cores") == run.machine.get("cores")
         and other.pinned == run.pinned
+        and other.kind == run.kind
         and any(other.taken.get(OURS, []))
     ]
     return max(alike, key=lambda entry: entry[:2])[2] if alike else None

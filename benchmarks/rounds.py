@@ -1,9 +1,12 @@
-"""Alternating rounds: one broker at a time, a fresh data directory each, the same cases in the same order.
+"""Alternating rounds: in each, every case goes over all brokers in turn, before the next case begins.
 
-    round 1   appliance: start, cases, stop     mock: start, cases, stop
-    round 2   appliance …                       mock …
+    round 1   latency: appliance, mock, kafka    requests_64: appliance, mock, kafka    …
+    round 2   latency: mock, kafka, appliance    …
 
-Brokers alternate so that a machine that drifts drifts under all of them. A void case leaves a gap, no zero.
+So a machine that drifts drifts under all of them within seconds. A broker is started once for a setting and stays for
+all rounds: a just-in-time compiler warms up once, and stays warm. Idle brokers stand beside the one that is measured;
+what that costs is on the page (`idle: processor`). Cases about starting take a broker of their own.
+A void case leaves a gap, no zero.
 """
 
 import datetime
@@ -11,22 +14,24 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.brokers import MAKERS
 from benchmarks.brokers.broker import Broker
-from benchmarks.cases.case import Bench, Case, Figures, Scale, run_case
+from benchmarks.brokers.setting import AS_SHIPPED, Setting
+from benchmarks.cases.case import Bench, Case, Figures, Scale, run_case, run_own_case
 from benchmarks.load import generators
-from benchmarks.machine import GIB, WarmMemory, await_quiet, description
+from benchmarks.machine import WarmMemory, description
 from benchmarks.places import DATA, ROOT
 from benchmarks.results import Run, VoidCase
 from benchmarks.void import Busy, Void
 
 BUSY_TRIES = 3
-HELD_BYTES = 4 * GIB
-WARM_UP_SECONDS = 30
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,66 +42,114 @@ class Plan:
     cases: tuple[Case, ...]
     rounds: int
     scale: Scale
-    broker_cpus: tuple[int, ...] = ()
+    settings: tuple[Setting, ...] = (AS_SHIPPED,)
+
+    def cases_under(self, setting: Setting) -> list[Case]:
+        return [case for case in self.cases if setting.name in case.settings]
 
 
-def run(plan: Plan, say: Callable[[str], None]) -> Run:
-    """All rounds. Never raises for a void case; a broker that does not come up voids its whole round."""
+@dataclass(slots=True)
+class Seat:
+    """A broker's place in a pass: started when it is first asked for, and again when it has died."""
+
+    name: str
+    setting: Setting
+    memory: WarmMemory
+    scale: Scale
+    say: Say
+    bench: Bench | None = None
+    _held: "fresh | None" = None
+
+    def ready(self) -> Bench:
+        """The running broker, warmed up. Raises Void."""
+        if self.bench is not None and not self.bench.broker.is_alive():
+            self.leave()
+        if self.bench is None:
+            self._held = fresh(self.name, self.setting)
+            broker = self._held.__enter__()
+            self.bench = Bench(broker=broker, scale=self.scale, memory=self.memory)
+            if broker.wants_warm_up:
+                began = time.monotonic()
+                warm_up(broker, self.scale.warm_up_seconds)
+                self.say(f"{self.name}: warmed up for {time.monotonic() - began:.0f} s")
+        return self.bench
+
+    def leave(self) -> None:
+        """Stop it."""
+        held, self._held, self.bench = self._held, None, None
+        if held is not None:
+            held.__exit__(None, None, None)
+
+
+def run(plan: Plan, say: Say) -> Run:
+    """All rounds. Never raises for a void case; a broker that cannot be had leaves its column empty."""
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in plan.brokers}
     voids: list[VoidCase] = []
     versions: dict[str, str] = {}
-    say("warming memory and byte code")
-    memory = WarmMemory(HELD_BYTES, folder=DATA)
+    began = datetime.datetime.now(datetime.UTC)
+    say("warming memory and byte code, building what is missing")
+    memory = WarmMemory(plan.scale.held_bytes, folder=DATA)
     for name in plan.brokers:
         try:
-            with fresh(name, plan.broker_cpus) as broker:
+            with fresh(name) as broker:
                 versions[name] = broker.version()
+            taken[name] = [{} for _ in range(plan.rounds)]
         except Void as why:
             voids.append(VoidCase(round=0, broker=name, case="*", why=str(why)))
             say(f"{name}: {why}")
-    for number in range(1, plan.rounds + 1):
-        for name in versions:
-            figures: dict[str, float] = {}
-            taken[name].append(figures)
-            quiet = _is_quiet(plan.scale.busy_limit_share)
-            try:
-                with fresh(name, plan.broker_cpus) as broker:
-                    bench = Bench(broker=broker, scale=plan.scale, memory=memory, quiet_start=quiet)
-                    for case, got in _cases(plan, bench, say=say, where=f"round {number} {name}"):
-                        if isinstance(got, Void):
-                            voids.append(VoidCase(round=number, broker=name, case=case.name, why=str(got)))
-                        else:
-                            figures.update({f"{case.name}.{key}": value for key, value in got.items()})
-            except Void as why:
-                voids.append(VoidCase(round=number, broker=name, case="*", why=str(why)))
-                say(f"round {number} {name}: {why}")
+    for setting in plan.settings:
+        seats = {name: Seat(name, setting, memory, plan.scale, say) for name in versions}
+        try:
+            for number in range(1, plan.rounds + 1):
+                for case, name in _turns(plan, setting, list(versions), number):
+                    got = _one(case, seats[name])
+                    where = f"round {number} {setting.key(case.name)} {name}"
+                    if isinstance(got, Void):
+                        voids.append(VoidCase(number, name, setting.key(case.name), str(got)))
+                        say(f"{where}: void: {got}")
+                        continue
+                    taken[name][number - 1].update(
+                        {f"{setting.key(case.name)}.{key}": value for key, value in got.items()}
+                    )
+                    say(f"{where}: {'  '.join(_brief(got))}")
+                for seat in seats.values():
+                    if seat.bench is not None and not seat.bench.broker.keeps_topics:
+                        seat.leave()
+        finally:
+            for seat in seats.values():
+                seat.leave()
     return Run(
-        date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        date=began.strftime("%Y-%m-%d"),
         commit=_git("rev-parse", "--short", "HEAD"),
-        dirty=bool(_git("status", "--porcelain", "--", "appliance")),
+        dirty=bool(_git("status", "--porcelain", "--", "appliance", "setup.py")),
         machine=description(),
         versions=versions,
         rounds=plan.rounds,
-        pinned=",".join(map(str, plan.broker_cpus)),
+        pinned="",
         taken=taken,
         voids=voids,
+        settings=[setting.name for setting in plan.settings],
+        minutes=(datetime.datetime.now(datetime.UTC) - began).total_seconds() / 60,
     )
 
 
 class fresh:  # noqa: N801 (a context manager that reads as a word: `with fresh(...)`)
-    """A started broker on an empty data directory, which is gone afterwards."""
+    """A started broker on an empty data directory, which is gone afterwards. Raises Void."""
 
-    def __init__(self, name: str, cpus: Sequence[int] = ()) -> None:
+    def __init__(self, name: str, setting: Setting = AS_SHIPPED) -> None:
         DATA.mkdir(parents=True, exist_ok=True)
         self._data_dir = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=DATA))
-        self._broker = MAKERS[name](self._data_dir, cpus)
+        try:
+            self._broker = MAKERS[name](self._data_dir, setting)
+        except BaseException:
+            shutil.rmtree(self._data_dir, ignore_errors=True)
+            raise
 
     def __enter__(self) -> Broker:
         try:
             self._broker.start()
         except BaseException:
-            self._broker.stop()
-            shutil.rmtree(self._data_dir, ignore_errors=True)
+            self.__exit__()
             raise
         return self._broker
 
@@ -105,38 +158,42 @@ class fresh:  # noqa: N801 (a context manager that reads as a word: `with fresh(
         shutil.rmtree(self._data_dir, ignore_errors=True)
 
 
-def warm_up(broker: Broker, seconds: int = WARM_UP_SECONDS) -> None:
-    """Load before the first figure, so that a just-in-time compiler has done its work."""
-    topic = "warm-up"
-    broker.create_topic(topic, 1)
-    generators.stream_in(broker.address, topic, records=1_000_000, record_bytes=100)
-    generators.stream_out(broker.address, topic, records=1_000_000, record_bytes=100)
-    generators.one_record("produce", broker.address, topic=topic, seconds=seconds, connections=50)
+def warm_up(broker: Broker, seconds: float) -> None:
+    """About `seconds` of what the cases will ask, so that a just-in-time compiler has done its work."""
+    until = time.monotonic() + seconds
+    number = 0
+    while time.monotonic() < until:
+        number += 1
+        topic = f"warm-up-{number}"
+        broker.create_topic(topic, 1)
+        generators.stream_in(broker.address, topic, records=1_000_000, record_bytes=100)
+        generators.stream_out(broker.address, topic, records=1_000_000, record_bytes=100)
+        generators.stream_in(broker.address, topic, records=200_000, record_bytes=1024)
+        generators.one_record("produce", broker.address, topic=topic, seconds=5, connections=64)
+        generators.one_record("fetch", broker.address, topic=topic, seconds=2, connections=64, max_bytes=150)
+        generators.one_record("latency", broker.address, topic=topic, seconds=3)
+        broker.delete_topic(topic)
 
 
-def _cases(
-    plan: Plan, bench: Bench, *, say: Callable[[str], None], where: str
-) -> "list[tuple[Case, Figures | Void]]":
-    done: list[tuple[Case, Figures | Void]] = []
-    warm = not bench.broker.wants_warm_up
-    for case in plan.cases:
-        if bench.broker.name in case.not_for:
-            continue
-        if not warm and not case.cold:
-            warm_up(bench.broker)
-            warm = True
-        began = time.monotonic()
-        got = _tried(case, bench)
-        done.append((case, got))
-        told = f"void: {got}" if isinstance(got, Void) else "  ".join(_brief(got))
-        say(f"{where} {case.name} ({time.monotonic() - began:.0f} s): {told}")
-    return done
+def _turns(plan: Plan, setting: Setting, names: list[str], number: int) -> Iterator[tuple[Case, str]]:
+    """Case by case, each over the brokers; who comes first moves on by one each round."""
+    first = (number - 1) % max(len(names), 1)
+    for case in plan.cases_under(setting):
+        if number <= case.rounds:
+            for name in (*names[first:], *names[:first]):
+                if name not in case.not_for and not (setting.fsync and name == "mock"):
+                    yield case, name
 
 
-def _tried(case: Case, bench: Bench) -> "Figures | Void":
+def _one(case: Case, seat: Seat) -> "Figures | Void":
+    """Tried again only when the machine was busy."""
     for attempt in range(1, BUSY_TRIES + 1):
         try:
-            return run_case(case, bench)
+            if not case.own:
+                return run_case(case, seat.ready())
+            return run_own_case(
+                case, lambda: _own(seat), memory=seat.memory, limit_share=seat.scale.busy_limit_share
+            )
         except Busy as busy:
             if attempt == BUSY_TRIES:
                 return busy
@@ -145,12 +202,10 @@ def _tried(case: Case, bench: Bench) -> "Figures | Void":
     raise AssertionError("unreachable")
 
 
-def _is_quiet(limit_share: float) -> bool:
-    try:
-        await_quiet(limit_share)
-    except Busy:
-        return False
-    return True
+@contextmanager
+def _own(seat: Seat) -> Iterator[Bench]:
+    with fresh(seat.name, seat.setting) as broker:
+        yield Bench(broker=broker, scale=seat.scale, memory=seat.memory)
 
 
 def _brief(figures: Figures) -> list[str]:

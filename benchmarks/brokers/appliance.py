@@ -1,12 +1,14 @@
-"""The appliance, started the way its users start it."""
+"""The appliance, started the way its users start it, from a build of this tree's source."""
 
 import re
 import sys
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.brokers.broker import SpawnedBroker, free_port
+from benchmarks.brokers.builds import Kind, build
+from benchmarks.brokers.setting import AS_SHIPPED, Setting
+from benchmarks.void import Void
 
 
 class Appliance(SpawnedBroker):
@@ -14,20 +16,43 @@ class Appliance(SpawnedBroker):
 
     name = "appliance"
 
-    def __init__(self, data_dir: Path, *, cpus: Sequence[int] = ()) -> None:
-        super().__init__(data_dir, cpus=cpus)
-        self._port = 0
+    def __init__(self, data_dir: Path, setting: Setting = AS_SHIPPED, *, kind: Kind = Kind.COMPILED) -> None:
+        super().__init__(data_dir, setting)
+        self.options: dict[str, str] = {"durability": "fsync"} if setting.fsync else {}
+        """Set beside its defaults, from the next start on."""
+        self._kind = kind
+        if kind is Kind.PURE:
+            self.name = "pure"
 
     def command(self) -> list[str]:
-        self._port = free_port()
-        self.address = f"127.0.0.1:{self._port}"
-        program = str(Path(sys.executable).parent / "appliance")
-        data_dir = str(self.data_dir)
-        return [program, "serve", "--data-dir", data_dir, "--port", str(self._port), "--slots", "1"]
+        port = free_port()
+        self.address = f"127.0.0.1:{port}"
+        words = [sys.executable, "-m", "appliance", "serve", "--slots", "1"]
+        words += ["--data-dir", str(self.data_dir / "kept"), "--port", str(port)]
+        for name, value in self.options.items():
+            words += ["--set", f"{name}={value}"]
+        return words
+
+    def environment(self) -> dict[str, str]:
+        return {"PYTHONPATH": str(build(self._kind))}
+
+    def start(self) -> None:
+        build(self._kind)  # before the clock starts
+        if self.setting.fsync and not knows_durability():
+            raise Void("not built yet: the option `durability` (issue 4)")
+        super().start()
 
     def on_ready(self, line: str) -> None:
         if found := re.search(r"127\.0\.0\.1:\d+", line):
             self.address = found[0]
 
     def version(self) -> str:
-        return version("log-appliance")
+        how = "hot modules compiled by mypyc" if self._kind is Kind.COMPILED else "pure Python"
+        return f"{version('log-appliance')}, {how}"
+
+
+def knows_durability() -> bool:
+    """Whether this tree has the option that asks for fsync before an acknowledgement."""
+    from appliance.config.reference import reference_page
+
+    return "`durability`" in reference_page()

@@ -10,13 +10,15 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec, TopicMetadata  # type: ignore[attr-defined]
 
 from benchmarks import proc
+from benchmarks.brokers.setting import AS_SHIPPED, Setting
 from benchmarks.load import generators
 from benchmarks.void import Void
 
@@ -24,6 +26,7 @@ FIRST_TOPIC = "first"
 """Of the record that is knocked with while a broker starts; made by auto-creation."""
 START_PATIENCE_SECONDS = 60.0
 STOP_PATIENCE_SECONDS = 30.0
+CREATE_PATIENCE_SECONDS = 120.0
 
 
 class Broker(ABC):
@@ -31,13 +34,17 @@ class Broker(ABC):
 
     name: str
     keeps_on_disk: bool = True
+    keeps_topics: bool = True
+    """False: a topic cannot be deleted, so it is started anew each round."""
     wants_warm_up: bool = False
     """It compiles itself while it runs: load comes before the first figure of speed."""
 
-    def __init__(self, data_dir: Path, *, cpus: Sequence[int] = ()) -> None:
+    def __init__(self, data_dir: Path, setting: Setting = AS_SHIPPED) -> None:
         self.data_dir = data_dir
-        self.cpus = tuple(cpus)
+        self.setting = setting
         self.address = ""
+        self.knocks_at = FIRST_TOPIC
+        """The topic whose partition 0 the first record after a start goes to."""
         self.start_seconds = 0.0
         """From its exec to its own word that it is ready."""
         self.first_ack_seconds: float | None = None
@@ -67,6 +74,18 @@ class Broker(ABC):
         """The sum of the end offsets of all partitions: records in the topic. Raises Void."""
         return end_offset(self.address, topic, partitions)
 
+    def delete_topic(self, topic: str) -> None:
+        """Delete it, so that its bytes are in nobody's way. Raises Void."""
+        delete_topic(self.address, topic)
+
+    def kill(self) -> None:
+        """SIGKILL to every process at once. `start()` brings it back on the same data directory."""
+        raise Void(f"{self.name} cannot be killed from here")
+
+    def is_alive(self) -> bool:
+        """Whether its first process runs."""
+        return True
+
     def __enter__(self) -> "Broker":
         self.start()
         return self
@@ -80,8 +99,8 @@ class SpawnedBroker(Broker):
 
     ready_word = "ready"
 
-    def __init__(self, data_dir: Path, *, cpus: Sequence[int] = ()) -> None:
-        super().__init__(data_dir, cpus=cpus)
+    def __init__(self, data_dir: Path, setting: Setting = AS_SHIPPED) -> None:
+        super().__init__(data_dir, setting)
         self.process: subprocess.Popen[str] | None = None
         self.started_at_ns = 0
         self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -89,9 +108,12 @@ class SpawnedBroker(Broker):
 
     def start(self) -> None:
         words = self.command()
-        if self.cpus:
-            words = ["taskset", "-c", ",".join(map(str, self.cpus)), *words]
+        if self.setting.broker_cpus:
+            words = ["taskset", "-c", ",".join(map(str, self.setting.broker_cpus)), *words]
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        environment.update(self.environment())
+        self._said = queue.SimpleQueue()
+        self._last.clear()
         self.started_at_ns = time.monotonic_ns()
         self.process = subprocess.Popen(
             words,
@@ -104,8 +126,8 @@ class SpawnedBroker(Broker):
             start_new_session=True,
         )
         assert self.process.stdout is not None
-        threading.Thread(target=self._read, args=(self.process.stdout,), daemon=True).start()
-        knocker = generators.Knocker(self.address, FIRST_TOPIC) if self.address else None
+        threading.Thread(target=_read, args=(self.process.stdout, self._said), daemon=True).start()
+        knocker = generators.Knocker(self.address, self.knocks_at) if self.address else None
         try:
             self._await_ready()
         except Void:
@@ -126,11 +148,26 @@ class SpawnedBroker(Broker):
         except subprocess.TimeoutExpired:
             # Only after its time is up, and only those that it had started.
             for pid in reversed(family):
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             self.process.wait()
         if self.process.stdin is not None:
             self.process.stdin.close()
         self.process = None
+
+    def kill(self) -> None:
+        assert self.process is not None, "not started"
+        # The parent first: nobody is left who would start the others again.
+        for pid in proc.descendants(self.process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        self.process = None
+
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
 
     def pids(self) -> list[int]:
         assert self.process is not None, "not started"
@@ -139,6 +176,10 @@ class SpawnedBroker(Broker):
     @abstractmethod
     def command(self) -> list[str]:
         """What to execute. Sets `address` when that is known before the start."""
+
+    def environment(self) -> dict[str, str]:
+        """What is added to the environment."""
+        return {}
 
     def on_ready(self, line: str) -> None:
         """Called once, with its ready line."""
@@ -161,11 +202,12 @@ class SpawnedBroker(Broker):
         self.stop()
         raise Void(f"{self.name} did not come up: {''.join(self._last).strip()[-800:] or 'it said nothing'}")
 
-    def _read(self, stream: IO[str]) -> None:
-        """In a thread of its own, so that the pipe is never full. An empty line is the end."""
-        for line in stream:
-            self._said.put(line)
-        self._said.put("")
+
+def _read(stream: IO[str], said: "queue.SimpleQueue[str]") -> None:
+    """In a thread of its own, so that the pipe is never full. An empty line is the end."""
+    for line in stream:
+        said.put(line)
+    said.put("")
 
 
 def free_port() -> int:
@@ -178,26 +220,50 @@ def free_port() -> int:
 
 def create_topic(address: str, topic: str, partitions: int) -> None:
     """Through the admin API of confluent-kafka. Raises Void."""
-    admin = AdminClient({"bootstrap.servers": address})
+    create_topics(address, [topic], partitions)
+
+
+def create_topics(address: str, topics: Sequence[str], partitions: int) -> None:
+    """Many at once, and wait until every partition of all has a leader. Raises Void."""
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 4})
+    wanted = [NewTopic(topic, num_partitions=partitions, replication_factor=1) for topic in topics]
+    patience = CREATE_PATIENCE_SECONDS
     try:
-        admin.create_topics([NewTopic(topic, num_partitions=partitions, replication_factor=1)])[topic].result(
-            30
-        )
-        until = time.monotonic() + 30
+        made = admin.create_topics(wanted, request_timeout=patience, operation_timeout=patience)
+        for created in made.values():
+            created.result(patience)
+        until = time.monotonic() + patience
         while time.monotonic() < until:
-            known = admin.list_topics(topic, timeout=30).topics[topic]
-            leaders = [found.leader for found in known.partitions.values()]
-            if known.error is None and len(leaders) == partitions and min(leaders) >= 0:
+            known = (
+                admin.list_topics(topics[0], timeout=30)
+                if len(topics) == 1
+                else admin.list_topics(timeout=30)
+            ).topics
+            if all(topic in known and _is_led(known[topic], partitions) for topic in topics):
                 return
             time.sleep(0.05)
-        raise Void(f"topic {topic} had no leaders in time")
+        raise Void(f"{topics[0]} and its like had no leaders in time")
     except (KafkaException, TimeoutError) as error:
-        raise Void(f"topic {topic} was not created: {error}") from error
+        raise Void(f"{topics[0]} or its like was not created: {error}") from error
+
+
+def delete_topic(address: str, topic: str) -> None:
+    """Through the admin API of confluent-kafka. Raises Void."""
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 4})
+    try:
+        admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
+    except (KafkaException, TimeoutError) as error:
+        raise Void(f"topic {topic} was not deleted: {error}") from error
+
+
+def _is_led(topic: TopicMetadata, partitions: int) -> bool:
+    leaders = [found.leader for found in topic.partitions.values()]
+    return topic.error is None and len(leaders) == partitions and min(leaders) >= 0
 
 
 def end_offset(address: str, topic: str, partitions: int) -> int:
     """Sum of the latest offsets by ListOffsets. Raises Void."""
-    admin = AdminClient({"bootstrap.servers": address})
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 4})
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     wanted = {TopicPartition(topic, number): latest for number in range(partitions)}
     try:

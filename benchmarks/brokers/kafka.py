@@ -1,10 +1,12 @@
 """Apache Kafka from Maven artifacts: one KRaft node, its shipped defaults, its start script's JVM flags."""
 
+import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.brokers.broker import SpawnedBroker, free_port
+from benchmarks.brokers.setting import AS_SHIPPED, Setting
 from benchmarks.places import KAFKA, ROOT
 from benchmarks.void import Void
 
@@ -36,15 +38,14 @@ class Kafka(SpawnedBroker):
     wants_warm_up = True
     ready_word = "Kafka Server started"
 
-    def __init__(self, data_dir: Path, *, cpus: Sequence[int] = ()) -> None:
-        super().__init__(data_dir, cpus=cpus)
-        self._port = 0
+    def __init__(self, data_dir: Path, setting: Setting = AS_SHIPPED) -> None:
+        super().__init__(data_dir, setting)
+        self._libs = libs()
 
     def start(self) -> None:
-        install()
-        self._port, controller = free_port(), free_port()
-        self.address = f"127.0.0.1:{self._port}"
-        settings = {
+        port, controller = free_port(), free_port()
+        self.address = f"127.0.0.1:{port}"
+        settings: dict[str, object] = {
             "process.roles": "broker,controller",
             "node.id": 1,
             "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
@@ -58,20 +59,23 @@ class Kafka(SpawnedBroker):
             "transaction.state.log.min.isr": 1,
             "group.initial.rebalance.delay.ms": 0,
         }
+        if self.setting.fsync:
+            settings["log.flush.interval.messages"] = 1
+        is_new = not self._properties.exists()
         self._properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         (self.data_dir / "log4j2.properties").write_text(LOG_CONFIGURATION)
-        storage = self._java("-Xmx256m", "kafka.tools.StorageTool")
-        identity = _output([*storage, "random-uuid"]).split()[-1]
-        _output([*storage, "format", "--standalone", "-t", identity, "-c", str(self._properties)])
+        if is_new:
+            storage = self._java("-Xmx256m", "kafka.tools.StorageTool")
+            identity = _output([*storage, "random-uuid"]).split()[-1]
+            _output([*storage, "format", "--standalone", "-t", identity, "-c", str(self._properties)])
         super().start()
 
     def command(self) -> list[str]:
         return self._java(*JVM, f"-Dkafka.logs.dir={self.data_dir}", "kafka.Kafka", str(self._properties))
 
     def version(self) -> str:
-        for line in (KAFKA / "READY").read_text().splitlines():
-            if line.startswith("kafka="):
-                return line.removeprefix("kafka=")
+        for jar in self._libs.glob("kafka_2.13-*.jar"):
+            return jar.stem.removeprefix("kafka_2.13-")
         return "unknown"
 
     @property
@@ -80,16 +84,21 @@ class Kafka(SpawnedBroker):
 
     def _java(self, *words: str) -> list[str]:
         configuration = f"-Dlog4j2.configurationFile={self.data_dir / 'log4j2.properties'}"
-        return ["java", configuration, "-cp", f"{KAFKA / 'libs'}/*", *words]
+        return ["java", configuration, "-cp", f"{self._libs}/*", *words]
 
 
-def install() -> None:
-    """Run the install script, which returns at once when everything is there. Raises Void."""
-    done = subprocess.run(
-        [ROOT / "scripts" / "install-kafka.sh"], capture_output=True, text=True, check=False
-    )
+def libs() -> Path:
+    """Where its jars are: KAFKA_LIBS, or what the install script lays down, at once when it is there. Raises Void."""
+    if given := os.environ.get("KAFKA_LIBS"):
+        found = Path(given)
+        if not any(found.glob("kafka_2.13-*.jar")):
+            raise Void("Apache Kafka is missing: KAFKA_LIBS holds no kafka_2.13-*.jar")
+        return found
+    script = ROOT / "scripts" / "install-kafka.sh"
+    done = subprocess.run([script], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise Void(f"Apache Kafka could not be installed: {done.stderr.strip()[-300:]}")
+        raise Void(f"Apache Kafka is missing, it could not be installed: {done.stderr.strip()[-300:]}")
+    return KAFKA / "libs"
 
 
 def _output(words: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ class Mock(SpawnedBroker):
 
     name = "mock"
     keeps_on_disk = False
+    keeps_topics = False
 
     def command(self) -> list[str]:
         return [str(build.mock_broker())]
@@ -28,6 +29,9 @@ class Mock(SpawnedBroker):
         while (answer := self.next_line(until)) != f"created {topic}\n":
             if answer is None:
                 raise Void(f"the mock did not create topic {topic}")
+
+    def delete_topic(self, topic: str) -> None:
+        """It cannot."""
 
     def end_offset(self, topic: str, partitions: int) -> int:
         # Its ListOffsets is read through the consumer, which it knows, not through the admin API.

@@ -3,7 +3,7 @@
 import os
 import resource
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from benchmarks import proc
@@ -20,16 +20,35 @@ Figures = dict[str, float]
 class Scale:
     """How much of everything."""
 
-    stream_bytes: int = GIB
+    stream_bytes: int = GIB // 2
     """Payload of a throughput case of 1 KiB records; small ones send half of it."""
-    seconds: float = 3.0
-    idle_seconds: float = 10.0
-    idle_connections: int = 1000
+    backlog_bytes: int = GIB
+    """Payload of a backlog that is read back, and of a log that is recovered."""
+    seconds: float = 2.0
+    idle_seconds: float = 5.0
+    idle_connections: int = 5000
+    many: int = 1000
+    """Partitions or topics, where the case is about many."""
+    most: int = 10_000
+    """The last point of a case about growth."""
+    held_bytes: int = 4 * GIB
+    """Touched memory that the harness holds, to be lent before each case."""
+    warm_up_seconds: float = 60.0
+    """For brokers that compile themselves while they run."""
     busy_limit_share: float = 0.25
     """Cores used by others above which a figure is void."""
 
 
-QUICK = Scale(stream_bytes=GIB // 4, seconds=1.0, idle_seconds=2.0, idle_connections=200)
+QUICK = Scale(
+    stream_bytes=GIB // 4,
+    backlog_bytes=GIB // 4,
+    seconds=1.0,
+    idle_seconds=2.0,
+    idle_connections=200,
+    many=100,
+    most=1000,
+    warm_up_seconds=20.0,
+)
 
 
 @dataclass(slots=True)
@@ -46,16 +65,23 @@ class Bench:
     broker: Broker
     scale: Scale
     memory: WarmMemory
-    quiet_start: bool = True
-    """Whether the machine was quiet when the broker was started."""
-    topics: int = 0
+    topics: list[str] = field(default_factory=list)
+    """Those of the running case."""
+    made: int = 0
 
     def topic(self, partitions: int = 1) -> str:
-        """A fresh topic."""
-        self.topics += 1
-        name = f"bench-{os.getpid()}-{self.topics}"
+        """A fresh topic, gone after the case."""
+        self.made += 1
+        name = f"bench-{os.getpid()}-{self.made}"
         self.broker.create_topic(name, partitions)
+        self.topics.append(name)
         return name
+
+    def delete_topics(self) -> None:
+        """All that the case made, so that its bytes are in nobody's way."""
+        for topic in self.topics:
+            self.broker.delete_topic(topic)
+        self.topics.clear()
 
     @contextmanager
     def measure(self) -> Iterator[Measured]:
@@ -80,36 +106,73 @@ class Case:
     what: str
     run: Callable[[Bench], Figures]
     not_for: frozenset[str] = frozenset()
-    """Brokers for which it has no meaning."""
-    lends_bytes: int = GIB // 2
+    """Brokers for which it has no meaning, or no goal beside it."""
+    settings: frozenset[str] = frozenset({""})
+    """Names of the settings under which it runs by default."""
+    rounds: int = 99
+    """Rounds it takes part in at most: what is long or hardly varies needs fewer."""
+    by_name: bool = False
+    """Only when it is named, or with all: too long for the default run."""
+    lends_bytes: int = GIB // 8
     """Memory it will make the broker touch."""
     awake: bool = False
     """Keep the cores from halting meanwhile."""
-    told: bool = False
-    """Tells what was measured while the broker started, so the quiet of this moment says nothing."""
-    cold: bool = False
-    """Measures the broker as it came up: before any warm-up."""
+    own: bool = False
+    """Takes a broker of its own on an empty data directory, and may kill and start it again."""
 
 
 def run_case(case: Case, bench: Bench) -> Figures:
     """Run it once on a quiet machine. Raises Void when its figures must not count."""
-    if case.told:
-        return case.run(bench)
     bench.memory.lend(case.lends_bytes)
     try:
         await_quiet(bench.scale.busy_limit_share)
         activity, ours = Activity.now(), _own_seconds()
-        with bench.measure() as broker, AwakeCores(build.spinner()) if case.awake else nullcontext():
+        with (
+            _generators_on(bench.broker.setting.generator_cpus),
+            bench.measure() as broker,
+            AwakeCores(build.spinner()) if case.awake else nullcontext(),
+        ):
             figures = case.run(bench)
         ours_seconds = _own_seconds() - ours + broker.used.cpu_seconds
         now = Activity.now()
     finally:
         bench.memory.take_back()
+    bench.delete_topics()
     share = now.others_share(activity, ours_seconds=ours_seconds)
     if share > bench.scale.busy_limit_share:
         raise Busy(f"the machine was busy: {share:.2f} cores used by others during the case")
     stolen = (now.stolen_seconds - activity.stolen_seconds) / (now.at - activity.at)
     return {**figures, "others_share": share, "stolen_share": stolen}
+
+
+def run_own_case(
+    case: Case, start: Callable[[], AbstractContextManager[Bench]], *, memory: WarmMemory, limit_share: float
+) -> Figures:
+    """Run a case that has a broker of its own: quiet is asked for before the start, not during the case.
+
+    Who is killed takes the count of its processor time along, so ours and others' cannot be told apart then.
+    """
+    memory.lend(case.lends_bytes)
+    try:
+        await_quiet(limit_share)
+        with start() as bench:
+            return case.run(bench)
+    finally:
+        memory.take_back()
+
+
+@contextmanager
+def _generators_on(cpus: tuple[int, ...]) -> Iterator[None]:
+    """Everything started from here inherits these cores; none: as before."""
+    if not cpus:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _own_seconds() -> float:

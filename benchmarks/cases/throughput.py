@@ -2,7 +2,7 @@
 
 from benchmarks.cases.case import Bench, Case, Figures
 from benchmarks.load import generators
-from benchmarks.machine import GIB
+from benchmarks.machine import GIB, forget
 
 GB = 1e9
 
@@ -14,6 +14,7 @@ def _both_ways(
     records = payload // record_bytes
     topic = bench.topic(partitions)
     address = bench.broker.address
+    ceiling_mb_s = generators.plain_writes(bench.memory.folder, payload)
     with bench.measure() as into:
         sent = generators.stream_in(
             address,
@@ -29,6 +30,7 @@ def _both_ways(
             address, topic, records=records, record_bytes=record_bytes, partitions=partitions
         )
     figures = {
+        "ceiling_mb_s": ceiling_mb_s,
         "in_mb_s": sent.mb_s,
         "in_records_s": sent.records_s,
         "in_cpu_s_per_gb": into.used.cpu_seconds / (sent.payload_bytes / GB),
@@ -72,55 +74,111 @@ def _raw_batches(bench: Bench, *, records: int, connections: int, depth: int) ->
     }
 
 
+def _backlog(bench: Bench, length_bytes: int) -> Figures:
+    """Written once; read warm, then with its bytes out of the page cache, by one reader and by five."""
+    records = length_bytes // 1024
+    topic = bench.topic()
+    address = bench.broker.address
+    generators.stream_in(address, topic, records=records, record_bytes=1024)
+    bench.check_records(topic, records)
+    figures: Figures = {}
+    for name, readers, cold in (
+        ("warm_1", 1, False),
+        ("warm_5", 5, False),
+        ("cold_1", 1, True),
+        ("cold_5", 5, True),
+    ):
+        if cold:
+            forget(bench.broker.data_dir)
+        with bench.measure() as broker:
+            read = generators.streams_out(address, topic, readers=readers, records=records, record_bytes=1024)
+        figures[f"{name}_mb_s"] = read.mb_s
+        figures[f"{name}_cpu_s_per_gb"] = broker.used.cpu_seconds / (read.payload_bytes / GB)
+        figures[f"{name}_generator_share"] = read.generator_share
+    return figures
+
+
+def _stream(
+    name: str,
+    what: str,
+    *,
+    record_bytes: int = 1024,
+    partitions: int = 1,
+    settings: tuple[str, ...] = (),
+    by_name: bool = False,
+    beside_mock: bool = False,
+    under: frozenset[str] = frozenset({""}),
+) -> Case:
+    return Case(
+        name,
+        what,
+        lambda bench: _both_ways(bench, record_bytes=record_bytes, partitions=partitions, settings=settings),
+        lends_bytes=GIB,
+        by_name=by_name,
+        not_for=frozenset() if beside_mock else NOT_FOR_MOCK,
+        settings=under,
+    )
+
+
+NOT_FOR_MOCK = frozenset({"mock"})
+LZ4, ZSTD = ("compression.codec=lz4",), ("compression.codec=zstd",)
+IDEMPOTENT = ("enable.idempotence=true",)
 CASES = (
-    Case(
+    _stream(
         "throughput_1k",
         "1 KiB records, 1 partition, acks=all, linger 5 ms",
-        lambda bench: _both_ways(bench, record_bytes=1024, partitions=1),
-        lends_bytes=2 * GIB,
+        beside_mock=True,
+        under=frozenset({"", "pinned", "fsync"}),
     ),
-    Case(
+    _stream(
         "throughput_100",
         "100 B records, 1 partition, acks=all, linger 5 ms",
-        lambda bench: _both_ways(bench, record_bytes=100, partitions=1),
-        lends_bytes=2 * GIB,
+        record_bytes=100,
+        beside_mock=True,
+        under=frozenset({"", "pinned"}),
     ),
-    Case(
-        "throughput_1k_16",
-        "1 KiB records over 16 partitions, acks=all, linger 5 ms",
-        lambda bench: _both_ways(bench, record_bytes=1024, partitions=16),
-        lends_bytes=2 * GIB,
-    ),
-    Case(
+    _stream("throughput_1k_16", "1 KiB records over 16 partitions, acks=all, linger 5 ms", partitions=16),
+    _stream(
         "throughput_100_16",
         "100 B records over 16 partitions, acks=all, linger 5 ms",
-        lambda bench: _both_ways(bench, record_bytes=100, partitions=16),
+        record_bytes=100,
+        partitions=16,
+        by_name=True,
+    ),
+    _stream(
+        "throughput_lz4", "1 KiB records, 1 partition, lz4 batches, passed through unopened", settings=LZ4
+    ),
+    _stream("throughput_zstd", "1 KiB records, 1 partition, zstd batches", settings=ZSTD),
+    _stream("throughput_idempotent", "1 KiB records, 1 partition, idempotent producer", settings=IDEMPOTENT),
+    Case(
+        "backlog",
+        "1 GiB of 1 KiB records read back by 1 and by 5 readers, from the page cache and from the disk",
+        lambda bench: _backlog(bench, bench.scale.backlog_bytes),
         lends_bytes=2 * GIB,
+        not_for=NOT_FOR_MOCK,
+        rounds=2,
     ),
     Case(
-        "throughput_lz4",
-        "1 KiB records, 1 partition, lz4 batches, passed through unopened",
-        lambda bench: _both_ways(bench, record_bytes=1024, partitions=1, settings=("compression.codec=lz4",)),
-        lends_bytes=2 * GIB,
-    ),
-    Case(
-        "throughput_idempotent",
-        "1 KiB records, 1 partition, idempotent producer",
-        lambda bench: _both_ways(
-            bench, record_bytes=1024, partitions=1, settings=("enable.idempotence=true",)
-        ),
-        lends_bytes=2 * GIB,
+        "backlog_5g",
+        "the same with five times as much",
+        lambda bench: _backlog(bench, 5 * bench.scale.backlog_bytes),
+        lends_bytes=4 * GIB,
+        not_for=NOT_FOR_MOCK,
+        rounds=1,
+        by_name=True,
     ),
     Case(
         "batches_16k",
         "prebuilt batches of 16 KiB, 4 connections, 4 in flight on each",
         lambda bench: _raw_batches(bench, records=16, connections=4, depth=4),
         lends_bytes=4 * GIB,
+        by_name=True,
     ),
     Case(
         "batches_1m",
         "prebuilt batches of 1 MB, 4 connections, 2 in flight on each",
         lambda bench: _raw_batches(bench, records=960, connections=4, depth=2),
         lends_bytes=4 * GIB,
+        by_name=True,
     ),
 )

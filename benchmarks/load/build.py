@@ -23,12 +23,12 @@ def spinner() -> Path:
 
 def client_latency() -> Path:
     """One record at a time through librdkafka."""
-    source = librdkafka() / "src"
-    return _compiled(
-        "client_latency",
-        before=(f"-I{source}",),
-        after=(f"-L{source}", "-l:librdkafka.so.1", f"-Wl,-rpath,{source}"),
-    )
+    return _with_client("client_latency")
+
+
+def fixed_rate() -> Path:
+    """Records at a fixed rate through librdkafka, written and read back."""
+    return _with_client("fixed_rate")
 
 
 def mock_broker() -> Path:
@@ -60,6 +60,15 @@ def librdkafka_version() -> str:
         if name == "librdkafka":
             return value
     return "unknown"
+
+
+def _with_client(name: str) -> Path:
+    source = librdkafka() / "src"
+    return _compiled(
+        name,
+        before=(f"-I{source}",),
+        after=(f"-L{source}", "-l:librdkafka.so.1", "-lpthread", f"-Wl,-rpath,{source}"),
+    )
 
 
 def _compiled(name: str, *, before: tuple[str, ...], after: tuple[str, ...]) -> Path:

@@ -1,10 +1,13 @@
 """One function for each generator. It returns what was measured, or raises Void at the first error seen."""
 
 import json
+import os
 import resource
 import subprocess
+import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -152,6 +155,36 @@ def client_latency(
     return Requests(**json.loads(_run(words)))
 
 
+@dataclass(frozen=True, slots=True)
+class FixedRate:
+    """Records written and read back at a fixed rate; times in µs from when each was due."""
+
+    records: int
+    whole_seconds: float
+    produce_p50_us: float
+    produce_p99_us: float
+    produce_p999_us: float
+    end_p50_us: float
+    end_p99_us: float
+    end_p999_us: float
+    cpu_share: float
+
+
+def fixed_rate(
+    address: str,
+    topics: Sequence[str],
+    *,
+    partitions: int,
+    records_s: int,
+    seconds: float,
+    record_bytes: int = 1024,
+    warmup_ms: int = 1000,
+) -> FixedRate:
+    """`records_s` records a second over all partitions of `topics`, which are empty. Raises Void."""
+    words = [build.fixed_rate(), address, partitions, records_s, seconds, warmup_ms, record_bytes, *topics]
+    return FixedRate(**json.loads(_run([str(word) for word in words])))
+
+
 def stream_in(
     address: str,
     topic: str,
@@ -201,6 +234,39 @@ def stream_out(
     if partitions == 1 and row["offset"] != row["msgs"] - 1:
         raise Void(f"the last of {row['msgs']:.0f} records has offset {row['offset']:.0f}")
     return Stream(int(row["msgs"]), int(row["bytes"]), row["elapsed"] / 1000, cpu_seconds)
+
+
+def streams_out(address: str, topic: str, *, readers: int, records: int, record_bytes: int) -> Stream:
+    """`readers` programs at once, each of which reads all records; together as one stream."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    began = time.monotonic()
+    with ThreadPoolExecutor(readers) as pool:
+        asked = [
+            pool.submit(stream_out, address, topic, records=records, record_bytes=record_bytes)
+            for _ in range(readers)
+        ]
+        read = [one.result() for one in asked]
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    # Each reader's own clock starts at its first record, which may be late: for many, the clock on the wall counts.
+    seconds = time.monotonic() - began if readers > 1 else read[0].seconds
+    return Stream(
+        records=sum(one.records for one in read),
+        payload_bytes=sum(one.payload_bytes for one in read),
+        seconds=seconds,
+        cpu_seconds=cpu_seconds,
+    )
+
+
+def plain_writes(folder: Path, length_bytes: int) -> float:
+    """MB/s of a plain loop of pwrite to a fresh file on the broker's disk: what the page cache takes today."""
+    piece = bytes(128 << 10)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        handle = file.fileno()
+        began = time.perf_counter()
+        for at in range(0, length_bytes, len(piece)):
+            os.pwrite(handle, piece, at)
+        return length_bytes / (time.perf_counter() - began) / 1e6
 
 
 def _stream(words: Sequence[str | Path], settings: Sequence[str]) -> tuple[dict[str, float], float]:

@@ -73,7 +73,7 @@ def test_a_fall_within_the_noise_is_not_named() -> None:
 def test_a_slower_machine_is_no_fall_where_the_mock_slowed_as_much() -> None:
     kept = run([{MB_S: 900.0}], [{MB_S: 1000.0}])
     assert falls(run([{MB_S: 450.0}], [{MB_S: 500.0}]), kept) == []
-    assert falls(run([{MB_S: 450.0}], [{MB_S: 1000.0}]), kept)[0].by_ratio
+    assert falls(run([{MB_S: 450.0}], [{MB_S: 1000.0}]), kept)[0].beside == "mock"
 
 
 def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -1,0 +1,33 @@
+"""What is the same for all brokers of a pass over the cases: their cores, and what an acknowledgement means."""
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to run brokers and generators. Empty cores: all of them."""
+
+    name: str
+    """Empty: as shipped. Others stand before the keys of their figures: `pinned/latency.p50_us`."""
+    title: str
+    broker_cpus: tuple[int, ...] = ()
+    generator_cpus: tuple[int, ...] = ()
+    fsync: bool = False
+    """Acknowledged means on the disk: our `durability`, Kafka's `flush.messages=1`."""
+
+    def key(self, case: str) -> str:
+        """What stands before the dot of a figure's key."""
+        return f"{self.name}/{case}" if self.name else case
+
+
+def _halves() -> tuple[tuple[int, ...], tuple[int, ...]]:
+    cores = sorted(os.sched_getaffinity(0))
+    half = max(1, len(cores) // 2)
+    return tuple(cores[:half]), tuple(cores[half:] or cores)
+
+
+AS_SHIPPED = Setting("", "as shipped")
+PINNED = Setting("pinned", "broker on one half of the cores, generator on the other", *_halves())
+FSYNC = Setting("fsync", "acknowledged when on the disk", fsync=True)
+SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (AS_SHIPPED, PINNED, FSYNC)}

@@ -1,0 +1,113 @@
+"""Brokers that hold much: a thousand partitions or topics, a log to recover. Each has a broker of its own."""
+
+import time
+
+from benchmarks import proc
+from benchmarks.brokers.broker import create_topics
+from benchmarks.cases.case import Bench, Case, Figures
+from benchmarks.cases.one_record import fixed_rate_figures
+from benchmarks.load import generators
+from benchmarks.machine import GIB
+
+NOT_FOR_MOCK = frozenset({"mock"})
+
+
+def _start_with_partitions(bench: Bench) -> Figures:
+    """A topic of many partitions is made; then a clean stop, and a start until one of them takes a record."""
+    broker, partitions = bench.broker, bench.scale.many
+    broker.create_topic("few", 1)
+    time.sleep(1.0)
+    before = proc.pss_bytes(broker.pids())
+    began = time.monotonic()
+    broker.create_topic("many", partitions)
+    create_seconds = time.monotonic() - began
+    time.sleep(1.0)
+    grown = proc.pss_bytes(broker.pids()) - before
+    with bench.measure() as idle:
+        time.sleep(bench.scale.seconds)
+    broker.stop()
+    broker.knocks_at = "many"
+    broker.start()
+    assert broker.first_ack_seconds is not None
+    return {
+        "first_ack_ms": broker.first_ack_seconds * 1e3,
+        "create_ms_per_partition": create_seconds / partitions * 1e3,
+        "kb_per_partition": grown / partitions / 1e3,
+        "cpu_percent": idle.used.cpu_seconds / bench.scale.seconds * 100,
+    }
+
+
+def _recovery(bench: Bench, length_bytes: int) -> Figures:
+    """SIGKILL to all of it with a log just written; then a start until that log takes the next record."""
+    broker = bench.broker
+    records = length_bytes // 1024
+    broker.create_topic("log", 1)
+    generators.stream_in(broker.address, "log", records=records, record_bytes=1024)
+    broker.kill()
+    broker.knocks_at = "log"
+    broker.start()
+    assert broker.first_ack_seconds is not None
+    bench.check_records("log", records + 1)
+    return {"first_ack_ms": broker.first_ack_seconds * 1e3, "ready_ms": broker.start_seconds * 1e3}
+
+
+def _topics(bench: Bench) -> Figures:
+    """Many topics of one partition, and a trickle: one record a second and topic."""
+    broker, many = bench.broker, bench.scale.many
+    names = [f"topic-{number}" for number in range(many)]
+    time.sleep(1.0)
+    before = proc.pss_bytes(broker.pids())
+    began = time.monotonic()
+    create_topics(broker.address, names, 1)
+    create_seconds = time.monotonic() - began
+    grown = proc.pss_bytes(broker.pids()) - before
+    # Once unmeasured: clients meet all topics, and a just-in-time compiler does its work.
+    generators.fixed_rate(broker.address, names, partitions=1, records_s=many, seconds=3)
+    later = [f"later-{number}" for number in range(many)]
+    create_topics(broker.address, later, 1)
+    with bench.measure() as trickle:
+        told = generators.fixed_rate(broker.address, later, partitions=1, records_s=many, seconds=5)
+    return {
+        "create_ms_per_topic": create_seconds / many * 1e3,
+        "kb_per_topic": grown / many / 1e3,
+        **fixed_rate_figures(told, trickle.used.cpu_seconds),
+    }
+
+
+CASES = (
+    Case(
+        "start_1000",
+        "the same with a topic of 1,000 partitions, after a clean stop; what they cost in memory and when idle",
+        _start_with_partitions,
+        not_for=NOT_FOR_MOCK,
+        rounds=2,
+        own=True,
+    ),
+    Case(
+        "recovery_1g",
+        "SIGKILL to every process with 1 GiB of log in one partition, then exec to the next acknowledged record in it",
+        lambda bench: _recovery(bench, bench.scale.backlog_bytes),
+        not_for=NOT_FOR_MOCK,
+        rounds=2,
+        lends_bytes=2 * GIB,
+        own=True,
+    ),
+    Case(
+        "recovery_10g",
+        "the same with 10 GiB",
+        lambda bench: _recovery(bench, 10 * bench.scale.backlog_bytes),
+        not_for=NOT_FOR_MOCK,
+        rounds=1,
+        by_name=True,
+        lends_bytes=4 * GIB,
+        own=True,
+    ),
+    Case(
+        "topics_1000",
+        "1,000 topics of one partition, 1 KiB a second to each, written and read by librdkafka, linger 5 ms",
+        _topics,
+        not_for=NOT_FOR_MOCK,
+        rounds=1,
+        own=True,
+    ),
+)

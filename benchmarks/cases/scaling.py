@@ -1,0 +1,162 @@
+"""How cost grows with what exists: partitions, topics, connections, bytes of log, workers.
+
+A figure is named METRIC@N, N being how many there were. `benchmarks/shapes.py` names the shape of the growth.
+Each case has a broker of its own that grows from point to point. What is asked of it then goes to one fresh topic of
+one partition, so that only what stands beside it differs.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from benchmarks import proc
+from benchmarks.brokers.appliance import Appliance
+from benchmarks.brokers.broker import create_topics
+from benchmarks.cases.case import Bench, Case, Figures
+from benchmarks.load import build, generators
+from benchmarks.machine import GIB, AwakeCores
+
+NOT_FOR_MOCK = frozenset({"mock"})
+ONLY_OURS = frozenset({"mock", "kafka"})
+MIB = 1 << 20
+TOPICS_AT_ONCE = 500
+
+
+def _points(bench: Bench, points: Sequence[int]) -> list[int]:
+    """All of them, or in a short look those that are short."""
+    return [n for n in points if n <= bench.scale.most]
+
+
+def _standing(bench: Bench, topic: str) -> Figures:
+    """What the broker costs as it stands, idle and asked."""
+    time.sleep(1.0)
+    with bench.measure() as idle:
+        time.sleep(1.0)
+    figures = {
+        "pss_mb": proc.pss_bytes(bench.broker.pids()) / 1e6,
+        "idle_cpu_percent": idle.used.cpu_seconds * 100,
+    }
+    if bench.broker.wants_warm_up:
+        return figures  # a cold JVM's answers would say nothing about what grows
+    with AwakeCores(build.spinner()):
+        one = generators.one_record("latency", bench.broker.address, topic=topic, seconds=1)
+    many = generators.one_record("produce", bench.broker.address, topic=topic, seconds=1, connections=64)
+    return {**figures, "p50_us": one.p50_us, "requests_s": many.requests_s}
+
+
+def _restart(bench: Bench, topic: str) -> Figures:
+    """A clean stop, and a start until a record in `topic` is acknowledged."""
+    broker = bench.broker
+    began = time.monotonic()
+    broker.stop()
+    stopped = time.monotonic()
+    broker.knocks_at = topic
+    broker.start()
+    assert broker.first_ack_seconds is not None
+    return {"stop_ms": (stopped - began) * 1e3, "start_ms": broker.first_ack_seconds * 1e3}
+
+
+def _grow(bench: Bench, points: Sequence[int], grow: Callable[[int, int], None], *, restart: bool) -> Figures:
+    """`grow(have, want)` makes more of it; then the cost is taken."""
+    figures: Figures = {}
+    bench.broker.create_topic("asked", 1)
+    have = 0
+    for want in _points(bench, points):
+        began = time.monotonic()
+        grow(have, want)
+        got = {"create_ms_each": (time.monotonic() - began) / (want - have) * 1e3}
+        have = want
+        got |= _standing(bench, "asked")
+        if restart:
+            got |= _restart(bench, "asked")
+        figures.update({f"{name}@{want}": value for name, value in got.items()})
+    return figures
+
+
+def _partitions(bench: Bench) -> Figures:
+    return _grow(
+        bench,
+        (1, 10, 100, 1000, 10_000),
+        lambda have, want: bench.broker.create_topic(f"partitions-{want}", want - have),
+        restart=True,
+    )
+
+
+def _topics(bench: Bench) -> Figures:
+    def grow(have: int, want: int) -> None:
+        names = [f"topic-{number}" for number in range(have, want)]
+        for at in range(0, len(names), TOPICS_AT_ONCE):
+            create_topics(bench.broker.address, names[at : at + TOPICS_AT_ONCE], 1)
+
+    return _grow(bench, (1, 10, 100, 1000, 3000), grow, restart=True)
+
+
+def _connections(bench: Bench) -> Figures:
+    figures: Figures = {}
+    bench.broker.create_topic("asked", 1)
+    for want in _points(bench, (1, 10, 100, 1000, 5000)):
+        with _held(bench, want):
+            got = _standing(bench, "asked")
+        figures.update({f"{name}@{want}": value for name, value in got.items()})
+    return figures
+
+
+@contextmanager
+def _held(bench: Bench, connections: int) -> Iterator[None]:
+    held = generators.IdleConnections(bench.broker.address, connections)
+    try:
+        yield
+    finally:
+        held.close()
+
+
+def _log(bench: Bench) -> Figures:
+    """One partition that grows: start after a clean stop, start after SIGKILL, memory, a fetch from its begin."""
+    broker, figures, have = bench.broker, Figures(), 0
+    broker.create_topic("log", 1)
+    for want in (64, 256, 1024, 4096):
+        if want * MIB > bench.scale.backlog_bytes * 4:
+            break
+        generators.stream_in(broker.address, "log", records=(want - have) * 1024, record_bytes=1024)
+        have = want
+        got = {"pss_mb": proc.pss_bytes(broker.pids()) / 1e6, **_restart(bench, "log")}
+        broker.kill()
+        broker.start()
+        assert broker.first_ack_seconds is not None
+        got["start_after_kill_ms"] = broker.first_ack_seconds * 1e3
+        figures.update({f"{name}@{want}": value for name, value in got.items()})
+    return figures
+
+
+def _workers(bench: Bench) -> Figures:
+    """I/O workers of one slot, 16 partitions: more workers than cores cannot help."""
+    broker, figures = bench.broker, Figures()
+    assert isinstance(broker, Appliance)
+    for workers in (1, 2, 4):
+        broker.stop()
+        broker.options["io.workers"] = str(workers)
+        broker.start()
+        topic = bench.topic(16)
+        many = generators.one_record(
+            "produce", broker.address, topic=topic, seconds=2, connections=64, partitions=16
+        )
+        sent = generators.stream_in(
+            broker.address, bench.topic(16), records=256 * 1024, record_bytes=1024, partition=None
+        )
+        figures[f"requests_s@{workers}"] = many.requests_s
+        figures[f"in_mb_s@{workers}"] = sent.mb_s
+        figures[f"pss_mb@{workers}"] = proc.pss_bytes(broker.pids()) / 1e6
+    return figures
+
+
+def _case(name: str, what: str, run: Callable[[Bench], Figures], not_for: frozenset[str], lends: int) -> Case:
+    return Case(name, what, run, not_for=not_for, rounds=1, by_name=True, own=True, lends_bytes=lends)
+
+
+CASES = (
+    _case("scale_partitions", "partitions of a broker", _partitions, NOT_FOR_MOCK, GIB),
+    _case("scale_topics", "topics of one partition", _topics, NOT_FOR_MOCK, GIB),
+    _case("scale_connections", "open connections that say nothing", _connections, NOT_FOR_MOCK, GIB // 8),
+    _case("scale_log", "MiB of log in one partition", _log, NOT_FOR_MOCK, 4 * GIB),
+    _case("scale_workers", "I/O workers of one slot, two cores", _workers, ONLY_OURS, GIB),
+)

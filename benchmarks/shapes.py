@@ -1,0 +1,54 @@
+"""The shape of a growth: constant, less than linear, linear, worse; from a few points.
+
+A growth is y = a + b·n^p. `a` is taken from the first point, so the excess e(n) = y(n) - a is a straight line of
+slope p in a plot with two logarithmic axes. Only points whose excess is beyond the noise count.
+
+    n       1      10     100    1,000   10,000
+    y      80      80      81       88      160        e: 0, 0, 1, 8, 80   →   p = 1, linear, b = 0.008
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+NOISE_SHARE = 0.25
+"""A figure that moves less than this is constant on a machine as noisy as those we know."""
+EXCESS_SHARE = 0.05
+STRAIGHT = (0.8, 1.2)
+MILD = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A name, and the law in words with its constants."""
+
+    name: str
+    exponent: float
+    each: float
+    """Excess at the last point, for each of its things."""
+
+
+def shape(points: Sequence[tuple[float, float]]) -> Shape:
+    """Of (n, y) with n rising. At least two points."""
+    (_, first), (last_n, last) = points[0], points[-1]
+    each = (last - first) / last_n
+    highest = max(abs(y - first) for _, y in points)
+    if highest <= NOISE_SHARE * max(abs(first), 1e-9):
+        return Shape("constant", 0.0, each)
+    beyond = EXCESS_SHARE * abs(first)
+    sign = 1 if last >= first else -1
+    excess = [(math.log(n), math.log(sign * (y - first))) for n, y in points if sign * (y - first) > beyond]
+    if len(excess) < 2:
+        # One point stands out of a flat row: its step is as steep as a line at least, if it is the last.
+        return Shape("falls at the end" if sign < 0 else "linear at most, from the last point", 1.0, each)
+    tail = excess[-3:]
+    mean_x = sum(x for x, _ in tail) / len(tail)
+    mean_y = sum(y for _, y in tail) / len(tail)
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in tail) / sum((x - mean_x) ** 2 for x, _ in tail)
+    if sign < 0:
+        return Shape("falls", slope, each)
+    if slope > STRAIGHT[1]:
+        return Shape(f"worse than linear, n^{slope:.1f}", slope, each)
+    if slope >= STRAIGHT[0]:
+        return Shape("linear", slope, each)
+    return Shape("less than linear" if slope >= MILD else "nearly constant", slope, each)

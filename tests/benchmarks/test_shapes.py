@@ -1,0 +1,29 @@
+"""The shape of a growth is named for what it is, noise or no noise."""
+
+from __future__ import annotations
+
+from benchmarks.shapes import shape
+
+COUNTS = (1.0, 10.0, 100.0, 1000.0, 10_000.0)
+
+
+def test_what_moves_less_than_the_noise_is_constant() -> None:
+    assert shape([(n, 80 + n % 7) for n in COUNTS]).name == "constant"
+
+
+def test_a_line_on_a_base_is_linear_and_tells_the_price_of_each() -> None:
+    found = shape([(n, 80 + 0.03 * n) for n in COUNTS])
+    assert found.name == "linear"
+    assert abs(found.each - 0.03) < 1e-4
+
+
+def test_a_square_is_worse_than_linear() -> None:
+    assert shape([(n, 5 + n**2) for n in COUNTS]).name == "worse than linear, n^2.0"
+
+
+def test_a_root_is_less_than_linear() -> None:
+    assert shape([(n, 1 + n**0.5) for n in COUNTS]).name == "less than linear"
+
+
+def test_a_rate_that_drops_falls() -> None:
+    assert shape([(1, 50_000), (10, 50_000), (100, 45_000), (1000, 20_000)]).name == "falls"
