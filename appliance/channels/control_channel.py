@@ -117,6 +117,14 @@ class Assigned(msgspec.Struct, tag=True, frozen=True):
     failures: dict[str, tuple[int, str]] = {}
 
 
+class PartitionsOffline(msgspec.Struct, tag=True, frozen=True):
+    """Worker → controller: the storage of these (topic, partition) failed. The partition table says so already; a new
+    metadata image makes everybody look, and forget what was remembered of the old one."""
+
+    slot: int
+    partitions: tuple[tuple[str, int], ...]
+
+
 Body = (
     CreateTopics
     | DeleteTopics
@@ -127,6 +135,7 @@ Body = (
     | WorkerHello
     | Assign
     | Assigned
+    | PartitionsOffline
 )
 
 

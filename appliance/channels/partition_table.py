@@ -7,7 +7,7 @@ little-endian integers, so that one word is one machine load or store on x86-64.
 |---|---|---|
 | incarnation | controller | which use of the row this is; 0 = free |
 | leader_slot, leader_epoch, isr_bits | controller | who should lead; for clients the metadata image decides |
-| serving_incarnation | the leader's worker | that worker serves this incarnation; the words below are its |
+| serving_incarnation | the leader's worker | it serves this one, these are its words; negative: its storage failed |
 | log_start, high_watermark, last_stable_offset | the leader's worker | [log_start, high_watermark) is readable now |
 | watchers | purgatory | > 0: the purgatory wants a poke when the high watermark moves |
 | slot[n].log_end | slot n's appender (worker or replica) | slot n holds the bytes below it |
@@ -90,6 +90,10 @@ class PartitionTable:
     def serves(self, row: int, incarnation: int) -> bool:
         """Whether the row's owner serves this incarnation of it now."""
         return bool(self.cells[row * self.row_words + SERVING_INCARNATION] == incarnation)
+
+    def is_offline(self, row: int, incarnation: int) -> bool:
+        """Whether the row's owner says that the storage of this incarnation failed."""
+        return bool(self.cells[row * self.row_words + SERVING_INCARNATION] == -incarnation)
 
     def slot_at(self, row: int, slot: int) -> int:
         """Index of the first word of slot `slot`'s column group of `row` in `cells`."""

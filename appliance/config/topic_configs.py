@@ -1,4 +1,4 @@
-"""Every topic setting of Apache Kafka 4.3, and the broker-wide names that set its default.
+"""Every topic setting of Apache Kafka 4.3, `durability` of our own, and the broker-wide names that set its default.
 
 Names, types, defaults, ranges and the order of synonyms: Kafka's `LogConfig.java`, `TopicConfig.java` and
 `ServerTopicConfigSynonyms.java`. Remote storage is declared so that tools find what they look for, and can
@@ -125,6 +125,16 @@ _DECLARATIONS: Final = (
         broker="log.cleaner.delete.retention.ms",
         unit="ms",
         minimum=0,
+    ),
+    _topic(
+        "durability",
+        STRING,
+        "page-cache",
+        "When a record counts as written: once it is in the page cache, which outlives every process but not a power"
+        " cut, or once fdatasync has forced it to the disk. Not a setting of Kafka, whose flush.messages=1 is nearest.",
+        broker="durability",
+        choices=("page-cache", "fsync"),
+        effect=_NOW,
     ),
     _topic(
         "file.delete.delay.ms",

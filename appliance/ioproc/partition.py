@@ -18,6 +18,7 @@ from appliance.channels.partition_table import (
 from appliance.cluster import TopicPartition
 from appliance.errors import ApplianceError
 from appliance.ioproc.high_watermark import high_watermark
+from appliance.log.durable_tail import DurableTail
 from appliance.log.partition_log import PartitionLog
 
 
@@ -29,6 +30,7 @@ class Partition:
         "_log_end_cell",
         "_row_at",
         "_table",
+        "durable",
         "fault",
         "incarnation",
         "isr",
@@ -59,6 +61,8 @@ class Partition:
         self.min_insync_replicas = min_insync_replicas
         # The last fault of ours or the host's, for the worker to speak of; clients hear its code only.
         self.fault: ApplianceError | None = None
+        # None: what is in the page cache counts; else the high watermark stays below what is on the disk.
+        self.durable: DurableTail | None = None
         self._table = table
         self._cells = table.cells
         self._row_at = table.at(assigned.row)
@@ -71,9 +75,9 @@ class Partition:
         self.publish()
         cells[at + SERVING_INCARNATION] = self.incarnation
 
-    def withdraw(self) -> None:
-        """Says that nobody serves the row, before the log is closed."""
-        self._cells[self._row_at + SERVING_INCARNATION] = 0
+    def withdraw(self, *, offline: bool = False) -> None:
+        """Says that nobody serves the row, before the log is closed; `offline`: because its storage failed."""
+        self._cells[self._row_at + SERVING_INCARNATION] = -self.incarnation if offline else 0
 
     def publish(self) -> None:
         """Brings the row up to the log: log end, then the watermarks that follow from it."""
@@ -81,6 +85,9 @@ class Partition:
         log_end = log.log_end_offset
         cells[at + LOG_START] = log.log_start_offset
         cells[self._log_end_cell] = log_end
+        durable = self.durable
+        if durable is not None and durable.offset < log_end:
+            log_end = durable.offset
         if len(self.isr) > 1:
             log_end = high_watermark(self._table, row=self.row, isr=self.isr, leader_log_end=log_end)
         cells[at + LAST_STABLE_OFFSET] = min(log.last_stable_offset, log_end)

@@ -13,9 +13,10 @@ from functools import partial
 from uuid import UUID
 
 from appliance.channels.control_channel import Assign, Assigned, AssignedPartition
-from appliance.channels.partition_table import PartitionTable
+from appliance.channels.partition_table import SERVING_INCARNATION, PartitionTable
 from appliance.cluster import TopicPartition
-from appliance.errors import ApplianceError
+from appliance.errors import ApplianceError, StorageFault
+from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.partition import Partition
 from appliance.log.config import LogSettings
 from appliance.log.log_directory import LogDirectory
@@ -28,6 +29,7 @@ class Partitions:
     """Led partitions: `by_row[row]` is None where this worker leads nothing. One log directory, one slot."""
 
     __slots__ = (
+        "_commits",
         "_defaults",
         "_directory",
         "_slot",
@@ -36,6 +38,7 @@ class Partitions:
         "by_name",
         "by_row",
         "controller_epoch",
+        "offline",
         "unopened",
     )
 
@@ -46,8 +49,10 @@ class Partitions:
         *,
         slot: int,
         topic_defaults: Mapping[str, str],
+        commits: GroupCommit,
         warn: Callable[[str], None],
     ) -> None:
+        self._commits = commits
         self._directory = directory
         self._table = table
         self._slot = slot
@@ -57,6 +62,7 @@ class Partitions:
         self.by_name: dict[TopicPartition, Partition] = {}
         self.controller_epoch = -1
         self.unopened: dict[TopicPartition, AssignedPartition] = {}
+        self.offline: dict[TopicPartition, StorageFault] = {}
 
     def obey(self, command: Assign) -> Assigned | None:
         """Carries `command` out; None (and no change) when its controller epoch is old."""
@@ -103,6 +109,9 @@ class Partitions:
 
     def _lead(self, assigned: AssignedPartition) -> None:
         name = TopicPartition(assigned.topic, assigned.partition)
+        if (fault := self.offline.get(name)) is not None:
+            self._publish_offline(assigned)
+            raise fault
         configs = self._defaults | assigned.configs
         known = self.by_name.get(name)
         if known is not None and (known.incarnation, known.row) != (assigned.incarnation, assigned.row):
@@ -121,16 +130,36 @@ class Partitions:
         self.by_name[name] = partition
         self.by_row[assigned.row] = partition
         self.unopened.pop(name, None)
+        self._commits.bind(partition)
         partition.serve()
 
-    def _withdraw(self, partition: Partition) -> None:
-        partition.withdraw()
+    def take_offline(self, partition: Partition, fault: StorageFault) -> None:
+        """The storage of a partition failed: it is served no more in this life of the worker.
+
+        What the disk holds of it is not known, and reading it again would tell what the page cache holds. The next
+        life recovers it.
+        """
+        name = partition.topic_partition
+        if self.by_name.get(name) is not partition:
+            return
+        self.offline[name] = fault
+        self._withdraw(partition, offline=True)
+        self._directory.give_up(name)
+
+    def _publish_offline(self, assigned: AssignedPartition) -> None:
+        at = self._table.at(assigned.row) + SERVING_INCARNATION
+        self._table.cells[at] = -assigned.incarnation
+
+    def _withdraw(self, partition: Partition, *, offline: bool = False) -> None:
+        self._commits.forget(partition)
+        partition.withdraw(offline=offline)
         del self.by_name[partition.topic_partition]
         if self.by_row[partition.row] is partition:
             self.by_row[partition.row] = None
 
     def _remove(self, name: TopicPartition, topic_id: UUID) -> None:
         self.unopened.pop(name, None)
+        self.offline.pop(name, None)
         known = self.by_name.get(name)
         if known is not None:
             self._withdraw(known)

@@ -1,7 +1,7 @@
 """The duty cycle of an I/O worker: drain requests, append or locate, answer, poke; sleep when there is nothing.
 
 Does: owns mmap'd segments and indexes, offsets, producer state and high watermark of the partitions it leads.
-Never: talks to a client's socket; waits for a disk flush on a request's path; polls while idle.
+Never: talks to a client's socket; waits for a disk flush (answers may: `group_commit`); polls while idle.
 Dies: the supervisor restarts it; the log recovers from its recovery point, and network processes answer what was
 under way with a retriable error. Whatever was answered before is in the page cache and survives.
 """
@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from appliance.channels.control_channel import Assign, Envelope, WorkerHello
+from appliance.channels.control_channel import Assign, Envelope, PartitionsOffline, WorkerHello
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.request_channel import Op, RequestFlag
 from appliance.channels.roles import CONTROLLER, PURGATORY, Role, RoleKind
@@ -33,6 +33,8 @@ from appliance.channels.wiring import Attachment
 from appliance.clock import Clock
 from appliance.cluster import TopicPartition
 from appliance.errors import ApplianceError, HostFault, StorageFault
+from appliance.ioproc.flusher import Flusher
+from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.handlers.fetch import fetch
 from appliance.ioproc.handlers.list_offsets import list_offsets
 from appliance.ioproc.handlers.produce import Answer, produce
@@ -55,6 +57,7 @@ BURST_BYTES = 1 << 20
 OPEN_AGAIN_MS = 500
 OPEN_AGAIN_MAX_MS = 60_000
 BURSTS_A_LOOK = 8
+END_COMMITS_LOOK_MS = 100
 
 _PRODUCE, _FETCH, _LIST_OFFSETS = int(Op.PRODUCE), int(Op.FETCH), int(Op.LIST_OFFSETS)
 _LONE = int(RequestFlag.LONE)
@@ -94,6 +97,7 @@ class Worker:
         self._partitions: Partitions | None = None
         self._by_row: list[Any] = []
         self._kept_back: dict[Role, deque[Answer]] = {}
+        self._late: set[Role] = set()
         self._serves = False
         self._complain = RateLimited(warn, clock)
         self._was_lone = False
@@ -103,6 +107,14 @@ class Worker:
         self._dirty = False
         self._opens_later = False
         self._flusher: threading.Thread | None = None
+        self._group_flusher = Flusher(str(attachment.role.slot), eventfd=attachment.doorbell.eventfd)
+        self._commits = GroupCommit(
+            self._pokes,
+            reply=self._reply,
+            fail=self._storage_failed,
+            flusher_of=lambda _: self._group_flusher,
+        )
+        self._cycle.add_inbox(self._commits)
         self._running = True
         self._say_hello()
 
@@ -146,6 +158,11 @@ class Worker:
         if depth != self._depth:
             self._depth = depth
             attachment.row.set_queue_depth(depth)
+        if self._commits.is_busy:
+            self._commits.turn()
+            self._publish_late()
+            # Whoever spins holds the interpreter's lock, which the flush wants back.
+            self._was_lone = False
         self._pokes.tell(attachment.outbound.get(PURGATORY), attachment.bells.get(PURGATORY))
         return depth > 0
 
@@ -155,6 +172,7 @@ class Worker:
         if writer is None or pool is None:
             return  # the asker is gone; so is its wish
         view, by_row, cells = pool.view, self._by_row, self._attachment.row.cells
+        commits, table = self._commits, self._attachment.partitions
         burst_bytes = 0
         cells[REQUESTS] += len(messages)
         for message in messages:
@@ -164,7 +182,9 @@ class Worker:
                 answer: Answer = (
                     op,
                     0,
-                    _NOT_LEADER,
+                    _STORAGE_ERROR
+                    if row < len(by_row) and table.is_offline(row, message[6])
+                    else _NOT_LEADER,
                     message[3],
                     message[4],
                     row,
@@ -181,11 +201,14 @@ class Worker:
                 length_bytes = message[9]
                 position = message[8]
                 answer = produce(partition, message, view[position : position + length_bytes])
+                burst_bytes += length_bytes
+                if partition.durable is not None and not answer[2] and commits.hold(partition, peer, answer):
+                    self._note_dirty()
+                    continue
                 if not answer[2] and not answer[1]:
                     partition.publish()
                     self._pokes.moved(row, length_bytes)
                     self._note_dirty()
-                burst_bytes += length_bytes
             elif op == _FETCH:
                 answer = fetch(partition, message)
             elif op == _LIST_OFFSETS:
@@ -193,9 +216,7 @@ class Worker:
             else:
                 answer = (op, 0, _INVALID_REQUEST, message[3], message[4], row, -1, -1, -1, 0, 0, 0, -1, -1)
             if answer[2]:
-                cells[ERRORS] += 1
-                if answer[2] == _STORAGE_ERROR and partition is not None:
-                    self._storage_trouble(partition)
+                self._note_error(partition, answer[2])
             if not writer.put(*answer):
                 self._kept_back.setdefault(peer, deque()).append(answer)
             if burst_bytes >= BURST_BYTES:
@@ -205,8 +226,11 @@ class Worker:
         cells[BYTES_IN] += burst_bytes
         self._publish(peer, writer)
 
-    def _storage_trouble(self, partition: Partition) -> None:
-        """Says what the host refused, not oftener than once a while; out of descriptors, gives back what rests."""
+    def _note_error(self, partition: Partition | None, error: int) -> None:
+        """Counts it; says what the host refused, not oftener than once a while; gives descriptors back if they lack."""
+        self._attachment.row.cells[ERRORS] += 1
+        if error != _STORAGE_ERROR or partition is None:
+            return
         fault, partition.fault = partition.fault, None
         told = self._complain(f"partition {partition.topic_partition}: {fault}")
         cause = fault.__cause__ if fault is not None else None
@@ -217,6 +241,32 @@ class Worker:
             and cause.errno == errno.EMFILE
         ):
             self._directory.release_idle()
+
+    def _reply(self, peer: Role, answer: Answer) -> None:
+        """An answer that comes later; `_publish_late` makes it visible."""
+        writer = self._attachment.outbound.get(peer)
+        if writer is None:
+            return
+        if answer[2]:
+            self._attachment.row.cells[ERRORS] += 1
+        if peer in self._kept_back or not writer.put(*answer):
+            self._kept_back.setdefault(peer, deque()).append(answer)
+        self._late.add(peer)
+
+    def _publish_late(self) -> None:
+        for peer in self._late:
+            writer = self._attachment.outbound.get(peer)
+            if writer is not None:
+                self._publish(peer, writer)
+        self._late.clear()
+
+    def _storage_failed(self, partition: Partition, fault: StorageFault) -> None:
+        """A flush failed: what the disk holds of the partition is not known any more."""
+        self._warn(f"partition {partition.topic_partition} is offline: {fault}")
+        if self._partitions is not None:
+            self._partitions.take_offline(partition, fault)
+            name = partition.topic_partition
+            self._controller.ask(PartitionsOffline(self._slot, ((name.topic, name.partition),)))
 
     def _publish(self, peer: Role, writer: RingWriter) -> None:
         writer.publish()
@@ -260,6 +310,7 @@ class Worker:
                         if reader is not None:
                             self._cycle.remove_inbox(reader)
                         self._kept_back.pop(message.role, None)
+                        self._commits.drop_asker(message.role)
                         self._attachment.peer_down(message.role)
                 case Stop():
                     self._running = False
@@ -312,6 +363,7 @@ class Worker:
             self._attachment.partitions,
             slot=self._slot,
             topic_defaults=defaults,
+            commits=self._commits,
             warn=self._warn,
         )
         self._by_row = self._partitions.by_row
@@ -380,6 +432,7 @@ class Worker:
         self._attachment.row.set_state(ProcessState.STOPPING)
         if self._flusher is not None:
             self._flusher.join()
+        self._end_commits()
         if self._directory is not None and self._partitions is not None:
             for partition in self._partitions.by_name.values():
                 partition.withdraw()
@@ -389,6 +442,15 @@ class Worker:
                 self._warn(f"not stopped cleanly, the next start recovers: {fault}")
         self._cycle.close()
         self._controller.close()
+
+    def _end_commits(self) -> None:
+        """Every answer that waits for a flush gets it."""
+        while self._commits.is_busy:
+            if self._commits.is_empty():
+                self._cycle.wait(END_COMMITS_LOOK_MS)
+            self._commits.turn()
+            self._publish_late()
+        self._group_flusher.close()
 
     def statistics(self) -> dict[str, int]:
         """Partitions led, answers kept back."""

@@ -13,6 +13,8 @@ from appliance.errors import ConfigurationError
 from appliance.protocol.records.compression import DECOMPRESSED_BYTES_MAX
 
 DELETE = "delete"
+PAGE_CACHE = "page-cache"
+FSYNC = "fsync"
 COMPACT = "compact"
 _PRODUCER_ID_EXPIRATION_MS = 86_400_000
 
@@ -35,12 +37,18 @@ class LogSettings:
     message_timestamp_after_max_ms: int = 3_600_000
     cleanup_policy: frozenset[str] = frozenset({DELETE})
     compression_type: str = "producer"
+    durability: str = PAGE_CACHE
     max_decompressed_bytes: int = field(default=DECOMPRESSED_BYTES_MAX, metadata={"own": True})
     producer_id_expiration_ms: int = field(default=_PRODUCER_ID_EXPIRATION_MS, metadata={"own": True})
 
     @property
     def is_compacted(self) -> bool:
         return COMPACT in self.cleanup_policy
+
+    @property
+    def is_fsync(self) -> bool:
+        """Whether a record is acknowledged only once it is on the disk."""
+        return self.durability == FSYNC
 
     @property
     def is_log_append_time(self) -> bool:

@@ -29,6 +29,7 @@ from appliance.cluster import TopicPartition
 from appliance.errors import ApplianceDefect, CorruptFile, DataDirectoryInUse, StorageFault
 from appliance.log.checkpoint import read_offsets, replace_file, sync_directory, write_offsets
 from appliance.log.config import LogSettings
+from appliance.log.durable_tail import read_from_disk
 from appliance.log.faults import storage_faults
 from appliance.log.file_names import (
     CLEAN_SHUTDOWN,
@@ -72,6 +73,7 @@ class LogDirectory:
         self._clock = clock
         self._defaults = defaults
         self._lock = lock
+        self._given_up = False
         self._flushes: deque[FlushTask] = deque()
         self._recovery_points = self._read_checkpoint(RECOVERY_POINTS)
         self._log_starts = self._read_checkpoint(LOG_STARTS)
@@ -169,6 +171,8 @@ class LogDirectory:
         if known is not None and known != topic_id:
             _logger.warning("%s belongs to topic id %s, not %s; set aside", directory, known, topic_id)
             self._mark(partition, DIRECTORY_STRAY)
+        if settings.is_fsync and not self.was_clean and directory.is_dir():
+            read_from_disk(directory, self._recovery_points.get(partition, 0))
         log = PartitionLog.open(
             directory,
             settings=settings,
@@ -201,6 +205,13 @@ class LogDirectory:
             return False
         self._mark(partition, DIRECTORY_DELETED)
         return True
+
+    def give_up(self, partition: TopicPartition) -> None:
+        """Lets go of a partition whose storage failed, as a crash would; a stop is then no clean one."""
+        log = self.partitions.pop(partition, None)
+        if log is not None:
+            log.close(clean=False)
+        self._given_up = True
 
     def _mark(self, partition: TopicPartition, mark: str) -> None:
         source = self.path / partition_directory_name(partition)
@@ -317,7 +328,7 @@ class LogDirectory:
             self.write_checkpoints(high_watermarks or {})
             if faults:
                 raise faults[0]
-            if self.was_clean or not self._unopened():
+            if not self._given_up and (self.was_clean or not self._unopened()):
                 replace_file(
                     self.path / CLEAN_SHUTDOWN, json.dumps({"version": 0, "brokerEpoch": -1}).encode()
                 )

@@ -618,6 +618,15 @@ class PartitionLog:
         """Everything below is on the disk."""
         return self._point.offset
 
+    @property
+    def cuts(self) -> int:
+        """How often the log was cut."""
+        return self._point.cuts
+
+    def segments_since(self, offset: int) -> list[Segment]:
+        """The segment that `offset` lies in and all later ones, for who keeps or measures their files."""
+        return self._segments.since(offset)
+
     def flush(self, up_to: int | None = None) -> None:
         """Forces everything below `up_to`, the log end by default, to the disk. Waits for it.
 

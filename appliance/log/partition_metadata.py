@@ -38,7 +38,7 @@ def write_topic_id(directory: Path, topic_id: UUID) -> None:
 
 
 def read_topic_id(directory: Path) -> UUID | None:
-    """The topic id of a partition directory, None if there is no file for it.
+    """The topic id of a partition directory, None if there is no file for it, or an empty one.
 
     Raises:
         CorruptFile: the file does not parse.
@@ -50,6 +50,8 @@ def read_topic_id(directory: Path) -> UUID | None:
             lines = path.read_text().splitlines()
         except FileNotFoundError:
             return None
+    if not lines:
+        return None  # written, and then the power went before the system forced it
     try:
         version, line = lines
         if version != _METADATA_VERSION or not line.startswith(_METADATA_TOPIC_ID):

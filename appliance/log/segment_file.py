@@ -223,6 +223,19 @@ class SegmentFile:
                 self._open()
             os.fdatasync(self._descriptor)
 
+    def duplicate(self) -> int:
+        """A descriptor for a flush on another thread, of the same open file if it is open; the caller closes it.
+
+        Raises:
+            StorageFault: the file cannot be opened.
+        """
+        try:
+            if self._descriptor >= 0:
+                return os.dup(self._descriptor)
+            return os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise storage_fault(error, self.path) from error
+
     def release(self) -> None:
         """Trims the room ahead and lets go of descriptor and mapping. The next call takes them again.
 

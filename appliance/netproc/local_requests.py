@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from appliance.channels.partition_table import PartitionTable
 from appliance.config import Settings
 from appliance.netproc.connection import Connection, Pending
 from appliance.netproc.local_handlers.api_versions import api_versions
@@ -69,6 +70,7 @@ class LocalRequests:
         questions: Questions,
         *,
         producer_ids: ProducerIds,
+        partitions: PartitionTable,
         finish: Finish,
         contain: Callable[[Connection, Exception], None],
     ) -> None:
@@ -76,7 +78,9 @@ class LocalRequests:
         self._questions = questions
         self._finish = finish
         self._contain = contain
-        self._views = [LocalView(settings, routes, slot, producer_ids) for slot in range(settings.slots)]
+        self._views = [
+            LocalView(settings, routes, slot, producer_ids, partitions) for slot in range(settings.slots)
+        ]
         self._kept: dict[tuple[int, int, bytes], bytes] = {}
         self._kept_bytes = 0
         self._kept_version = -1

@@ -126,6 +126,7 @@ class Processor:
             routes,
             self._questions,
             producer_ids=ProducerIds(),
+            partitions=table,
             finish=self._finish_owed,
             contain=self._contain,
         )

@@ -104,8 +104,13 @@ def test_partition_metadata_has_kafkas_text(tmp_path: Path) -> None:
     assert read_topic_id(tmp_path) == topic_id
 
 
+def test_partition_metadata_that_a_power_cut_left_empty_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / names.PARTITION_METADATA).touch()
+    assert read_topic_id(tmp_path) is None
+
+
 @pytest.mark.parametrize(
-    "text", ["", "version: 1\ntopic_id: nTqCVGGGT4SBCXmpfcdPjg", "version: 0\ntopic_id: short"]
+    "text", ["\n", "version: 1\ntopic_id: nTqCVGGGT4SBCXmpfcdPjg", "version: 0\ntopic_id: short"]
 )
 def test_partition_metadata_that_does_not_parse_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / names.PARTITION_METADATA).write_text(text)

@@ -31,6 +31,7 @@ from appliance.channels.control_channel import (
     CreateTopics,
     DeleteTopics,
     Envelope,
+    PartitionsOffline,
     TopicOutcome,
     TopicOutcomes,
     WorkerHello,
@@ -155,6 +156,7 @@ class Controller:
         """
         turn = _Turn()
         hellos: list[WorkerHello] = []
+        offline = False
         for sender, envelope in messages:
             match envelope.body:
                 case CreateTopics():
@@ -167,6 +169,9 @@ class Controller:
                     self._answer(sender, envelope.id, allocate(self._store, self._fence))
                 case Assigned():
                     self._confirmed(envelope.id, envelope.body)
+                case PartitionsOffline():
+                    self.state.dirty = True
+                    offline = True
                 case WorkerHello():
                     hellos.append(envelope.body)
                 case other:
@@ -175,6 +180,8 @@ class Controller:
                     )
         if turn.asks:
             self._carry_out(turn)
+        if offline and self.state.dirty:
+            self._publish()
         # After the commit: a full Assign holds what this turn decided, too.
         for hello in hellos:
             self._welcome(hello)

@@ -6,7 +6,7 @@ schema allows null, but Kafka's own Java client falls over it.
 
 from __future__ import annotations
 
-from appliance.cluster import NO_LEADER, TopicImage, topic_name_fault
+from appliance.cluster import NO_LEADER, PartitionImage, TopicImage, topic_name_fault
 from appliance.netproc.local_handlers.view import TOPIC_OPERATIONS, LocalView
 from appliance.protocol.apis.describe_topic_partitions import (
     DescribedPartition,
@@ -43,7 +43,7 @@ def describe_topic_partitions(
         if room == 0:
             return DescribeTopicPartitionsResponse(tuple(described), PartitionCursor(name, first))
         until = min(len(topic.partitions), first + room)
-        described.append(_described(topic, first, until))
+        described.append(_described(topic, view, first=first, until=until))
         room -= max(0, until - first)
         if until < len(topic.partitions):
             return DescribeTopicPartitionsResponse(tuple(described), PartitionCursor(name, until))
@@ -51,24 +51,28 @@ def describe_topic_partitions(
     return DescribeTopicPartitionsResponse(tuple(described))
 
 
-def _described(topic: TopicImage, first: int, until: int) -> DescribedTopic:
+def _described(topic: TopicImage, view: LocalView, *, first: int, until: int) -> DescribedTopic:
     return DescribedTopic(
         error_code=0,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
-        partitions=tuple(
-            DescribedPartition(
-                error_code=ErrorCode.LEADER_NOT_AVAILABLE if p.leader == NO_LEADER else 0,
-                partition_index=p.partition,
-                leader_id=p.leader,
-                leader_epoch=p.leader_epoch,
-                replica_nodes=p.replicas,
-                isr_nodes=p.isr,
-                eligible_leader_replicas=(),
-                last_known_elr=(),
-            )
-            for p in topic.partitions[first:until]
-        ),
+        partitions=tuple(_partition(each, view) for each in topic.partitions[first:until]),
         topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _partition(image: PartitionImage, view: LocalView) -> DescribedPartition:
+    offline = view.offline_replicas(image)
+    leader = NO_LEADER if offline else image.leader
+    return DescribedPartition(
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else 0,
+        partition_index=image.partition,
+        leader_id=leader,
+        leader_epoch=image.leader_epoch,
+        replica_nodes=image.replicas,
+        isr_nodes=image.isr,
+        eligible_leader_replicas=(),
+        last_known_elr=(),
+        offline_replicas=offline,
     )

@@ -2,7 +2,8 @@
 
 A topic that does not exist is created first when client and broker allow it, so the answer already names its
 leader (Kafka answers an error and lets the client ask again). A partition whose worker is being restarted keeps its
-leader: it will be back before the client has asked again.
+leader: it will be back before the client has asked again. One whose storage failed has no leader, and its slot is
+among the offline replicas.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def _topics(
     image = view.image
     if request.topics is None:
         for topic in image.topics.values():
-            yield _topic(topic, operations)
+            yield _topic(topic, view, operations)
         return
     for selector in request.topics:
         if selector.topic_id is not None:
@@ -101,12 +102,12 @@ def _topics(
             if route is None:
                 yield MetadataTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, selector.topic_id)
             else:
-                yield _topic(route.image, operations)
+                yield _topic(route.image, view, operations)
             continue
         name = selector.name or ""
         known = image.topics.get(name)
         if known is not None:
-            yield _topic(known, operations)
+            yield _topic(known, view, operations)
             continue
         error = errors.get(name, 0) or int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if topic_name_fault(name) is not None:
@@ -116,24 +117,26 @@ def _topics(
         yield MetadataTopic(error, name)
 
 
-def _topic(topic: TopicImage, operations: int) -> MetadataTopic:
+def _topic(topic: TopicImage, view: LocalView, operations: int) -> MetadataTopic:
     return MetadataTopic(
         0,
         topic.name,
         topic.topic_id,
         topic.internal,
-        tuple(map(_partition, topic.partitions)),
+        tuple(_partition(each, view) for each in topic.partitions),
         operations,
     )
 
 
-def _partition(image: PartitionImage) -> MetadataPartition:
+def _partition(image: PartitionImage, view: LocalView) -> MetadataPartition:
+    offline = view.offline_replicas(image)
+    leader = NO_LEADER if offline else image.leader
     return MetadataPartition(
-        error_code=ErrorCode.LEADER_NOT_AVAILABLE if image.leader == NO_LEADER else 0,
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else 0,
         partition_index=image.partition,
-        leader_id=image.leader,
+        leader_id=leader,
         leader_epoch=image.leader_epoch,
         replica_nodes=image.replicas,
         isr_nodes=image.isr,
-        offline_replicas=(),
+        offline_replicas=offline,
     )

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from appliance.channels.control_channel import Body
-from appliance.cluster import BrokerSlot, ClusterImage
+from appliance.channels.partition_table import PartitionTable
+from appliance.cluster import BrokerSlot, ClusterImage, PartitionImage
 from appliance.config import Settings
 from appliance.netproc.topic_routes import TopicRoutes
 
@@ -56,11 +57,17 @@ class LocalView:
     routes: TopicRoutes
     slot: int
     producer_ids: ProducerIds
+    partitions: PartitionTable
 
     @property
     def image(self) -> ClusterImage:
         """The current image, an empty one before the controller has published."""
         return self.routes.image or EMPTY_IMAGE
+
+    def offline_replicas(self, partition: PartitionImage) -> tuple[int, ...]:
+        """The leader's slot, where its storage failed."""
+        offline = self.partitions.is_offline(partition.row, partition.incarnation)
+        return (partition.leader,) if offline else ()
 
     def brokers(self) -> Iterator[BrokerSlot]:
         yield from self.image.slots

@@ -51,6 +51,7 @@ _MIN_ONE_BATCH = int(RequestFlag.MIN_ONE_BATCH)
 _READ_COMMITTED = int(RequestFlag.READ_COMMITTED)
 _LONE = int(RequestFlag.LONE)
 _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_STORAGE_ERROR = int(ErrorCode.KAFKA_STORAGE_ERROR)
 _OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 
 # Owners are asked about this many partitions at a time, so that a session of thousands stops when the answer is full.
@@ -125,7 +126,7 @@ class FetchHandler:
                 continue
             at = table.at(route.row)
             if cells[at + SERVING_INCARNATION] != route.incarnation or not lines.is_up(route.worker):
-                item.error = _NOT_LEADER
+                item.error = _STORAGE_ERROR if table.is_offline(route.row, route.incarnation) else _NOT_LEADER
                 continue
             high_watermark = cells[at + HIGH_WATERMARK]
             item.high_watermark = high_watermark

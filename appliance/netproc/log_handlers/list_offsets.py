@@ -112,6 +112,8 @@ class ListOffsetsHandler:
         cells = self._table.cells
         if route.worker is None:
             asker.add(topic, _error(wanted, ErrorCode.LEADER_NOT_AVAILABLE))
+        elif self._table.is_offline(route.row, route.incarnation):
+            asker.add(topic, _error(wanted, ErrorCode.KAFKA_STORAGE_ERROR))
         elif (
             route.leader != pending.connection.slot
             or cells[at + SERVING_INCARNATION] != route.incarnation

@@ -1,0 +1,206 @@
+"""`durability = "fsync"`: answers wait here until a flush that began after their append has ended.
+
+    append ─→ hold ─→ waiting ──(no flush of this log under way)──→ flush begins, takes all that waits ─→ in flight
+                        ↑                                                                                   │
+                        └── appends while it runs wait for the next one              answered, visible ←────┘
+
+One flush serves every request that waited when it began, so the flushes a second are those of the disk and the
+records a second grow with the producers. Each log has at most one flush under way. Logs do not wait for one another:
+several are flushed at once and share the commits of the file system's journal. At most FLUSHES_MAX are under way in a
+directory, which bounds the descriptors; further logs wait in order.
+
+What consumers see moves with the acknowledgement: a record that a power cut can take back must not have been read by
+anybody, or offsets would come to mean other records (Kafka with flush.messages=1 flushes before it moves the log end).
+
+| what ends the wait | answer |
+|---|---|
+| the flush ended well | as appended |
+| it failed | KAFKA_STORAGE_ERROR; the partition goes offline and is not flushed again |
+| the partition is led no more | NOT_LEADER_OR_FOLLOWER |
+| the asker died | none |
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from appliance.channels.request_channel import Op
+from appliance.channels.roles import Role
+from appliance.errors import StorageFault
+from appliance.ioproc.flusher import Flusher
+from appliance.ioproc.handlers.produce import Answer
+from appliance.ioproc.partition import Partition
+from appliance.ioproc.pokes import Pokes
+from appliance.log.durable_tail import DurableTail, TailFlush
+from appliance.log.partition_log import PartitionLog
+from appliance.protocol.errors import ErrorCode
+
+FLUSHES_MAX: Final = 64
+
+_PRODUCE = int(Op.PRODUCE)
+_STORAGE_ERROR = int(ErrorCode.KAFKA_STORAGE_ERROR)
+_NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+Held = tuple[Role, Answer]
+
+
+class _Line:
+    """One log: who waits for its next flush, who for the one under way."""
+
+    __slots__ = ("appended_bytes", "flush", "in_flight", "log", "partition", "tail", "waiting")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.log: PartitionLog = partition.log
+        self.tail = DurableTail(partition.log, flushed_to=partition.log.recovery_point)
+        self.waiting: list[Held] = []
+        self.in_flight: list[Held] = []
+        self.flush: TailFlush | None = None
+        self.appended_bytes = 0
+
+
+class GroupCommit:
+    """The answers that one worker holds back. Single-threaded; only the flushes run elsewhere.
+
+    Args:
+        reply: puts an answer on its way; false news about a full ring is the callee's.
+        fail: takes a partition offline, whose flush failed.
+        flusher_of: the threads for a log's directory.
+    """
+
+    __slots__ = ("_begun", "_due", "_fail", "_flusher_of", "_lines", "_pokes", "_reply", "done", "is_busy")
+
+    def __init__(
+        self,
+        pokes: Pokes,
+        *,
+        reply: Callable[[Role, Answer], None],
+        fail: Callable[[Partition, StorageFault], None],
+        flusher_of: Callable[[PartitionLog], Flusher],
+    ) -> None:
+        self._pokes = pokes
+        self._reply = reply
+        self._fail = fail
+        self._flusher_of = flusher_of
+        self._lines: dict[int, _Line] = {}
+        self._due: deque[_Line] = deque()
+        self._begun = 0
+        self.done: deque[tuple[_Line, StorageFault | None]] = deque()
+        self.is_busy = False
+
+    # Partitions come and go
+
+    def bind(self, partition: Partition) -> None:
+        """A partition is led, perhaps with other settings than before: holds its answers back from now on, or not."""
+        line = self._lines.get(partition.row)
+        if line is not None and line.log is not partition.log:
+            self.forget(line.partition)
+            line = None
+        if partition.log.settings.is_fsync:
+            if line is None:
+                line = self._lines[partition.row] = _Line(partition)
+            elif line.partition.durable is None:
+                # Without us the high watermark went on, and it does not go back.
+                line.tail.offset = line.log.log_end_offset
+            partition.durable = line.tail
+        elif line is not None and not (line.waiting or line.flush):
+            del self._lines[partition.row]
+            line = None
+        if line is not None:
+            line.partition = partition
+
+    def forget(self, partition: Partition) -> None:
+        """The partition is led no more: who waits is told, and what a flush under way comes to is not heard."""
+        line = self._lines.get(partition.row)
+        if line is None or line.log is not partition.log:
+            return
+        del self._lines[partition.row]
+        self._refuse(line, _NOT_LEADER)
+
+    def drop_asker(self, peer: Role) -> None:
+        """That life of a network process is over; its successor must not hear what was meant for it."""
+        for line in self._lines.values():
+            line.waiting = [held for held in line.waiting if held[0] != peer]
+            line.in_flight = [held for held in line.in_flight if held[0] != peer]
+
+    # Requests
+
+    def hold(self, partition: Partition, peer: Role, answer: Answer) -> bool:
+        """Keeps a produce answer until its records are durable; False where they are: a retry of old records."""
+        line = self._lines[partition.row]
+        if answer[6] < line.tail.offset:
+            return False
+        partition.publish()
+        line.appended_bytes += answer[10]
+        if not line.waiting:
+            self._due.append(line)
+            self.is_busy = True
+        line.waiting.append((peer, answer))
+        return True
+
+    def turn(self) -> None:
+        """Answers what flushes have ended for, and begins the next ones."""
+        while self.done:
+            line, fault = self.done.popleft()
+            self._ended(line, fault)
+        for _ in range(len(self._due)):
+            line = self._due.popleft()
+            if self._lines.get(line.partition.row) is not line:
+                continue
+            if line.flush is None and self._begun < FLUSHES_MAX:
+                self._begin(line)
+            else:
+                self._due.append(line)
+        self.is_busy = bool(self._begun or self._due)
+
+    def is_empty(self) -> bool:
+        """For the duty cycle: whether it may sleep without a turn."""
+        return not self.done
+
+    def _begin(self, line: _Line) -> None:
+        try:
+            flush = line.tail.flush()
+        except StorageFault as fault:
+            self._failed(line, fault)
+            return
+        line.flush = flush
+        line.in_flight, line.waiting = line.waiting, []
+        self._begun += 1
+        self._flusher_of(line.log).submit(flush.run, lambda fault: self.done.append((line, fault)))
+
+    def _ended(self, line: _Line, fault: StorageFault | None) -> None:
+        self._begun -= 1
+        flush, line.flush = line.flush, None
+        if self._lines.get(line.partition.row) is not line or flush is None:
+            return
+        if fault is not None and flush.cuts == line.log.cuts:
+            self._failed(line, fault)
+            return
+        line.tail.flushed(flush)
+        partition = line.partition
+        partition.publish()
+        self._pokes.moved(partition.row, line.appended_bytes)
+        line.appended_bytes = 0
+        held, line.in_flight = line.in_flight, []
+        for peer, answer in held:
+            self._reply(peer, answer)
+
+    def _failed(self, line: _Line, fault: StorageFault) -> None:
+        self._lines.pop(line.partition.row, None)
+        self._refuse(line, _STORAGE_ERROR)
+        self._fail(line.partition, fault)
+
+    def _refuse(self, line: _Line, error: int) -> None:
+        held = line.in_flight + line.waiting
+        line.in_flight, line.waiting = [], []
+        for peer, answer in held:
+            self._reply(
+                peer, (_PRODUCE, 0, error, answer[3], answer[4], answer[5], -1, -1, -1, 0, 0, 0, -1, -1)
+            )
+
+    def statistics(self) -> dict[str, int]:
+        """Logs with flushes under way or due, and answers held back."""
+        held = sum(len(line.waiting) + len(line.in_flight) for line in self._lines.values())
+        return {"flushes": self._begun, "due": len(self._due), "held": held}
