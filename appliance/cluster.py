@@ -64,7 +64,10 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class ClusterImage:
-    """Everything a process needs to answer Metadata, at one version."""
+    """Everything a process needs to answer Metadata, at one version.
+
+    `broker_configs`: node id, or "" for all of them → what was set there while running.
+    """
 
     version: int
     cluster_id: str
@@ -72,6 +75,7 @@ class ClusterImage:
     controller_epoch: int
     slots: tuple[BrokerSlot, ...]
     topics: dict[str, TopicImage]
+    broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def topic_name_fault(name: str) -> str | None:

@@ -63,6 +63,47 @@ class TopicOutcomes(msgspec.Struct, tag=True, frozen=True):
     image_version: int
 
 
+class ConfigChange(msgspec.Struct, frozen=True):
+    """One setting; `operation` is a number of Kafka's `AlterConfigOp`, or one that nobody knows."""
+
+    name: str
+    value: str | None
+    operation: int = 0
+
+
+class AlteredResource(msgspec.Struct, frozen=True):
+    """`type` is a number of Kafka's `ConfigResource`; the name "" of a broker means all of them."""
+
+    type: int
+    name: str
+    changes: tuple[ConfigChange, ...]
+
+
+class AlterConfigs(msgspec.Struct, tag=True, frozen=True):
+    """`replace`: what is not named is taken away (AlterConfigs of old), and every change sets."""
+
+    resources: tuple[AlteredResource, ...]
+    replace: bool = False
+    validate_only: bool = False
+
+
+class ConfigOutcome(msgspec.Struct, frozen=True):
+    """How one resource of a request fared. `error` is a Kafka error code, 0 = done."""
+
+    type: int
+    name: str
+    error: int = 0
+    message: str | None = None
+
+
+class ConfigOutcomes(msgspec.Struct, tag=True, frozen=True):
+    """Answer to AlterConfigs, one for each of its resources in their order. Sent after every worker that lives goes by
+    the new settings and the metadata image that shows them is published: what is produced after the answer meets
+    them."""
+
+    outcomes: tuple[ConfigOutcome, ...]
+
+
 class AllocateProducerIds(msgspec.Struct, tag=True, frozen=True):
     """Asks for a block of producer ids (Kafka's blocks have 1,000)."""
 
@@ -100,7 +141,8 @@ class Assign(msgspec.Struct, tag=True, frozen=True):
     """Controller → worker. `full`: these are all of its partitions, anything else on its disk is not served.
 
     `removed` names (topic, topic_id, partition) whose files are to be deleted. `cluster_id` is checked against
-    the log directory's meta.properties.
+    the log directory's meta.properties. `log_defaults` is what the slot's logs go by from now on where their topic
+    says nothing (setting → value); None leaves it as it is. A partition that is served already takes its new configs.
     """
 
     controller_epoch: int
@@ -108,6 +150,7 @@ class Assign(msgspec.Struct, tag=True, frozen=True):
     full: bool
     partitions: tuple[AssignedPartition, ...] = ()
     removed: tuple[tuple[str, UUID, int], ...] = ()
+    log_defaults: dict[str, str] | None = None
 
 
 class Assigned(msgspec.Struct, tag=True, frozen=True):
@@ -130,6 +173,8 @@ Body = (
     | DeleteTopics
     | CreatePartitions
     | TopicOutcomes
+    | AlterConfigs
+    | ConfigOutcomes
     | AllocateProducerIds
     | ProducerIdBlock
     | WorkerHello

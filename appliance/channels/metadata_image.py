@@ -34,6 +34,7 @@ class _EncodedImage(msgspec.Struct, array_like=True, frozen=True):
     controller_epoch: int
     slots: tuple[BrokerSlot, ...]
     topics: dict[str, msgspec.Raw]
+    broker_configs: dict[str, dict[str, str]]
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -91,6 +92,7 @@ class ImagePublisher:
                 image.controller_epoch,
                 image.slots,
                 encoded,
+                image.broker_configs,
             )
         )
 
@@ -144,5 +146,11 @@ class ImageReader:
         # The new bytes in any case: the old ones keep the whole old image in memory.
         self._encoded = image.topics
         return ClusterImage(
-            image.version, image.cluster_id, image.controller_id, image.controller_epoch, image.slots, topics
+            image.version,
+            image.cluster_id,
+            image.controller_id,
+            image.controller_epoch,
+            image.slots,
+            topics,
+            image.broker_configs,
         )

@@ -4,15 +4,18 @@ from appliance.config.declaration import ConfigSource, ConfigType
 from appliance.config.describe import (
     ConfigEntry,
     ConfigSynonym,
+    describe_all_brokers,
     describe_broker,
     describe_topic,
     effective_topic_configs,
 )
+from appliance.config.dynamic import BrokerConfigs, validate_broker_configs
 from appliance.config.loading import load_settings
 from appliance.config.settings import BrokerSettings, IoSettings, NetworkSettings, Settings
 from appliance.config.topic_configs import topic_config_declarations, validate_topic_configs
 
 __all__ = [
+    "BrokerConfigs",
     "BrokerSettings",
     "ConfigEntry",
     "ConfigSource",
@@ -21,10 +24,12 @@ __all__ = [
     "IoSettings",
     "NetworkSettings",
     "Settings",
+    "describe_all_brokers",
     "describe_broker",
     "describe_topic",
     "effective_topic_configs",
     "load_settings",
     "topic_config_declarations",
+    "validate_broker_configs",
     "validate_topic_configs",
 ]

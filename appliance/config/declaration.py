@@ -106,7 +106,7 @@ class Declaration:
                 raise self._refusal(value)
         elif self.choices:
             chosen = value if isinstance(value, tuple) else (value,)
-            if any(item not in self.choices for item in chosen) or len(set(chosen)) != len(chosen):
+            if any(item not in self.choices for item in chosen):
                 raise self._refusal(value)
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             low, high = self.bounds()

@@ -1,18 +1,25 @@
 """What DescribeConfigs answers, for a topic and for a broker slot.
 
-Order of synonyms and the source that is reported: Kafka's `ConfigHelper.scala`. A topic setting lists itself
-if it was set on the topic, then its broker-wide names: each with what was set, then with its default, if it
-has one. The source of the first of them is the source of the setting.
+Order of synonyms and the source that is reported: Kafka's `ConfigHelper.scala`. A topic setting lists itself if it
+was set on the topic; then, level by level (slot, all slots, file, defaults), its broker-wide names in their order.
+The source of the first of them is the source of the setting.
+
+One difference: Kafka leaves out what stands before the first of a setting's names, and so calls the retention.ms
+that log.retention.hours in its file decided a default. Here only defaults are left out so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from appliance.config.declaration import ConfigSource, ConfigType, Declaration, text_of
+from appliance.config.dynamic import DYNAMIC_BROKER_CONFIGS, BrokerConfigs
 from appliance.config.settings import SECTIONS, Settings, declared_fields
 from appliance.config.topic_configs import BROKER_WIDE, TOPIC_CONFIGS
+
+_NOTHING_SET: Final = BrokerConfigs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +50,25 @@ class ConfigEntry:
         return self.source is ConfigSource.DEFAULT_CONFIG
 
 
-def effective_topic_configs(settings: Settings, configs: Mapping[str, str]) -> dict[str, str]:
-    """The value of every topic setting: the topic's own, else the broker-wide one, else the default."""
-    defaults = {name: text_of(declaration.default) or "" for name, declaration in TOPIC_CONFIGS.items()}
-    return defaults | dict(settings.topic_defaults) | {k: v for k, v in configs.items() if k in TOPIC_CONFIGS}
+def effective_topic_configs(
+    settings: Settings, configs: Mapping[str, str], broker: BrokerConfigs = _NOTHING_SET
+) -> dict[str, str]:
+    """The value of every topic setting, as Kafka writes it: the topic's own, else the broker's, else the default."""
+    chosen = broker.topic_defaults(settings) | dict(configs)
+    return {
+        name: text_of(declaration.parse(chosen[name]) if name in chosen else declaration.default) or ""
+        for name, declaration in TOPIC_CONFIGS.items()
+    }
 
 
-def describe_topic(settings: Settings, configs: Mapping[str, str]) -> list[ConfigEntry]:
-    """Every setting of a topic on which `configs` were set, sorted by name."""
-    effective = effective_topic_configs(settings, configs)
+def describe_topic(
+    settings: Settings, configs: Mapping[str, str], broker: BrokerConfigs = _NOTHING_SET
+) -> list[ConfigEntry]:
+    """Every setting of a topic on which `configs` were set, sorted by name, as the slot of `broker` sees it."""
+    effective = effective_topic_configs(settings, configs, broker)
     entries = []
     for name, declaration in TOPIC_CONFIGS.items():
-        synonyms = tuple(_topic_synonyms(settings, declaration, configs))
+        synonyms = tuple(_topic_synonyms(settings, declaration, configs, broker, effective[name]))
         entries.append(
             ConfigEntry(
                 name=name,
@@ -71,38 +85,85 @@ def describe_topic(settings: Settings, configs: Mapping[str, str]) -> list[Confi
 
 
 def _topic_synonyms(
-    settings: Settings, declaration: Declaration, configs: Mapping[str, str]
+    settings: Settings,
+    declaration: Declaration,
+    configs: Mapping[str, str],
+    broker: BrokerConfigs,
+    value: str,
 ) -> Iterator[ConfigSynonym]:
     if declaration.name in configs:
-        yield ConfigSynonym(declaration.name, configs[declaration.name], ConfigSource.DYNAMIC_TOPIC_CONFIG)
-    for synonym in declaration.synonyms:
-        if synonym.name in settings.configured:
-            value = settings.configured[synonym.name]
-            yield ConfigSynonym(synonym.name, value, ConfigSource.STATIC_BROKER_CONFIG)
+        yield ConfigSynonym(declaration.name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG)
+    found = list(_broker_synonyms(settings, declaration, broker))
+    first = declaration.synonyms[0].name if declaration.synonyms else ""
+    if found and (found[0].source is not ConfigSource.DEFAULT_CONFIG or found[0].name == first):
+        yield from found
+
+
+def _broker_synonyms(
+    settings: Settings, topic: Declaration, broker: BrokerConfigs
+) -> Iterator[ConfigSynonym]:
+    """The broker-wide names of a topic setting: what was set, level by level, then the defaults."""
+    for level, source in broker.levels(settings):
+        for synonym in topic.synonyms:
+            if synonym.name in level:
+                yield ConfigSynonym(synonym.name, level[synonym.name], source)
+    for synonym in topic.synonyms:
         if synonym.default is not None:
             yield ConfigSynonym(synonym.name, synonym.default, ConfigSource.DEFAULT_CONFIG)
 
 
-def describe_broker(settings: Settings, node_id: int) -> list[ConfigEntry]:
+def describe_broker(
+    settings: Settings, node_id: int, broker: BrokerConfigs = _NOTHING_SET
+) -> list[ConfigEntry]:
     """Every setting of broker slot `node_id`, sorted by name: our options, and Kafka's names beside them.
 
-    All are read-only: they are read when the appliance starts.
+    Read-only are those that are read when the appliance starts.
     """
-    entries = [*_options(settings), *_broker_wide(settings), *_kafka_names(settings, node_id)]
+    entries = [*_options(settings, broker), *_broker_wide(settings, broker), *_kafka_names(settings, node_id)]
     return sorted(entries, key=lambda entry: entry.name)
 
 
-def _options(settings: Settings) -> Iterator[ConfigEntry]:
+def describe_all_brokers(of_all: Mapping[str, str]) -> list[ConfigEntry]:
+    """What was set on all slots while running, sorted by name."""
+    return [
+        ConfigEntry(
+            name=name,
+            value=of_all[name],
+            read_only=False,
+            source=ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
+            sensitive=False,
+            synonyms=(ConfigSynonym(name, of_all[name], ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),),
+            type=DYNAMIC_BROKER_CONFIGS[name].type,
+            documentation=DYNAMIC_BROKER_CONFIGS[name].doc,
+        )
+        for name in sorted(of_all)
+        if name in DYNAMIC_BROKER_CONFIGS
+    ]
+
+
+def _options(settings: Settings, broker: BrokerConfigs) -> Iterator[ConfigEntry]:
     for section in (settings, *(getattr(settings, name) for name in SECTIONS)):
         for field_name, declaration in declared_fields(section):
-            yield _broker_entry(settings, declaration, text_of(getattr(section, field_name)))
+            name, default = declaration.name, text_of(declaration.default)
+            synonyms = [
+                ConfigSynonym(name, level[name], source)
+                for level, source in broker.levels(settings)
+                if name in level
+            ]
+            if default is not None:
+                synonyms.append(ConfigSynonym(name, default, ConfigSource.DEFAULT_CONFIG))
+            value = text_of(getattr(section, field_name))
+            if name in DYNAMIC_BROKER_CONFIGS and synonyms:
+                value = synonyms[0].value
+            yield _broker_entry(declaration, value, synonyms)
 
 
-def _broker_wide(settings: Settings) -> Iterator[ConfigEntry]:
-    for name, (declaration, _, synonym) in BROKER_WIDE.items():
-        yield _broker_entry(
-            settings, declaration, settings.configured.get(name, synonym.default), synonym.default
-        )
+def _broker_wide(settings: Settings, broker: BrokerConfigs) -> Iterator[ConfigEntry]:
+    for name, (declaration, topic, _) in BROKER_WIDE.items():
+        found = list(_broker_synonyms(settings, topic, broker))
+        while found and found[0].name != name:
+            del found[0]
+        yield _broker_entry(declaration, found[0].value if found else None, found)
 
 
 def _kafka_names(settings: Settings, node_id: int) -> Iterator[ConfigEntry]:
@@ -129,19 +190,12 @@ def _kafka_names(settings: Settings, node_id: int) -> Iterator[ConfigEntry]:
 
 
 def _broker_entry(
-    settings: Settings, declaration: Declaration, value: str | None, default: str | None = None
+    declaration: Declaration, value: str | None, synonyms: Sequence[ConfigSynonym]
 ) -> ConfigEntry:
-    name = declaration.name
-    default = text_of(declaration.default) if default is None else default
-    synonyms = []
-    if name in settings.configured:
-        synonyms.append(ConfigSynonym(name, settings.configured[name], ConfigSource.STATIC_BROKER_CONFIG))
-    if default is not None:
-        synonyms.append(ConfigSynonym(name, default, ConfigSource.DEFAULT_CONFIG))
     return ConfigEntry(
-        name=name,
+        name=declaration.name,
         value=value,
-        read_only=True,
+        read_only=declaration.name not in DYNAMIC_BROKER_CONFIGS,
         source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
         sensitive=False,
         synonyms=tuple(synonyms),

@@ -51,7 +51,8 @@ _TOPIC_HEAD: Final = """
 Every topic setting of Apache Kafka 4.3. Set one on a topic with any Kafka tool or with
 `appliance topics create TOPIC --config NAME=VALUE`, or for all topics by its broker-wide name in the file.
 Where a setting has several broker-wide names, the first one that is set wins. On a topic, values are plain
-numbers, as with Kafka.
+numbers, as with Kafka. All of it can change while the appliance runs, with any Kafka tool: a setting on its topic,
+and its first broker-wide name on one broker or on all. What is set so is kept over restarts and wins over the file.
 
 | setting | broker-wide | default | takes | acts | meaning |
 |---|---|---|---|---|---|

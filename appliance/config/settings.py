@@ -248,6 +248,7 @@ class BrokerSettings:
         "producer.id.expiration.ms",
         unit="ms",
         minimum=1,
+        effect=Effect.AT_ONCE,
         doc="After how long the sequence numbers of a silent producer are forgotten.",
     )
     log_flush_offset_checkpoint_interval_ms: int = option(

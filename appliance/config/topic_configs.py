@@ -387,7 +387,11 @@ TOPIC_CONFIGS: Final[Mapping[str, Declaration]] = {one.name: one for one in _DEC
 
 
 def _broker_wide(topic: Declaration, synonym: BrokerSynonym) -> Declaration:
-    """The declaration of a broker-wide name, from the topic setting it gives a default to."""
+    """The declaration of a broker-wide name, from the topic setting it gives a default to.
+
+    As with Kafka, only the first name of a setting can be changed while the broker runs.
+    """
+    first = synonym is topic.synonyms[0]
     minimum = topic.minimum
     if synonym.factor != 1 and minimum is not None and minimum > 0:
         minimum = 1
@@ -401,7 +405,7 @@ def _broker_wide(topic: Declaration, synonym: BrokerSynonym) -> Declaration:
         maximum=topic.maximum,
         choices=topic.choices,
         special=topic.special,
-        effect=Effect.NONE if topic.effect is Effect.NONE else Effect.AT_RESTART,
+        effect=topic.effect if topic.effect is Effect.NONE or first else Effect.AT_RESTART,
     )
 
 
@@ -412,6 +416,10 @@ BROKER_WIDE: Final[Mapping[str, tuple[Declaration, Declaration, BrokerSynonym]]]
 }
 """Broker-wide name → its own declaration, the topic setting's, and the synonym that joins them."""
 
+COMPACTION_LAGS: Final = ("min.compaction.lag.ms", "max.compaction.lag.ms")
+VALUE_LENGTH_MAX: Final = 1 << 18
+"""Characters of one value. Kafka has no bound of its own; here every process reads the image that holds them."""
+
 _THROTTLED = re.compile(r"(?:[0-9]+:[0-9]+)(?:,[0-9]+:[0-9]+)*")
 
 
@@ -420,10 +428,13 @@ def topic_config_declarations() -> tuple[Declaration, ...]:
     return _DECLARATIONS
 
 
-def validate_topic_configs(configs: Mapping[str, str | None]) -> None:
+def validate_topic_configs(
+    configs: Mapping[str, str | None], defaults: Mapping[str, str] | None = None
+) -> None:
     """Refuses what Kafka refuses when a topic is created or altered.
 
     Values are taken as they come over the wire: plain numbers, no units. None (Kafka: null) is refused.
+    `defaults` are what counts where `configs` say nothing: see `topic_defaults`.
 
     Raises:
         ConfigurationError: naming the setting and what is allowed; for an unknown name, the nearest one.
@@ -435,29 +446,35 @@ def validate_topic_configs(configs: Mapping[str, str | None]) -> None:
             raise unknown_name(name, TOPIC_CONFIGS, kind="topic setting")
         if text is None:
             raise ConfigurationError(f"{name}: null is no value")
+        if len(text) > VALUE_LENGTH_MAX:
+            raise ConfigurationError(f"{name}: a value of {len(text)} characters, over {VALUE_LENGTH_MAX}")
         parsed[name] = declaration.parse(text, exact=True)
         if name.endswith("throttled.replicas") and text not in {"", "*"} and not _THROTTLED.fullmatch(text):
             raise ConfigurationError(f"{name} = {text[:100]!r}: wants partition:broker pairs, or *")
     if parsed.get("remote.storage.enable"):
         raise ConfigurationError("remote.storage.enable = 'true': the appliance has no remote storage")
-    soonest = parsed.get("min.compaction.lag.ms", 0)
-    latest = parsed.get("max.compaction.lag.ms", INT64_MAX)
+    for name in COMPACTION_LAGS:
+        parsed.setdefault(
+            name, TOPIC_CONFIGS[name].parse((defaults or {}).get(name, TOPIC_CONFIGS[name].default))
+        )
+    soonest, latest = (parsed[name] for name in COMPACTION_LAGS)
     if isinstance(soonest, int) and isinstance(latest, int) and soonest > latest:
         raise ConfigurationError(f"min.compaction.lag.ms = {soonest}: over max.compaction.lag.ms = {latest}")
 
 
-def topic_defaults(configured: Mapping[str, str]) -> dict[str, str]:
-    """What the broker-wide names in `configured` make of the topic settings: topic name → value.
+def topic_defaults(*levels: Mapping[str, str]) -> dict[str, str]:
+    """What the broker-wide names in `levels`, first one first in line, make of the topic settings.
 
-    Where several names of one setting are set the first in Kafka's order wins: log.retention.ms, then
-    log.retention.minutes, then log.retention.hours.
+    Where several names of one setting are set on a level the first in Kafka's order wins: log.retention.ms,
+    then log.retention.minutes, then log.retention.hours.
     """
     defaults: dict[str, str] = {}
-    for topic in _DECLARATIONS:
-        for synonym in topic.synonyms:
-            if (text := configured.get(synonym.name)) is not None:
-                defaults[topic.name] = scaled(text, synonym)
-                break
+    for level in reversed(levels):
+        for topic in _DECLARATIONS:
+            for synonym in topic.synonyms:
+                if (text := level.get(synonym.name)) is not None:
+                    defaults[topic.name] = scaled(text, synonym)
+                    break
     return defaults
 
 

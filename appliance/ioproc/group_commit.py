@@ -105,9 +105,11 @@ class GroupCommit:
                 # Without us the high watermark went on, and it does not go back.
                 line.tail.offset = line.log.log_end_offset
             partition.durable = line.tail
-        elif line is not None and not (line.waiting or line.flush):
-            del self._lines[partition.row]
-            line = None
+        else:
+            partition.durable = None
+            if line is not None and not (line.waiting or line.flush):
+                del self._lines[partition.row]
+                line = None
         if line is not None:
             line.partition = partition
 

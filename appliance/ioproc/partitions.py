@@ -30,6 +30,7 @@ class Partitions:
 
     __slots__ = (
         "_commits",
+        "_configs",
         "_defaults",
         "_directory",
         "_slot",
@@ -48,7 +49,7 @@ class Partitions:
         table: PartitionTable,
         *,
         slot: int,
-        topic_defaults: Mapping[str, str],
+        log_defaults: Mapping[str, str],
         commits: GroupCommit,
         warn: Callable[[str], None],
     ) -> None:
@@ -56,7 +57,8 @@ class Partitions:
         self._directory = directory
         self._table = table
         self._slot = slot
-        self._defaults = dict(topic_defaults)
+        self._defaults = dict(log_defaults)
+        self._configs: dict[TopicPartition, Mapping[str, str]] = {}
         self._warn = warn
         self.by_row: list[Partition | None] = [None] * len(table)
         self.by_name: dict[TopicPartition, Partition] = {}
@@ -73,6 +75,10 @@ class Partitions:
             return None
         self.controller_epoch = command.controller_epoch
         failures: dict[str, tuple[int, str]] = {}
+        if command.log_defaults is not None and command.log_defaults != self._defaults:
+            self._defaults = command.log_defaults
+            for name, partition in self.by_name.items():
+                self._attempt(failures, name, partial(self._apply_configs, partition, self._configs[name]))
         if command.full:
             self.unopened.clear()
             wanted = {(p.topic, p.partition, p.incarnation) for p in command.partitions}
@@ -112,11 +118,13 @@ class Partitions:
         if (fault := self.offline.get(name)) is not None:
             self._publish_offline(assigned)
             raise fault
-        configs = self._defaults | assigned.configs
         known = self.by_name.get(name)
-        if known is not None and (known.incarnation, known.row) != (assigned.incarnation, assigned.row):
+        if known is not None and (known.incarnation, known.row) == (assigned.incarnation, assigned.row):
+            self._lead_on(known, assigned)
+            return
+        if known is not None:
             self._withdraw(known)
-        # A log that is open already takes the settings, and is used by them from the next request on.
+        configs = self._defaults | assigned.configs
         log = self._directory.open_partition(name, assigned.topic_id, LogSettings.from_configs(configs))
         if log.latest_epoch != assigned.leader_epoch:
             log.assign_epoch(assigned.leader_epoch, log.log_end_offset)
@@ -129,9 +137,29 @@ class Partitions:
         )
         self.by_name[name] = partition
         self.by_row[assigned.row] = partition
+        self._configs[name] = assigned.configs
         self.unopened.pop(name, None)
         self._commits.bind(partition)
         partition.serve()
+
+    def _lead_on(self, partition: Partition, assigned: AssignedPartition) -> None:
+        """A partition that is served already takes what is new; its row is served all the while."""
+        log = partition.log
+        if log.latest_epoch != assigned.leader_epoch:
+            log.assign_epoch(assigned.leader_epoch, log.log_end_offset)
+        partition.leader_epoch = assigned.leader_epoch
+        partition.isr = assigned.isr
+        self._apply_configs(partition, assigned.configs)
+        self.unopened.pop(partition.topic_partition, None)
+
+    def _apply_configs(self, partition: Partition, topic_configs: Mapping[str, str]) -> None:
+        """From the next request on the partition goes by these settings of its topic, and the defaults."""
+        configs = self._defaults | dict(topic_configs)
+        self._configs[partition.topic_partition] = topic_configs
+        partition.log.update_settings(LogSettings.from_configs(configs))
+        self._commits.bind(partition)
+        partition.min_insync_replicas = int(configs.get(MIN_INSYNC_REPLICAS, "1"))
+        partition.publish()
 
     def take_offline(self, partition: Partition, fault: StorageFault) -> None:
         """The storage of a partition failed: it is served no more in this life of the worker.
@@ -154,6 +182,7 @@ class Partitions:
         self._commits.forget(partition)
         partition.withdraw(offline=offline)
         del self.by_name[partition.topic_partition]
+        self._configs.pop(partition.topic_partition, None)
         if self.by_row[partition.row] is partition:
             self.by_row[partition.row] = None
 

@@ -32,6 +32,7 @@ from appliance.channels.supervision import (
 from appliance.channels.wiring import Attachment
 from appliance.clock import Clock
 from appliance.cluster import TopicPartition
+from appliance.config import BrokerConfigs
 from appliance.errors import ApplianceError, HostFault, StorageFault
 from appliance.ioproc.flusher import Flusher
 from appliance.ioproc.group_commit import GroupCommit
@@ -343,11 +344,7 @@ class Worker:
 
     def _open(self, command: Assign) -> Partitions | None:
         path = self._settings.slot_directory(self._slot)
-        broker = self._settings.broker
-        defaults = dict(self._settings.topic_defaults) | {
-            "max.decompressed.bytes": str(broker.max_decompressed_message_bytes),
-            "producer.id.expiration.ms": str(broker.producer_id_expiration_ms),
-        }
+        defaults = command.log_defaults or BrokerConfigs().log_defaults(self._settings)
         try:
             self._directory = LogDirectory.open(
                 path, node_id=self._slot, cluster_id=command.cluster_id, clock=self._clock
@@ -362,7 +359,7 @@ class Worker:
             self._directory,
             self._attachment.partitions,
             slot=self._slot,
-            topic_defaults=defaults,
+            log_defaults=defaults,
             commits=self._commits,
             warn=self._warn,
         )

@@ -12,6 +12,7 @@ from typing import Any
 from appliance.channels.partition_table import PartitionTable
 from appliance.config import Settings
 from appliance.netproc.connection import Connection, Pending
+from appliance.netproc.local_handlers.alter_configs import alter_configs
 from appliance.netproc.local_handlers.api_versions import api_versions
 from appliance.netproc.local_handlers.create_partitions import create_partitions
 from appliance.netproc.local_handlers.create_topics import create_topics
@@ -20,7 +21,9 @@ from appliance.netproc.local_handlers.describe_cluster import describe_cluster
 from appliance.netproc.local_handlers.describe_configs import describe_configs
 from appliance.netproc.local_handlers.describe_topic_partitions import describe_topic_partitions
 from appliance.netproc.local_handlers.find_coordinator import find_coordinator
+from appliance.netproc.local_handlers.incremental_alter_configs import incremental_alter_configs
 from appliance.netproc.local_handlers.init_producer_id import init_producer_id
+from appliance.netproc.local_handlers.list_config_resources import list_config_resources
 from appliance.netproc.local_handlers.metadata import check_asked_by_name, metadata
 from appliance.netproc.local_handlers.view import AskController, LocalView, ProducerIds
 from appliance.netproc.log_handlers.finish import Finish
@@ -39,6 +42,9 @@ HANDLERS: Mapping[int, Handler] = {
     ApiKey.DELETE_TOPICS: delete_topics,
     ApiKey.CREATE_PARTITIONS: create_partitions,
     ApiKey.DESCRIBE_CONFIGS: describe_configs,
+    ApiKey.ALTER_CONFIGS: alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    ApiKey.LIST_CONFIG_RESOURCES: list_config_resources,
     ApiKey.DESCRIBE_CLUSTER: describe_cluster,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
     ApiKey.FIND_COORDINATOR: find_coordinator,

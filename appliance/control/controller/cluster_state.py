@@ -32,9 +32,21 @@ class Deletion:
 
 
 class ClusterState:
-    """Topics by name. `visible` is what the next image says; `dirty` that it says something new."""
+    """Topics by name. `visible` is what the next image says; `dirty` that it says something new.
 
-    __slots__ = ("deletions", "dirty", "live", "names_by_metric", "rows", "topics", "visible")
+    `broker_configs`: node id, or "" for all brokers → what was set there.
+    """
+
+    __slots__ = (
+        "broker_configs",
+        "deletions",
+        "dirty",
+        "live",
+        "names_by_metric",
+        "rows",
+        "topics",
+        "visible",
+    )
 
     def __init__(self, rows: PartitionRows, live: Sequence[int]) -> None:
         self.rows = rows
@@ -43,6 +55,7 @@ class ClusterState:
         self.visible: dict[str, TopicImage] = {}
         self.deletions: dict[str, Deletion] = {}
         self.names_by_metric: dict[str, set[str]] = {}
+        self.broker_configs: dict[str, dict[str, str]] = {}
         self.dirty = True
 
     def existing(self) -> Existing:
@@ -50,7 +63,7 @@ class ClusterState:
         return Existing(self.topics, self.deletions, self.live, self.rows.free_count, self.names_by_metric)
 
     def add(self, topic: TopicImage) -> None:
-        """A topic that is new, or has grown."""
+        """A topic that is new, has grown, or has other settings."""
         self.topics[topic.name] = topic
         self.names_by_metric.setdefault(metric_name(topic.name), set()).add(topic.name)
 
@@ -74,6 +87,13 @@ class ClusterState:
             shown = replace(current, partitions=current.partitions[:partition_count])
         self.visible[topic.name] = shown
         self.dirty = True
+
+    def show_configs(self, name: str) -> None:
+        """Lets clients see what is set on a topic by now, if they see the topic."""
+        seen, current = self.visible.get(name), self.topics.get(name)
+        if seen is not None and current is not None and seen.configs != current.configs:
+            self.visible[name] = replace(seen, configs=current.configs)
+            self.dirty = True
 
     def hide(self, name: str) -> None:
         if self.visible.pop(name, None) is not None:

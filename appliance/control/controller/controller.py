@@ -9,6 +9,7 @@ and why a `kill -9` between any two of them loses nothing:
 | create, grow: store written | the topic exists; the next controller gives it rows and a full Assign makes its files |
 | rows written, workers told | the rows rest in quarantine; the full Assign names new ones |
 | image published | done; only the answer is lost, and a client that asks again is told TOPIC_ALREADY_EXISTS |
+| alter: store written | the next controller's full Assigns hold the new settings |
 | delete: mark written | the next controller goes on from here |
 | image published without it | as before |
 | workers deleted the files | they are told again, and find nothing to delete |
@@ -25,8 +26,11 @@ from uuid import UUID
 
 from appliance.channels.control_channel import (
     AllocateProducerIds,
+    AlterConfigs,
     Assigned,
     Body,
+    ConfigOutcome,
+    ConfigOutcomes,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
@@ -39,9 +43,12 @@ from appliance.channels.control_channel import (
 from appliance.channels.metadata_image import ImagePublisher
 from appliance.channels.roles import Role, RoleKind, owner_of
 from appliance.cluster import INTERNAL_TOPICS, BrokerSlot, ClusterImage, PartitionImage, TopicImage
-from appliance.config import Settings
+from appliance.config import BrokerConfigs, Settings
 from appliance.control.controller.cluster_state import NO_ROW, ClusterState, Deletion
+from appliance.control.controller.config_commands import Altering, named_twice, plan_alteration
+from appliance.control.controller.config_store import broker_alteration, topic_alteration
 from appliance.control.controller.leader_selection import of_new_partition
+from appliance.control.controller.outcomes import blamed, blamed_configs, planned, refused
 from appliance.control.controller.producer_ids import allocate
 from appliance.control.controller.takeover import CONTROLLER_ID, Fence, new_id
 from appliance.control.controller.topic_commands import (
@@ -52,11 +59,12 @@ from appliance.control.controller.topic_commands import (
     plan_topic,
 )
 from appliance.control.controller.topic_store import creation, deletion_mark, forgetting, growth
-from appliance.control.controller.wave import Ask, Wave
+from appliance.control.controller.wave import Ask, ConfigAsk, Wave
 from appliance.control.controller.worker_lines import WorkerLines, assigned_partitions
 from appliance.control.store.metadata_store import MetadataStore, Operation
 from appliance.errors import ApplianceDefect, RejectedRequest, StorageFault
-from appliance.protocol.errors import ErrorCode, code_for, message_for
+from appliance.protocol.apis.describe_configs import ResourceType
+from appliance.protocol.errors import ErrorCode
 
 ASSIGN_TIMEOUT_MS = 5_000
 
@@ -82,7 +90,10 @@ class _Turn:
     operations: list[Operation] = field(default_factory=list)
     first: dict[str, int] = field(default_factory=dict)
     doomed: dict[str, Deletion] = field(default_factory=dict)
+    altered: set[str] = field(default_factory=set)
+    brokers_altered: bool = False
     asks: list[Ask] = field(default_factory=list)
+    config_asks: list[ConfigAsk] = field(default_factory=list)
     undo: list[Callable[[], None]] = field(default_factory=list)
 
 
@@ -159,12 +170,8 @@ class Controller:
         offline = False
         for sender, envelope in messages:
             match envelope.body:
-                case CreateTopics():
-                    self._plan_topics(turn, sender, envelope.id, envelope.body)
-                case CreatePartitions():
-                    self._plan_growth(turn, sender, envelope.id, envelope.body)
-                case DeleteTopics():
-                    self._plan_deletions(turn, sender, envelope.id, envelope.body)
+                case CreateTopics() | CreatePartitions() | DeleteTopics() | AlterConfigs():
+                    self._plan(turn, sender, envelope.id, envelope.body)
                 case AllocateProducerIds():
                     self._answer(sender, envelope.id, allocate(self._store, self._fence))
                 case Assigned():
@@ -178,7 +185,7 @@ class Controller:
                     _logger.warning(
                         "unexpected %s from %s", type(other).__name__, sender.decode(errors="replace")
                     )
-        if turn.asks:
+        if turn.asks or turn.config_asks:
             self._carry_out(turn)
         if offline and self.state.dirty:
             self._publish()
@@ -204,6 +211,8 @@ class Controller:
                 alarm.cancel()
             for topic in wave.appearing.values():
                 state.show(topic, len(topic.partitions))
+            for name in wave.altered:
+                state.show_configs(name)
         if over and state.dirty:
             self._publish()
         for wave in over:
@@ -211,11 +220,31 @@ class Controller:
                 outcomes = [wave.told(each, state.deletions) for each in ask.outcomes]
                 if fault:
                     outcomes = [
-                        _blamed(fault, each) if each.name in wave.doomed else each for each in outcomes
+                        blamed(fault, each) if each.name in wave.doomed else each for each in outcomes
                     ]
                 self._answer_topics(ask, outcomes)
+            for asked in wave.config_asks:
+                told = tuple(map(wave.told_of_configs, asked.outcomes))
+                self._answer(asked.sender, asked.number, ConfigOutcomes(told))
 
     # Deciding
+
+    def _plan(
+        self,
+        turn: _Turn,
+        sender: bytes,
+        number: int,
+        request: CreateTopics | CreatePartitions | DeleteTopics | AlterConfigs,
+    ) -> None:
+        match request:
+            case CreateTopics():
+                self._plan_topics(turn, sender, number, request)
+            case CreatePartitions():
+                self._plan_growth(turn, sender, number, request)
+            case DeleteTopics():
+                self._plan_deletions(turn, sender, number, request)
+            case AlterConfigs():
+                self._plan_alterations(turn, sender, number, request)
 
     def _plan_topics(self, turn: _Turn, sender: bytes, number: int, request: CreateTopics) -> None:
         broker = self._settings.broker
@@ -224,7 +253,7 @@ class Controller:
         request_left = broker.max_partitions_per_request
         for name in twice:
             outcomes.append(
-                _refused(name, RejectedRequest(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+                refused(name, RejectedRequest(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
             )
         for wanted in request.topics:
             if wanted.name in twice:
@@ -236,6 +265,7 @@ class Controller:
                     topic_id=new_id(),
                     broker=broker,
                     request_left=request_left,
+                    topic_defaults=self._topic_defaults(),
                 )
             except RejectedRequest as refusal:
                 outcomes.append(self._refused_creation(wanted.name, refusal))
@@ -243,13 +273,13 @@ class Controller:
             request_left -= len(plan.replicas)
             if not request.validate_only:
                 self._decide(turn, plan)
-            outcomes.append(_planned(plan, validate_only=request.validate_only))
+            outcomes.append(planned(plan, validate_only=request.validate_only))
         turn.asks.append(Ask(sender, number, outcomes))
 
     def _refused_creation(self, name: str, refusal: RejectedRequest) -> TopicOutcome:
         """Who creates a topic that exists is told its id, so that automatic creation can go on with it."""
         topic = self.state.topics.get(name)
-        outcome = _refused(name, refusal)
+        outcome = refused(name, refusal)
         if topic is None:
             return outcome
         return TopicOutcome(
@@ -266,11 +296,11 @@ class Controller:
         try:
             plan = plan_growth(request, self.state.existing(), request_left=limit)
         except RejectedRequest as refusal:
-            outcome = _refused(request.name, refusal)
+            outcome = refused(request.name, refusal)
         else:
             if not request.validate_only:
                 self._decide(turn, plan)
-            outcome = _planned(plan, validate_only=request.validate_only)
+            outcome = planned(plan, validate_only=request.validate_only)
         turn.asks.append(Ask(sender, number, [outcome]))
 
     def _plan_deletions(self, turn: _Turn, sender: bytes, number: int, request: DeleteTopics) -> None:
@@ -285,11 +315,61 @@ class Controller:
                     raise RejectedRequest(ErrorCode.INVALID_REQUEST, "Duplicate topic in the request.")
                 topic = find_doomed(wanted, self.state.existing(), broker=self._settings.broker)
             except RejectedRequest as refusal:
-                outcomes.append(_refused(name, refusal, topic_id=topic_id))
+                outcomes.append(refused(name, refusal, topic_id=topic_id))
                 continue
             self._doom(turn, topic)
             outcomes.append(TopicOutcome(topic.name, topic_id=topic.topic_id))
         turn.asks.append(Ask(sender, number, outcomes))
+
+    def _plan_alterations(self, turn: _Turn, sender: bytes, number: int, request: AlterConfigs) -> None:
+        state = self.state
+        altering = Altering(state.topics, state.broker_configs, state.live, self._topic_defaults())
+        twice = named_twice(request.resources)
+        outcomes: list[ConfigOutcome] = []
+        for resource in request.resources:
+            kind, name = resource.type, resource.name
+            try:
+                if (kind, name) in twice:
+                    raise RejectedRequest(
+                        ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
+                    )
+                configs = plan_alteration(resource, altering, replace=request.replace)
+            except RejectedRequest as refusal:
+                outcomes.append(ConfigOutcome(kind, name, refusal.code, refusal.message))
+                continue
+            if not request.validate_only and kind == ResourceType.TOPIC:
+                self._alter_topic(turn, state.topics[name], configs)
+            elif not request.validate_only:
+                self._alter_broker(turn, name, configs)
+            outcomes.append(ConfigOutcome(kind, name))
+        turn.config_asks.append(ConfigAsk(sender, number, outcomes))
+
+    def _topic_defaults(self) -> dict[str, str]:
+        """What is set on all brokers makes this of the topic settings."""
+        return BrokerConfigs(of_all=self.state.broker_configs.get("", {})).topic_defaults(self._settings)
+
+    def _alter_topic(self, turn: _Turn, before: TopicImage, configs: dict[str, str]) -> None:
+        if configs == before.configs:
+            return
+        turn.operations += topic_alteration(before.name, configs)
+        turn.altered.add(before.name)
+        self.state.add(replace(before, configs=configs))
+        turn.undo.append(lambda: self.state.add(before))
+
+    def _alter_broker(self, turn: _Turn, node_id: str, configs: dict[str, str]) -> None:
+        stored = self.state.broker_configs
+        before = stored.get(node_id)
+        if configs == (before or {}):
+            return
+        turn.operations += broker_alteration(node_id, configs, is_new=before is None)
+        turn.brokers_altered = True
+        # A new mapping: the image keeps the one it was given.
+        self.state.broker_configs = {**stored, node_id: configs}
+
+        def undo() -> None:
+            self.state.broker_configs = stored
+
+        turn.undo.append(undo)
 
     def _decide(self, turn: _Turn, plan: TopicPlan) -> None:
         """Gives the planned partitions rows and leaders, and takes the topic into the books."""
@@ -329,6 +409,7 @@ class Controller:
         state = self.state
         turn.operations += deletion_mark(topic.name)
         turn.first.pop(topic.name, None)
+        turn.altered.discard(topic.name)
         turn.doomed[topic.name] = state.deletions[topic.name] = Deletion.of(topic, state.live)
         state.remove(topic.name)
 
@@ -349,7 +430,10 @@ class Controller:
                 for undo in reversed(turn.undo):
                     undo()
                 for ask in turn.asks:
-                    self._answer_topics(ask, [_blamed(fault, outcome) for outcome in ask.outcomes])
+                    self._answer_topics(ask, [blamed(fault, outcome) for outcome in ask.outcomes])
+                for asked in turn.config_asks:
+                    told = tuple(blamed_configs(fault, outcome) for outcome in asked.outcomes)
+                    self._answer(asked.sender, asked.number, ConfigOutcomes(told))
                 return
         state = self.state
         for name in turn.doomed:
@@ -365,7 +449,18 @@ class Controller:
                 state.rows.write(partition)
         number = self._next_wave()
         waiting = self._tell_workers(turn, appearing, number)
-        self._begin(Wave(number, waiting, appearing, frozenset(turn.doomed), turn.asks))
+        state.dirty = state.dirty or turn.brokers_altered
+        self._begin(
+            Wave(
+                number,
+                waiting,
+                appearing,
+                frozenset(turn.doomed),
+                turn.asks,
+                frozenset(turn.altered),
+                turn.config_asks,
+            )
+        )
 
     def _tell_workers(self, turn: _Turn, appearing: dict[str, TopicImage], number: int) -> set[Role]:
         """Sends every worker its part; who is concerned."""
@@ -377,11 +472,25 @@ class Controller:
                 for name, topic in appearing.items()
                 for each in assigned_partitions(topic, slot=slot, first=turn.first[name])
             )
+            altered = tuple(
+                each
+                for name in turn.altered
+                for each in assigned_partitions(
+                    self.state.topics[name], slot=slot, until=turn.first.get(name)
+                )
+            )
             removed = tuple(deletion.topic for deletion in turn.doomed.values() if worker in deletion.waiting)
-            if partitions or removed:
+            defaults = self._log_defaults(slot) if turn.brokers_altered else None
+            if partitions or removed or ((altered or defaults) and self.lines.is_up(worker)):
+                # New settings alone wait for nobody who is down: its next life begins with them.
                 concerned.add(worker)
-                self.lines.assign(worker, partitions, removed, waves=(number,))
+                self.lines.assign(
+                    worker, (*partitions, *altered), removed, waves=(number,), log_defaults=defaults
+                )
         return concerned
+
+    def _log_defaults(self, slot: int) -> dict[str, str]:
+        return BrokerConfigs.of(self.state.broker_configs, slot).log_defaults(self._settings)
 
     def _next_wave(self) -> int:
         self._wave_number += 1
@@ -427,7 +536,14 @@ class Controller:
         partitions = tuple(each for topic in topics for each in assigned_partitions(topic, slot=hello.slot))
         removed = tuple(each.topic for each in self.state.deletions.values() if worker in each.waiting)
         waves = tuple(number for number, wave in self._waves.items() if worker in wave.waiting)
-        self.lines.assign(worker, partitions, removed, waves=waves, full=True)
+        self.lines.assign(
+            worker,
+            partitions,
+            removed,
+            waves=waves,
+            full=True,
+            log_defaults=self._log_defaults(hello.slot),
+        )
 
     def _confirmed(self, number: int, answer: Assigned) -> None:
         confirmation = self.lines.confirmed(number, answer)
@@ -463,6 +579,7 @@ class Controller:
                 controller_epoch=self._fence.epoch,
                 slots=self._slots,
                 topics=state.visible,
+                broker_configs=state.broker_configs,
             )
         )
         state.dirty = False
@@ -481,24 +598,3 @@ class Controller:
             "waves": len(self._waves),
             "deletions": len(self.state.deletions),
         }
-
-
-def _refused(name: str, refusal: RejectedRequest, *, topic_id: UUID | None = None) -> TopicOutcome:
-    return TopicOutcome(name, int(code_for(refusal)), message_for(refusal), topic_id)
-
-
-def _blamed(fault: StorageFault, outcome: TopicOutcome) -> TopicOutcome:
-    """The outcome, unless it was refused already, after the store failed."""
-    if outcome.error:
-        return outcome
-    return TopicOutcome(outcome.name, int(code_for(fault)), message_for(fault))
-
-
-def _planned(plan: TopicPlan, *, validate_only: bool) -> TopicOutcome:
-    return TopicOutcome(
-        name=plan.name,
-        topic_id=None if validate_only else plan.topic_id,
-        partitions=plan.partition_count,
-        replication_factor=plan.replication_factor,
-        configs=dict(plan.configs),
-    )

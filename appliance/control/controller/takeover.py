@@ -23,6 +23,7 @@ from appliance.channels.partition_table import PartitionTable
 from appliance.clock import Clock
 from appliance.cluster import INTERNAL_TOPICS, NO_LEADER, BrokerSlot, ClusterImage, PartitionImage, TopicImage
 from appliance.control.controller.cluster_state import NO_ROW, ClusterState, Deletion
+from appliance.control.controller.config_store import load_broker_configs
 from appliance.control.controller.leader_selection import of_new_partition, of_offline_partition
 from appliance.control.controller.partition_rows import PartitionRows
 from appliance.control.controller.topic_store import StoredTopic, load_topics, new_states
@@ -35,6 +36,7 @@ from appliance.control.store.znode_tree import (
     STANDING_PATHS,
     BrokerRecord,
     ClusterIdRecord,
+    ConfigRecord,
     ControllerRecord,
     PartitionStateRecord,
     broker_path,
@@ -43,6 +45,7 @@ from appliance.control.store.znode_tree import (
     id_text,
     partition_path,
     partition_state_path,
+    topic_config_path,
 )
 from appliance.errors import CorruptFile, OperatorFault
 
@@ -156,6 +159,7 @@ def take_over(
     rows = PartitionRows(table, controller_epoch=fence.epoch, living=before.values())
     live = tuple(slot.node_id for slot in slots)
     state = ClusterState(rows, live)
+    state.broker_configs = load_broker_configs(store)
     wanted = sum(len(topic.replicas) for topic in stored if not topic.deleting)
     kept = sum(1 for topic in stored if not topic.deleting for key in _identities(topic) if key in before)
     if wanted - kept > rows.free_count:
@@ -261,7 +265,9 @@ def _going(topic: StoredTopic, known: Sequence[PartitionImage | None]) -> TopicI
 
 
 def _make_missing(store: MetadataStore, topic: StoredTopic) -> None:
-    """State nodes of a topic that somebody else put into the tree: Kafka's tools write the topic's alone."""
+    """Nodes of a topic that somebody else put into the tree: Kafka's tools write the topic's alone."""
+    if not topic.has_config_node:
+        store.create(topic_config_path(topic.name), encode(ConfigRecord({})))
     for number, record in enumerate(topic.states):
         if record is None:
             store.ensure_path(partition_path(topic.name, number))

@@ -93,9 +93,16 @@ def duplicates(names: Sequence[str]) -> set[str]:
 
 
 def plan_topic(
-    wanted: NewTopic, existing: Existing, *, topic_id: UUID, broker: BrokerSettings, request_left: int
+    wanted: NewTopic,
+    existing: Existing,
+    *,
+    topic_id: UUID,
+    broker: BrokerSettings,
+    request_left: int,
+    topic_defaults: Mapping[str, str] | None = None,
 ) -> TopicPlan:
-    """How `wanted` would be created. `request_left`: partitions that the request may still ask for.
+    """How `wanted` would be created. `request_left`: partitions that the request may still ask for;
+    `topic_defaults`: what the brokers make of the topic settings.
 
     Raises:
         RejectedRequest: as the table above says.
@@ -104,7 +111,7 @@ def plan_topic(
     by_hand = bool(wanted.assignments)
     replicas = _by_hand(wanted, existing) if by_hand else _by_count(wanted, existing, topic_id, broker)
     try:
-        validate_topic_configs(wanted.configs)
+        validate_topic_configs(wanted.configs, topic_defaults)
     except ConfigurationError as fault:
         raise RejectedRequest(ErrorCode.INVALID_CONFIG, str(fault)) from fault
     configs = {name: text for name, text in wanted.configs.items() if text is not None}

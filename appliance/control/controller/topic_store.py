@@ -15,8 +15,8 @@ from appliance.control.store.metadata_store import Create, Delete, MetadataStore
 from appliance.control.store.znode_tree import (
     DELETE_TOPICS,
     TOPICS,
+    ConfigRecord,
     PartitionStateRecord,
-    TopicConfigRecord,
     TopicRecord,
     decode,
     delete_topic_path,
@@ -42,6 +42,7 @@ class StoredTopic:
     states: tuple[PartitionStateRecord | None, ...]
     configs: Mapping[str, str]
     deleting: bool
+    has_config_node: bool = True
 
 
 def load_topics(store: MetadataStore) -> list[StoredTopic]:
@@ -76,8 +77,9 @@ def load_topics(store: MetadataStore) -> list[StoredTopic]:
                 topic_id=id_from_text(record.topic_id, path=topic_path(name)),
                 replicas=tuple(record.replicas),
                 states=tuple(found),
-                configs=decode(TopicConfigRecord, config.data, path=config.path).config if config else {},
+                configs=decode(ConfigRecord, config.data, path=config.path).config if config else {},
                 deleting=name in deleting,
+                has_config_node=config is not None,
             )
         )
     return topics
@@ -87,7 +89,7 @@ def creation(topic: TopicImage, controller_epoch: int) -> list[Operation]:
     """Creates every node of `topic`."""
     return [
         Create(topic_path(topic.name), encode(_record(topic))),
-        Create(topic_config_path(topic.name), encode(TopicConfigRecord(dict(topic.configs)))),
+        Create(topic_config_path(topic.name), encode(ConfigRecord(dict(topic.configs)))),
         Create(partitions_path(topic.name)),
         *_partitions(topic.name, topic.partitions, controller_epoch),
     ]

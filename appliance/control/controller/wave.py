@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from appliance.channels.control_channel import TopicOutcome
+from appliance.channels.control_channel import ConfigOutcome, TopicOutcome
 from appliance.channels.roles import Role, owner_of
 from appliance.cluster import TopicImage
 from appliance.protocol.errors import ErrorCode
@@ -31,15 +31,26 @@ class Ask:
 
 
 @dataclass(slots=True)
+class ConfigAsk:
+    """As `Ask`, about settings."""
+
+    sender: bytes
+    number: int
+    outcomes: list[ConfigOutcome]
+
+
+@dataclass(slots=True)
 class Wave:
-    """`appearing` topics become visible when the workers in `waiting` have answered; `doomed` are being
-    deleted."""
+    """`appearing` topics become visible when the workers in `waiting` have answered, and so do the settings of
+    `altered` ones; `doomed` are being deleted."""
 
     number: int
     waiting: set[Role]
     appearing: dict[str, TopicImage]
     doomed: frozenset[str]
     asks: list[Ask]
+    altered: frozenset[str] = frozenset()
+    config_asks: list[ConfigAsk] = field(default_factory=list)
     failures: dict[str, tuple[int, str]] = field(default_factory=dict)
     overdue: bool = False
 
@@ -61,6 +72,13 @@ class Wave:
             code = ErrorCode.REQUEST_TIMED_OUT
             return msgspec.structs.replace(outcome, error=int(code), message=code.message)
         return outcome
+
+    def told_of_configs(self, outcome: ConfigOutcome) -> ConfigOutcome:
+        """What is said of one resource now. A partition that could not be opened will be, with its new settings."""
+        if outcome.error or not self.waiting:
+            return outcome
+        code = ErrorCode.REQUEST_TIMED_OUT
+        return msgspec.structs.replace(outcome, error=int(code), message=code.message)
 
     def _waits_for(self, topic: TopicImage) -> bool:
         return any(owner_of(each.leader) in self.waiting for each in topic.partitions)

@@ -102,6 +102,7 @@ class WorkerLines:
         *,
         waves: tuple[int, ...],
         full: bool = False,
+        log_defaults: dict[str, str] | None = None,
     ) -> None:
         """Sends, if the worker is there. `removed`: topics whose files it is to delete; `waves`: who waits."""
         line = self._lines.get(worker)
@@ -126,6 +127,7 @@ class WorkerLines:
                 for each in topic.partitions
                 if worker.slot in each.replicas
             ),
+            log_defaults=log_defaults,
         )
         self._send(line.identity, Envelope(number, command))
 
@@ -155,10 +157,12 @@ class WorkerLines:
         return {"workers": len(self._lines), "outstanding": len(self._sent)}
 
 
-def assigned_partitions(topic: TopicImage, *, slot: int, first: int = 0) -> Iterable[AssignedPartition]:
-    """Partitions of `topic` from number `first` on that `slot` leads, as its worker is told."""
+def assigned_partitions(
+    topic: TopicImage, *, slot: int, first: int = 0, until: int | None = None
+) -> Iterable[AssignedPartition]:
+    """Partitions of `topic` from number `first` to `until` (exclusive) that `slot` leads, as its worker is told."""
     configs = dict(topic.configs)
-    for partition in topic.partitions[first:]:
+    for partition in topic.partitions[first:until]:
         if partition.leader == slot:
             yield AssignedPartition(
                 topic=topic.name,

@@ -9,6 +9,7 @@
 | `/brokers/topics/T` | topic id, partition → replicas | the controller |
 | `/brokers/topics/T/partitions/P/state` | leader, leader epoch, ISR | the controller |
 | `/config/topics/T` | what was set for the topic | the controller |
+| `/config/brokers/N`, `/config/brokers/<default>` | set for slot N, for all slots | the controller |
 | `/admin/delete_topics/T` | mark: T is being deleted | the controller |
 | `/latest_producer_id_block` | last block of producer ids handed out | the controller |
 
@@ -33,6 +34,8 @@ CONTROLLER_EPOCH: Final = "/controller_epoch"
 BROKER_IDS: Final = "/brokers/ids"
 TOPICS: Final = "/brokers/topics"
 TOPIC_CONFIGS: Final = "/config/topics"
+BROKER_CONFIGS: Final = "/config/brokers"
+DEFAULT_ENTITY: Final = "<default>"
 DELETE_TOPICS: Final = "/admin/delete_topics"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
 
@@ -43,6 +46,7 @@ STANDING_PATHS: Final = (
     TOPICS,
     "/config",
     TOPIC_CONFIGS,
+    BROKER_CONFIGS,
     "/admin",
     DELETE_TOPICS,
 )
@@ -71,6 +75,11 @@ def partition_state_path(topic: str, partition: int) -> str:
 
 def topic_config_path(topic: str) -> str:
     return f"{TOPIC_CONFIGS}/{topic}"
+
+
+def broker_config_path(node_id: str) -> str:
+    """`node_id` is a decimal text, "" for all brokers."""
+    return f"{BROKER_CONFIGS}/{node_id or DEFAULT_ENTITY}"
 
 
 def delete_topic_path(topic: str) -> str:
@@ -126,7 +135,7 @@ class PartitionStateRecord(msgspec.Struct, frozen=True):
     version: int = 1
 
 
-class TopicConfigRecord(msgspec.Struct, frozen=True):
+class ConfigRecord(msgspec.Struct, frozen=True):
     config: dict[str, str]
     version: int = 1
 
@@ -147,7 +156,7 @@ Record = TypeVar(
     BrokerRecord,
     TopicRecord,
     PartitionStateRecord,
-    TopicConfigRecord,
+    ConfigRecord,
     ProducerIdBlockRecord,
 )
 

@@ -56,7 +56,7 @@ def _result(outcome: TopicOutcome, view: LocalView) -> CreatableTopicResult:
             error_code=outcome.error,
             error_message=outcome.message or ErrorCode(outcome.error).message,
         )
-    entries = describe_topic(view.settings, outcome.configs)
+    entries = describe_topic(view.settings, outcome.configs, view.broker_configs(view.slot))
     return CreatableTopicResult(
         outcome.name,
         outcome.topic_id,

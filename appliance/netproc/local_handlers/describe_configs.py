@@ -1,6 +1,7 @@
 """DescribeConfigs 1-4: topics and broker slots, with sources and synonyms as Kafka's.
 
-Left out on purpose until their issues: dynamic broker settings, broker loggers, groups, client metrics.
+A topic is described as the slot that was asked sees it. Left out on purpose until their issues: broker loggers,
+groups, client metrics.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterable
 
 from appliance.cluster import topic_name_fault
 from appliance.config import ConfigEntry as DeclaredEntry
-from appliance.config import describe_broker, describe_topic
+from appliance.config import describe_all_brokers, describe_broker, describe_topic
 from appliance.netproc.local_handlers.view import LocalView
 from appliance.protocol.apis.describe_configs import (
     ConfigEntry,
@@ -39,12 +40,16 @@ def _result(
         topic = view.image.topics.get(name)
         if topic is None:
             return _refused(resource, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        entries: Iterable[DeclaredEntry] = describe_topic(view.settings, topic.configs)
+        entries: Iterable[DeclaredEntry] = describe_topic(
+            view.settings, topic.configs, view.broker_configs(view.slot)
+        )
     elif resource.resource_type == ResourceType.BROKER:
         if name not in {str(slot.node_id) for slot in view.image.slots} | {""}:
             return _refused(resource, ErrorCode.INVALID_REQUEST, f"there is no broker slot {name!r} here")
-        # The empty name asks for cluster-wide dynamic settings: there are none.
-        entries = describe_broker(view.settings, int(name)) if name else ()
+        if name:
+            entries = describe_broker(view.settings, int(name), view.broker_configs(int(name)))
+        else:
+            entries = describe_all_brokers(view.image.broker_configs.get("", {}))
     else:
         return _refused(
             resource, ErrorCode.INVALID_REQUEST, f"unexpected resource type {resource.resource_type}"
@@ -53,7 +58,7 @@ def _result(
     return DescribeConfigsResult(
         resource.resource_type,
         name,
-        tuple(_entry(e, request) for e in entries if wanted is None or e.name in wanted),
+        tuple(_entry(e, request) for e in entries if not wanted or e.name in wanted),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from appliance.channels.control_channel import Body
 from appliance.channels.partition_table import PartitionTable
 from appliance.cluster import BrokerSlot, ClusterImage, PartitionImage
-from appliance.config import Settings
+from appliance.config import BrokerConfigs, Settings
 from appliance.netproc.topic_routes import TopicRoutes
 
 # Without an authorizer every operation is allowed (KIP-430 bit fields, `AclEntry.supportedOperations`).
@@ -68,6 +68,10 @@ class LocalView:
         """The leader's slot, where its storage failed."""
         offline = self.partitions.is_offline(partition.row, partition.incarnation)
         return (partition.leader,) if offline else ()
+
+    def broker_configs(self, slot: int) -> BrokerConfigs:
+        """What was set on `slot`, and on all of them, while running."""
+        return BrokerConfigs.of(self.image.broker_configs, slot)
 
     def brokers(self) -> Iterator[BrokerSlot]:
         yield from self.image.slots

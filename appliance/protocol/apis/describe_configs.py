@@ -46,7 +46,7 @@ class ConfigType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class DescribedResource:
-    """`configuration_keys` is None for all; an empty tuple asks for none."""
+    """`configuration_keys` is None or empty for all."""
 
     resource_type: int
     resource_name: str

@@ -198,6 +198,19 @@ class Instance:
         store.set(path, data)
         store.close()
 
+    def remove_from_store(self, path: str) -> None:
+        """Deletes a node behind the controller's back."""
+        store = EmbeddedStore(self.settings.data_dir, SystemClock())
+        store.delete(path)
+        store.close()
+
+    def read_store(self, path: str) -> bytes:
+        """What a node holds."""
+        store = EmbeddedStore(self.settings.data_dir, SystemClock())
+        data = store.get(path).data
+        store.close()
+        return data
+
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
         self.reap()

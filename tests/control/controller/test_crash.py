@@ -11,7 +11,11 @@ import pytest
 
 from appliance.channels.child import EXIT_CANNOT_START
 from appliance.channels.control_channel import (
+    AlterConfigs,
+    AlteredResource,
     Body,
+    ConfigChange,
+    ConfigOutcomes,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
@@ -75,7 +79,8 @@ def killed_at(step: int) -> Callable[[], None]:
         def noticed(self: Controller, messages: list[tuple[bytes, Envelope]]) -> None:
             nonlocal armed
             if any(
-                isinstance(each.body, CreateTopics | DeleteTopics | CreatePartitions) for _, each in messages
+                isinstance(each.body, CreateTopics | DeleteTopics | CreatePartitions | AlterConfigs)
+                for _, each in messages
             ):
                 armed = True
             turn(self, messages)
@@ -97,12 +102,12 @@ def new_life(instance: Instance) -> None:
     instance.delete("probe")
 
 
-def finished(instance: Instance, body: Body) -> tuple[TopicOutcomes | None, bool]:
+def finished(instance: Instance, body: Body) -> tuple[TopicOutcomes | ConfigOutcomes | None, bool]:
     """The answer, None when the controller died of its step before it came; and whether it still lives."""
     number = instance.ask(body)
     lives = instance.until(lambda: number in instance.answers, or_dead=True)
     answer = instance.answers.pop(number, None)
-    assert answer is None or isinstance(answer, TopicOutcomes)
+    assert answer is None or isinstance(answer, TopicOutcomes | ConfigOutcomes)
     if lives:
         # It may die right after its answer: a second one tells.
         second = instance.ask(CreateTopics((NewTopic("sign of life"),), validate_only=True))
@@ -129,6 +134,7 @@ def test_creation_survives_a_kill_between_any_two_steps(new_instance: NewInstanc
         new_life(instance)
         (again,) = instance.create(NewTopic(name, partitions=2))
         if answer is not None:
+            assert isinstance(answer, TopicOutcomes)
             assert again.error == ErrorCode.TOPIC_ALREADY_EXISTS, "an answered topic was lost"
             assert again.topic_id == answer.outcomes[0].topic_id
         assert again.error in {0, ErrorCode.TOPIC_ALREADY_EXISTS}
@@ -275,3 +281,28 @@ def test_second_controller_stands_by_until_the_first_is_killed(new_instance: New
     assert instance.hear_child() == [Ready()]
     assert instance.image.controller_epoch == epoch + 1
     assert "t" in instance.image.topics
+
+
+def test_an_alteration_survives_a_kill_between_any_two_steps(new_instance: NewInstance) -> None:
+    instance = new_instance()
+    instance.start()
+    instance.start_worker()
+    instance.create("t")
+    for step in range(STEPS_MAX):
+        instance.stop()
+        instance.start(killed_at(step))
+        instance.workers[0].hello()
+        value, before = str(1000 + step), instance.image.topics["t"].configs
+        change = ConfigChange("retention.ms", value)
+        answer, lives = finished(instance, AlterConfigs((AlteredResource(2, "t", (change,)),)))
+        if lives:
+            instance.stop()
+        new_life(instance)
+        configs = instance.image.topics["t"].configs
+        if answer is not None:
+            assert configs == {"retention.ms": value}, "an answered change was lost"
+        assert configs in ({"retention.ms": value}, before)
+        assert instance.workers[0].led["t", 0].configs == configs
+        if lives:
+            return
+    pytest.fail("the steps do not end")

@@ -10,10 +10,10 @@ import pytest
 from appliance.control.store.znode_tree import (
     BrokerRecord,
     ClusterIdRecord,
+    ConfigRecord,
     ControllerRecord,
     PartitionStateRecord,
     ProducerIdBlockRecord,
-    TopicConfigRecord,
     TopicRecord,
     decode,
     encode,
@@ -43,7 +43,7 @@ TOPIC_ID = UUID(bytes=bytes(range(16)))
             ControllerRecord(brokerid=0, timestamp="1700000000000"),
             '{"version":2,"brokerid":0,"timestamp":"1700000000000","kraftControllerEpoch":-1}',
         ),
-        (TopicConfigRecord({"segment.bytes": "1"}), '{"version":1,"config":{"segment.bytes":"1"}}'),
+        (ConfigRecord({"segment.bytes": "1"}), '{"version":1,"config":{"segment.bytes":"1"}}'),
         (
             ProducerIdBlockRecord(0, "1000", "1999"),
             '{"version":1,"broker":0,"block_start":"1000","block_end":"1999"}',

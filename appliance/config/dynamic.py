@@ -1,0 +1,110 @@
+"""Broker settings that change while the appliance runs, and what all levels together make of the topic settings.
+
+Levels, the first that says something wins: set on the slot, set on all slots, set in the file or by a flag, default.
+Within a level Kafka's order of names decides: log.retention.ms before log.retention.minutes before
+log.retention.hours. Source: Kafka's `DynamicBrokerConfig.scala`. As there, only the first name of a topic setting
+can be changed while the broker runs.
+
+Where we are stricter: a name that nobody declared is refused (Kafka keeps it for plugins), and so is a number
+below its range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from appliance.config.declaration import ConfigSource, Declaration, unknown_name
+from appliance.config.settings import Settings, option_declarations
+from appliance.config.topic_configs import BROKER_WIDE, TOPIC_CONFIGS, scaled, topic_defaults
+from appliance.errors import ConfigurationError
+
+PRODUCER_ID_EXPIRATION_MS: Final = "producer.id.expiration.ms"
+
+
+def _dynamic() -> dict[str, Declaration]:
+    wide = [each.synonyms[0].name for each in TOPIC_CONFIGS.values() if each.synonyms]
+    found = {name: BROKER_WIDE[name][0] for name in wide}
+    found[PRODUCER_ID_EXPIRATION_MS] = option_declarations()[PRODUCER_ID_EXPIRATION_MS][2]
+    return found
+
+
+DYNAMIC_BROKER_CONFIGS: Final[Mapping[str, Declaration]] = _dynamic()
+"""Broker settings that IncrementalAlterConfigs may change; every other one is read at the start."""
+
+
+KAFKA_NAMES: Final = frozenset(
+    {
+        "node.id",
+        "broker.id",
+        "process.roles",
+        "listeners",
+        "advertised.listeners",
+        "log.dir",
+        "log.dirs",
+        "num.network.threads",
+        "num.io.threads",
+    }
+)
+"""Kafka's names for what is decided otherwise here; shown, never set."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfigs:
+    """What was set while running, name → text: on one slot, and on all of them."""
+
+    of_slot: Mapping[str, str] = field(default_factory=dict)
+    of_all: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, stored: Mapping[str, Mapping[str, str]], slot: int) -> BrokerConfigs:
+        """Those of `slot`. `stored`: node id, or "" for all slots → what was set there."""
+        return cls(stored.get(str(slot), {}), stored.get("", {}))
+
+    def levels(self, settings: Settings) -> tuple[tuple[Mapping[str, str], ConfigSource], ...]:
+        """Every level but the defaults, first one first in line."""
+        return (
+            (self.of_slot, ConfigSource.DYNAMIC_BROKER_CONFIG),
+            (self.of_all, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+            (settings.configured, ConfigSource.STATIC_BROKER_CONFIG),
+        )
+
+    def topic_defaults(self, settings: Settings) -> dict[str, str]:
+        """What the levels make of the topic settings, only where one of them says something."""
+        if not self.of_slot and not self.of_all:
+            return dict(settings.topic_defaults)
+        return topic_defaults(self.of_slot, self.of_all, settings.configured)
+
+    def log_defaults(self, settings: Settings) -> dict[str, str]:
+        """What the logs of the slot go by where their topic says nothing: topic settings, and two that are ours."""
+        expiration_ms = self.of_slot.get(PRODUCER_ID_EXPIRATION_MS) or self.of_all.get(
+            PRODUCER_ID_EXPIRATION_MS
+        )
+        return self.topic_defaults(settings) | {
+            "max.decompressed.bytes": str(settings.broker.max_decompressed_message_bytes),
+            PRODUCER_ID_EXPIRATION_MS: expiration_ms or str(settings.broker.producer_id_expiration_ms),
+        }
+
+
+def validate_broker_configs(configs: Mapping[str, str]) -> None:
+    """Refuses what may not be set on a broker while it runs.
+
+    Raises:
+        ConfigurationError: naming the setting and what is allowed.
+    """
+    fixed = [name for name in configs if name not in DYNAMIC_BROKER_CONFIGS and _is_known(name)]
+    if fixed:
+        raise ConfigurationError(f"{', '.join(fixed)}: cannot change while the broker runs")
+    for name, text in configs.items():
+        declaration = DYNAMIC_BROKER_CONFIGS.get(name)
+        if declaration is None:
+            raise unknown_name(name, DYNAMIC_BROKER_CONFIGS, kind="broker setting")
+        declaration.parse(text, exact=True)
+        if name in BROKER_WIDE:
+            _, topic, synonym = BROKER_WIDE[name]
+            topic.parse(scaled(text, synonym), exact=True)
+
+
+def _is_known(name: str) -> bool:
+    return name in BROKER_WIDE or name in option_declarations() or name in KAFKA_NAMES

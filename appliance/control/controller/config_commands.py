@@ -1,0 +1,167 @@
+"""What becomes of a request to alter settings: Kafka's checks, Kafka's error codes, nothing done yet.
+
+Pure: from one resource of a request and what is set to *all that will be set on it*, or a refusal
+(`RejectedRequest`). A resource is altered whole or not at all; the others of its request are not its concern.
+
+| refused with | when |
+|---|---|
+| INVALID_REQUEST | a resource or a setting named twice; null for a value; an unknown operation or type |
+| INVALID_REQUEST | the empty topic name; no such broker; a broker cannot change it while it runs, or to that |
+| INVALID_CONFIG | a topic takes no such setting or value; adding to, or taking from, what is no list |
+| INVALID_TOPIC_EXCEPTION | an illegal name |
+| UNKNOWN_TOPIC_OR_PARTITION | no such topic; said after what is wrong with the values, as Kafka does |
+
+Source: Kafka's `ConfigAdminManager.scala`, `ConfigurationControlManager.java` and
+`ControllerConfigurationValidator.scala`, release 4.3. Where we differ: an unknown operation on a topic is
+INVALID_REQUEST (Kafka: UNKNOWN_SERVER_ERROR), and any slot takes the settings of any other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from appliance.channels.control_channel import AlteredResource, ConfigChange
+from appliance.cluster import TopicImage, topic_name_fault
+from appliance.config import topic_config_declarations, validate_broker_configs, validate_topic_configs
+from appliance.config.declaration import ConfigType, Declaration, text_of
+from appliance.config.dynamic import DYNAMIC_BROKER_CONFIGS
+from appliance.errors import ConfigurationError, RejectedRequest
+from appliance.protocol.apis.describe_configs import ResourceType
+from appliance.protocol.apis.incremental_alter_configs import ConfigOperation
+from appliance.protocol.errors import ErrorCode
+
+_OPERATIONS: Final = frozenset(map(int, ConfigOperation))
+_TOPIC_CONFIGS: Final = {each.name: each for each in topic_config_declarations()}
+
+
+@dataclass(frozen=True, slots=True)
+class Altering:
+    """What the checks look at.
+
+    Args:
+        topics: topics that exist, by name.
+        broker_configs: node id, or "" for all brokers → what is set there.
+        node_ids: of the slots.
+        topic_defaults: what the brokers make of the topic settings.
+    """
+
+    topics: Mapping[str, TopicImage]
+    broker_configs: Mapping[str, Mapping[str, str]]
+    node_ids: Collection[int]
+    topic_defaults: Mapping[str, str]
+
+
+def named_twice(resources: Sequence[AlteredResource]) -> set[tuple[int, str]]:
+    """(type, name) of resources that stand in a request more than once."""
+    counts = Counter((each.type, each.name) for each in resources)
+    return {key for key, count in counts.items() if count > 1}
+
+
+def plan_alteration(resource: AlteredResource, altering: Altering, *, replace: bool) -> dict[str, str]:
+    """All that will be set on the resource. `replace`: what is not named is taken away.
+
+    Raises:
+        RejectedRequest: as the table above says.
+    """
+    _check_changes(resource.changes)
+    if resource.type == ResourceType.TOPIC:
+        return _topic(resource, altering, replace)
+    if resource.type == ResourceType.BROKER:
+        return _broker(resource, altering, replace)
+    raise RejectedRequest(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.type}")
+
+
+def _check_changes(changes: Sequence[ConfigChange]) -> None:
+    names = [change.name for change in changes]
+    if len(set(names)) != len(names):
+        raise RejectedRequest(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    without = [c.name for c in changes if c.value is None and c.operation != ConfigOperation.DELETE]
+    if without:
+        raise RejectedRequest(
+            ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(without)[:200]}"
+        )
+    for change in changes:
+        if change.operation not in _OPERATIONS:
+            raise RejectedRequest(ErrorCode.INVALID_REQUEST, f"Unknown operations type {change.operation}")
+
+
+def _topic(resource: AlteredResource, altering: Altering, replace: bool) -> dict[str, str]:
+    name = resource.name
+    topic = altering.topics.get(name)
+    configs = _changed(
+        {} if replace or topic is None else topic.configs, resource.changes, declarations=_TOPIC_CONFIGS
+    )
+    if not name:
+        raise RejectedRequest(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+    fault = topic_name_fault(name)
+    if fault is not None:
+        raise RejectedRequest(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{fault}.")
+    try:
+        validate_topic_configs(configs, altering.topic_defaults)
+    except ConfigurationError as refusal:
+        raise RejectedRequest(ErrorCode.INVALID_CONFIG, str(refusal)) from refusal
+    if topic is None:
+        raise RejectedRequest(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    return configs
+
+
+def _broker(resource: AlteredResource, altering: Altering, replace: bool) -> dict[str, str]:
+    name = resource.name
+    if name and not (name.isascii() and name.isdigit()):
+        raise RejectedRequest(
+            ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name[:100]}"
+        )
+    known = {str(node_id) for node_id in altering.node_ids}
+    if name and name not in known:
+        raise RejectedRequest(
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected broker id, expected one of {', '.join(sorted(known, key=int))}, but received {name[:100]}",
+        )
+    before: Mapping[str, str] = {} if replace else altering.broker_configs.get(name, {})
+    configs = _changed(before, resource.changes, declarations=DYNAMIC_BROKER_CONFIGS)
+    try:
+        validate_broker_configs(configs)
+    except ConfigurationError as refusal:
+        raise RejectedRequest(ErrorCode.INVALID_REQUEST, str(refusal)) from refusal
+    return configs
+
+
+def _changed(
+    before: Mapping[str, str], changes: Sequence[ConfigChange], *, declarations: Mapping[str, Declaration]
+) -> dict[str, str]:
+    """`before` with the changes made, not yet validated."""
+    configs = dict(before)
+    for change in changes:
+        name, value = change.name, change.value
+        if change.operation == ConfigOperation.DELETE:
+            configs.pop(name, None)
+            continue
+        assert value is not None, "refused by _check_changes"
+        if change.operation != ConfigOperation.SET:
+            value = _list_changed(configs.get(name), change, value, declared=declarations.get(name))
+        configs[name] = value
+    return configs
+
+
+def _list_changed(
+    before: str | None, change: ConfigChange, value: str, *, declared: Declaration | None
+) -> str:
+    """A list with `value`'s members appended where they are missing, or taken out once each."""
+    if declared is None or declared.type is not ConfigType.LIST:
+        operation = ConfigOperation(change.operation).name
+        raise RejectedRequest(
+            ErrorCode.INVALID_CONFIG,
+            f"Can't {operation} to key {change.name[:100]} because its type is not LIST.",
+        )
+    text = (text_of(declared.default) or "") if before is None else before
+    members = [member for member in text.split(",") if member]
+    for member in value.split(","):
+        if change.operation == ConfigOperation.SUBTRACT:
+            if member in members:
+                members.remove(member)
+        elif member not in members:
+            members.append(member)
+    return ",".join(members)

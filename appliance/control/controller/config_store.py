@@ -1,0 +1,42 @@
+"""Settings in the metadata store: the operations that change them, and how those of the brokers come back.
+
+As in `topic_store`, each function makes operations for one `multi`, behind the controller's fence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from appliance.control.store.metadata_store import Create, MetadataStore, Operation, SetData
+from appliance.control.store.znode_tree import (
+    BROKER_CONFIGS,
+    DEFAULT_ENTITY,
+    ConfigRecord,
+    broker_config_path,
+    decode,
+    encode,
+    topic_config_path,
+)
+
+
+def load_broker_configs(store: MetadataStore) -> dict[str, dict[str, str]]:
+    """Node id, or "" for all brokers → what was set there. Raises CorruptFile where a node holds something else."""
+    names = store.children(BROKER_CONFIGS)
+    nodes = store.get_many(f"{BROKER_CONFIGS}/{name}" for name in names)
+    return {
+        "" if name == DEFAULT_ENTITY else name: decode(ConfigRecord, node.data, path=node.path).config
+        for name in names
+        if (node := nodes.get(f"{BROKER_CONFIGS}/{name}")) is not None
+    }
+
+
+def topic_alteration(topic: str, configs: Mapping[str, str]) -> list[Operation]:
+    """Makes `configs` all that is set on `topic`."""
+    return [SetData(topic_config_path(topic), encode(ConfigRecord(dict(configs))))]
+
+
+def broker_alteration(node_id: str, configs: Mapping[str, str], *, is_new: bool) -> list[Operation]:
+    """Makes `configs` all that is set on a broker, or on all for ""; `is_new` where nothing ever was."""
+    data = encode(ConfigRecord(dict(configs)))
+    path = broker_config_path(node_id)
+    return [Create(path, data) if is_new else SetData(path, data)]

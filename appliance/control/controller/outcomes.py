@@ -1,0 +1,40 @@
+"""What a request is told of each of its topics and resources."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from appliance.channels.control_channel import ConfigOutcome, TopicOutcome
+from appliance.control.controller.topic_commands import TopicPlan
+from appliance.errors import RejectedRequest, StorageFault
+from appliance.protocol.errors import code_for, message_for
+
+
+def refused(name: str, refusal: RejectedRequest, *, topic_id: UUID | None = None) -> TopicOutcome:
+    """A topic that was not touched."""
+    return TopicOutcome(name, int(code_for(refusal)), message_for(refusal), topic_id)
+
+
+def blamed(fault: StorageFault, outcome: TopicOutcome) -> TopicOutcome:
+    """The outcome, unless it was refused already, after the store failed."""
+    if outcome.error:
+        return outcome
+    return TopicOutcome(outcome.name, int(code_for(fault)), message_for(fault))
+
+
+def blamed_configs(fault: StorageFault, outcome: ConfigOutcome) -> ConfigOutcome:
+    """As `blamed`, for settings."""
+    if outcome.error:
+        return outcome
+    return ConfigOutcome(outcome.type, outcome.name, int(code_for(fault)), message_for(fault))
+
+
+def planned(plan: TopicPlan, *, validate_only: bool) -> TopicOutcome:
+    """A topic that is, or would be, as planned."""
+    return TopicOutcome(
+        name=plan.name,
+        topic_id=None if validate_only else plan.topic_id,
+        partitions=plan.partition_count,
+        replication_factor=plan.replication_factor,
+        configs=dict(plan.configs),
+    )

@@ -1,0 +1,34 @@
+"""ListConfigResources 0-1 (KIP-1142): everything that DescribeConfigs could be asked about.
+
+Client metrics, which are all that v0 asks for, groups and broker loggers have no settings here: none are listed.
+"""
+
+from __future__ import annotations
+
+from appliance.netproc.local_handlers.view import LocalView
+from appliance.protocol.apis.describe_configs import ResourceType
+from appliance.protocol.apis.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+from appliance.protocol.errors import ErrorCode
+
+_KNOWN = frozenset(ResourceType) - {ResourceType.UNKNOWN}
+
+
+def list_config_resources(
+    request: ListConfigResourcesRequest, view: LocalView
+) -> ListConfigResourcesResponse:
+    """Topics and broker slots; a type that nobody knows is UNSUPPORTED_VERSION, as with Kafka."""
+    if request.resource_types is None:
+        return ListConfigResourcesResponse()
+    wanted = frozenset(request.resource_types) or _KNOWN
+    if not wanted <= _KNOWN:
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    found: list[ConfigResource] = []
+    if ResourceType.TOPIC in wanted:
+        found += [ConfigResource(name, ResourceType.TOPIC) for name in view.image.topics]
+    if ResourceType.BROKER in wanted:
+        found += [ConfigResource(str(slot.node_id), ResourceType.BROKER) for slot in view.brokers()]
+    return ListConfigResourcesResponse(tuple(found))

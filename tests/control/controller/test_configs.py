@@ -1,0 +1,173 @@
+"""Settings through a real controller process: altered, told to the workers, seen in the image, kept."""
+
+from __future__ import annotations
+
+import resource
+
+from appliance.channels.control_channel import (
+    AlterConfigs,
+    AlteredResource,
+    ConfigChange,
+    ConfigOutcomes,
+    NewTopic,
+)
+from appliance.control.store.znode_tree import broker_config_path, topic_config_path
+from appliance.protocol.errors import ErrorCode
+from tests.control.controller.conftest import NewInstance
+from tests.control.controller.instance import Instance
+from tests.control.controller.test_damage import without_room
+
+TOPIC, BROKER = 2, 4
+SET, DELETE = 0, 1
+
+
+def altering(kind: int, name: str, *, validate_only: bool = False, **values: str) -> AlterConfigs:
+    """Sets `values`, whose names have underscores for dots."""
+    changes = tuple(ConfigChange(key.replace("_", "."), value) for key, value in values.items())
+    return AlterConfigs((AlteredResource(kind, name, changes),), validate_only=validate_only)
+
+
+def alter(instance: Instance, wanted: AlterConfigs) -> list[int]:
+    answer = instance.answer(instance.ask(wanted))
+    assert isinstance(answer, ConfigOutcomes)
+    return [each.error for each in answer.outcomes]
+
+
+def test_an_answered_change_is_at_the_worker_and_in_the_image(instance: Instance) -> None:
+    instance.create(NewTopic("t", partitions=3, configs={"retention.ms": "5"}))
+    assert alter(instance, altering(TOPIC, "t", segment_ms="7")) == [0]
+    wanted = {"retention.ms": "5", "segment.ms": "7"}
+    assert [each.configs for each in instance.workers[0].led.values()] == [wanted] * 3
+    assert instance.image.topics["t"].configs == wanted
+
+
+def test_a_worker_that_does_not_answer_keeps_the_change_from_being_acknowledged(instance: Instance) -> None:
+    instance.create("t")
+    worker = instance.workers[0]
+    worker.mute = True
+    number = instance.ask(altering(TOPIC, "t", segment_ms="7"))
+    instance.until(lambda: len(worker.commands) > 2)
+    assert number not in instance.answers
+    assert instance.image.topics["t"].configs == {}
+    worker.mute = False
+    answer = instance.answer(number)
+    assert isinstance(answer, ConfigOutcomes)
+    assert instance.image.topics["t"].configs == {"segment.ms": "7"}
+
+
+def test_a_worker_that_never_answers_is_waited_for_until_the_deadline(instance: Instance) -> None:
+    instance.create("t")
+    instance.workers[0].mute = True
+    assert alter(instance, altering(TOPIC, "t", segment_ms="7")) == [ErrorCode.REQUEST_TIMED_OUT]
+    assert instance.image.topics["t"].configs == {"segment.ms": "7"}
+
+
+def test_a_change_survives_kill_of_the_controller(instance: Instance) -> None:
+    instance.create("t")
+    assert alter(instance, altering(TOPIC, "t", segment_ms="7")) == [0]
+    assert alter(instance, altering(BROKER, "", log_retention_ms="8")) == [0]
+    instance.kill()
+    instance.start()
+    worker = instance.start_worker()
+    instance.until(lambda: bool(worker.led))
+    assert worker.led["t", 0].configs == {"segment.ms": "7"}
+    assert worker.commands[0].log_defaults is not None
+    assert worker.commands[0].log_defaults["retention.ms"] == "8"
+    assert instance.image.broker_configs == {"": {"log.retention.ms": "8"}}
+
+
+def test_a_change_on_one_slot_goes_to_its_worker_and_one_on_all_to_every_worker(
+    new_instance: NewInstance,
+) -> None:
+    instance = new_instance(slots=2)
+    instance.start()
+    first, second = instance.start_worker(0), instance.start_worker(1)
+    instance.until(lambda: bool(first.commands and second.commands))
+    assert alter(instance, altering(BROKER, "", log_segment_bytes="2000000")) == [0]
+    assert alter(instance, altering(BROKER, "1", log_segment_bytes="3000000")) == [0]
+    told = [worker.commands[-1].log_defaults for worker in (first, second)]
+    assert [each and each["segment.bytes"] for each in told] == ["2000000", "3000000"]
+
+
+def test_a_dead_worker_is_not_waited_for(new_instance: NewInstance) -> None:
+    instance = new_instance()
+    instance.start()
+    assert alter(instance, altering(BROKER, "", log_retention_ms="8")) == [0]
+    worker = instance.start_worker()
+    instance.until(lambda: bool(worker.commands))
+    assert worker.commands[0].log_defaults is not None
+    assert worker.commands[0].log_defaults["retention.ms"] == "8"
+
+
+def test_validate_only_and_refusals_change_nothing(instance: Instance) -> None:
+    instance.create("t")
+    version, commands = instance.images.version, len(instance.workers[0].commands)
+    assert alter(instance, altering(TOPIC, "t", segment_ms="7", validate_only=True)) == [0]
+    assert alter(instance, altering(TOPIC, "t", segment_ms="x")) == [ErrorCode.INVALID_CONFIG]
+    assert alter(instance, altering(TOPIC, "u", segment_ms="7")) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert alter(instance, altering(BROKER, "9", log_retention_ms="8")) == [ErrorCode.INVALID_REQUEST]
+    assert (instance.images.version, len(instance.workers[0].commands)) == (version, commands)
+
+
+def test_created_altered_and_deleted_in_one_turn(instance: Instance) -> None:
+    numbers = [
+        instance.ask(each)
+        for each in (
+            altering(TOPIC, "t", segment_ms="1"),
+            altering(BROKER, "", log_retention_ms="8"),
+        )
+    ]
+    outcome = instance.create(NewTopic("t", configs={"retention.ms": "5"}))
+    assert outcome[0].error == 0
+    answers = [instance.answer(number) for number in numbers]
+    assert [each.outcomes[0].error for each in answers if isinstance(each, ConfigOutcomes)] == [3, 0]
+    instance.ask(altering(TOPIC, "t", segment_ms="2"))
+    assert [each.error for each in instance.delete("t")] == [0]
+    assert "t" not in instance.image.topics
+
+
+def test_a_topic_whose_settings_somebody_removed_from_the_tree_can_be_altered(instance: Instance) -> None:
+    instance.create("t")
+    instance.kill()
+    instance.remove_from_store(topic_config_path("t"))
+    instance.start()
+    instance.start_worker()
+    assert alter(instance, altering(TOPIC, "t", segment_ms="7")) == [0]
+
+
+def test_kafkas_paths_hold_kafkas_records(instance: Instance) -> None:
+    instance.create("t")
+    assert alter(instance, altering(TOPIC, "t", segment_ms="7")) == [0]
+    assert alter(instance, altering(BROKER, "", log_retention_ms="8")) == [0]
+    assert alter(instance, altering(BROKER, "0", log_retention_ms="9")) == [0]
+    instance.stop()
+    assert instance.read_store(topic_config_path("t")) == b'{"config":{"segment.ms":"7"},"version":1}'
+    assert (
+        instance.read_store("/config/brokers/<default>") == b'{"config":{"log.retention.ms":"8"},"version":1}'
+    )
+    assert instance.read_store(broker_config_path("0")) == b'{"config":{"log.retention.ms":"9"},"version":1}'
+
+
+def test_replacing_takes_away_what_is_not_named(instance: Instance) -> None:
+    instance.create(NewTopic("t", configs={"retention.ms": "5"}))
+    wanted = AlterConfigs((AlteredResource(TOPIC, "t", (ConfigChange("segment.ms", "7"),)),), replace=True)
+    assert alter(instance, wanted) == [0]
+    assert instance.image.topics["t"].configs == {"segment.ms": "7"}
+
+
+def test_a_full_disk_refuses_the_change_and_nothing_has_changed(instance: Instance) -> None:
+    instance.create("t")
+    instance.stop()
+    instance.start(without_room(instance, more_bytes=200_000))
+    worker = instance.start_worker()
+    instance.until(lambda: bool(worker.led))
+    version = instance.images.version
+    long = ",".join(f"{number}:0" for number in range(30_000))
+    wanted = altering(TOPIC, "t", leader_replication_throttled_replicas=long)
+    assert alter(instance, wanted) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert instance.images.version == version
+    assert len(worker.commands) == 1
+    assert instance.image.topics["t"].configs == {}
+    resource.prlimit(instance.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert alter(instance, wanted) == [0]
+    assert instance.image.topics["t"].configs["leader.replication.throttled.replicas"] == long
