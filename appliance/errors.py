@@ -9,7 +9,8 @@
     │   └── DataDirectoryInUse
     ├── HostFault          the machine failed us: disk full, I/O error, no memory
     │   ├── StorageFault
-    │   │   └── DiskFull
+    │   │   ├── DiskFull
+    │   │   └── LogDirectoryOffline
     │   └── CorruptFile
     └── ApplianceDefect    our own mistake; never the client's business
 
@@ -68,6 +69,10 @@ class StorageFault(HostFault):
 
 class DiskFull(StorageFault):
     """No space could be allocated (ENOSPC, EDQUOT)."""
+
+
+class LogDirectoryOffline(StorageFault):
+    """The log directory of a partition has failed, or may have held it; nothing is tried until the next start."""
 
 
 class CorruptFile(HostFault):

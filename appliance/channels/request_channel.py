@@ -30,6 +30,8 @@ Response, 64 bytes, little endian:
 | PRODUCE | base offset | log append time ms, -1 | log start | - | reject reason | - |
 | FETCH | segment base offset | high watermark | log start | last stable offset | in the segment | of the records |
 | LIST_OFFSETS | offset, -1 | timestamp ms, -1 | log start | - | - | - |
+
+`flags` of a FETCH answer is the index of the slot's log directory in which the segment lies.
 """
 
 from __future__ import annotations

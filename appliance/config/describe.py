@@ -144,6 +144,8 @@ def describe_all_brokers(of_all: Mapping[str, str]) -> list[ConfigEntry]:
 def _options(settings: Settings, broker: BrokerConfigs) -> Iterator[ConfigEntry]:
     for section in (settings, *(getattr(settings, name) for name in SECTIONS)):
         for field_name, declaration in declared_fields(section):
+            if declaration.name == "log.dirs":
+                continue  # shown with the slot's own directories, below
             name, default = declaration.name, text_of(declaration.default)
             synonyms = [
                 ConfigSynonym(name, level[name], source)
@@ -169,6 +171,7 @@ def _broker_wide(settings: Settings, broker: BrokerConfigs) -> Iterator[ConfigEn
 def _kafka_names(settings: Settings, node_id: int) -> Iterator[ConfigEntry]:
     port = settings.port + node_id
     directory = str(settings.slot_directory(node_id))
+    directories = ",".join(map(str, settings.log_directories(node_id)))
     for name, value, declared_type, doc in (
         ("node.id", str(node_id), ConfigType.INT, "The slot's number."),
         ("broker.id", str(node_id), ConfigType.INT, "The slot's number, under Kafka's older name."),
@@ -181,7 +184,7 @@ def _kafka_names(settings: Settings, node_id: int) -> Iterator[ConfigEntry]:
             "Where clients are told to connect.",
         ),
         ("log.dir", directory, ConfigType.LIST, "The slot's log directory."),
-        ("log.dirs", directory, ConfigType.LIST, "The slot's log directories."),
+        ("log.dirs", directories, ConfigType.LIST, "The slot's log directories."),
         ("num.network.threads", str(settings.network.processes), ConfigType.INT, "See network.processes."),
         ("num.io.threads", str(settings.io.workers), ConfigType.INT, "See io.workers."),
     ):

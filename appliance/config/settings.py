@@ -7,6 +7,7 @@ default, range, sentence) is what the file, the flags, DescribeConfigs and docs/
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ T = TypeVar("T")
 _DECLARATION: Final = "declaration"
 _PORT_MAX: Final = 65535
 _MIB: Final = 2**20
+_SLOT: Final = "{slot}"
 _DATA_DIR: Final = Path("data")
 
 
@@ -311,6 +313,12 @@ class Settings:
         "data.dir",
         doc="Directory of everything that is kept. In a file, relative to that file; Kafka: log.dirs.",
     )
+    log_dirs: str | None = option(
+        None,
+        "log.dirs",
+        doc="Log directories of a slot, comma-separated: put each on its own disk. `{slot}` stands for the slot's"
+        " number. Relative ones are in data.dir; without any, data.dir/slot-N is the only one.",
+    )
     host: str = option(
         "127.0.0.1",
         "host",
@@ -346,6 +354,14 @@ class Settings:
         _check_fields(self)
         if self.port + self.slots - 1 > _PORT_MAX:
             raise ConfigurationError(f"slots = {self.slots}: port {self.port} leaves no room for their ports")
+        if self.log_dirs is not None:
+            names = _names(self.log_dirs)
+            if not names or len({os.path.normpath(self.data_dir / name) for name in names}) < len(names):
+                raise ConfigurationError(f"log.dirs = {self.log_dirs!r}: wants different directories")
+            if self.slots > 1 and not all(_SLOT in name for name in names):
+                raise ConfigurationError(
+                    f"log.dirs = {self.log_dirs!r}: {self.slots} slots want {_SLOT} in each"
+                )
         factor = self.broker.default_replication_factor
         if factor > self.slots:
             raise ConfigurationError(
@@ -363,8 +379,14 @@ class Settings:
         return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
 
     def slot_directory(self, slot: int) -> Path:
-        """The log directory of slot `slot`, counted from 0."""
-        return self.data_dir / f"slot-{slot}"
+        """The first log directory of slot `slot`, counted from 0."""
+        return self.log_directories(slot)[0]
+
+    def log_directories(self, slot: int) -> tuple[Path, ...]:
+        """The log directories of slot `slot`, counted from 0. Relative ones are in `data_dir`."""
+        if self.log_dirs is None:
+            return (self.data_dir / f"slot-{slot}",)
+        return tuple(self.data_dir / name.replace(_SLOT, str(slot)) for name in _names(self.log_dirs))
 
 
 SECTIONS: Final[Mapping[str, type[NetworkSettings | IoSettings | BrokerSettings]]] = {
@@ -389,6 +411,10 @@ def option_declarations() -> dict[str, tuple[str, str, Declaration]]:
         for name, declaration in declared_fields(of):
             found[declaration.name] = (section, name, declaration)
     return found
+
+
+def _names(log_dirs: str) -> list[str]:
+    return [name.strip() for name in log_dirs.split(",") if name.strip()]
 
 
 def _check_fields(section: Any) -> None:

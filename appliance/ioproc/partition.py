@@ -23,13 +23,15 @@ from appliance.log.partition_log import PartitionLog
 
 
 class Partition:
-    """One led partition. Single-threaded; `slot` is the slot this worker serves."""
+    """One led partition. Single-threaded; `slot` is the slot this worker serves, `directory` which of its log
+    directories."""
 
     __slots__ = (
         "_cells",
         "_log_end_cell",
         "_row_at",
         "_table",
+        "directory",
         "durable",
         "fault",
         "incarnation",
@@ -50,10 +52,12 @@ class Partition:
         table: PartitionTable,
         slot: int,
         min_insync_replicas: int,
+        directory: int = 0,
     ) -> None:
         self.topic_partition = TopicPartition(assigned.topic, assigned.partition)
         self.log = log
         self.slot = slot
+        self.directory = directory
         self.row = assigned.row
         self.incarnation = assigned.incarnation
         self.leader_epoch = assigned.leader_epoch

@@ -15,24 +15,24 @@ from uuid import UUID
 from appliance.channels.control_channel import Assign, Assigned, AssignedPartition
 from appliance.channels.partition_table import SERVING_INCARNATION, PartitionTable
 from appliance.cluster import TopicPartition
-from appliance.errors import ApplianceError, StorageFault
+from appliance.errors import ApplianceError, LogDirectoryOffline, StorageFault
 from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.partition import Partition
 from appliance.log.config import LogSettings
-from appliance.log.log_directory import LogDirectory
+from appliance.log.log_directories import LogDirectories
 from appliance.protocol.errors import ErrorCode, code_for
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
 class Partitions:
-    """Led partitions: `by_row[row]` is None where this worker leads nothing. One log directory, one slot."""
+    """Led partitions: `by_row[row]` is None where this worker leads nothing. One slot, all its log directories."""
 
     __slots__ = (
         "_commits",
         "_configs",
         "_defaults",
-        "_directory",
+        "_directories",
         "_slot",
         "_table",
         "_warn",
@@ -45,7 +45,7 @@ class Partitions:
 
     def __init__(
         self,
-        directory: LogDirectory,
+        directories: LogDirectories,
         table: PartitionTable,
         *,
         slot: int,
@@ -54,7 +54,7 @@ class Partitions:
         warn: Callable[[str], None],
     ) -> None:
         self._commits = commits
-        self._directory = directory
+        self._directories = directories
         self._table = table
         self._slot = slot
         self._defaults = dict(log_defaults)
@@ -91,14 +91,14 @@ class Partitions:
         for assigned in command.partitions:
             name = TopicPartition(assigned.topic, assigned.partition)
             self.unopened[name] = assigned
-            self._attempt(failures, name, partial(self._lead, assigned))
+            self._attempt(failures, name, partial(self._lead, assigned, is_new=not command.full))
         return Assigned(command.controller_epoch, failures)
 
     def open_again(self) -> None:
         """Tries the assigned partitions that could not be opened, as when the disk was full, once more each."""
         for name, assigned in list(self.unopened.items()):
             with suppress(ApplianceError, OSError):
-                self._lead(assigned)
+                self._lead(assigned, is_new=False)
                 self._warn(f"partition {name} is served after all")
 
     def _attempt(
@@ -113,11 +113,12 @@ class Partitions:
             failures[str(name)] = (int(ErrorCode.KAFKA_STORAGE_ERROR), str(error))
             self._warn(f"partition {name}: {error}")
 
-    def _lead(self, assigned: AssignedPartition) -> None:
+    def _lead(self, assigned: AssignedPartition, *, is_new: bool) -> None:
         name = TopicPartition(assigned.topic, assigned.partition)
-        if (fault := self.offline.get(name)) is not None:
+        if (known_fault := self.offline.get(name)) is not None:
+            self.unopened.pop(name, None)
             self._publish_offline(assigned)
-            raise fault
+            raise LogDirectoryOffline(str(known_fault))
         known = self.by_name.get(name)
         if known is not None and (known.incarnation, known.row) == (assigned.incarnation, assigned.row):
             self._lead_on(known, assigned)
@@ -125,7 +126,14 @@ class Partitions:
         if known is not None:
             self._withdraw(known)
         configs = self._defaults | assigned.configs
-        log = self._directory.open_partition(name, assigned.topic_id, LogSettings.from_configs(configs))
+        settings = LogSettings.from_configs(configs)
+        try:
+            log = self._directories.open_partition(name, assigned.topic_id, settings, is_new=is_new)
+        except LogDirectoryOffline as fault:
+            self.offline[name] = fault
+            self.unopened.pop(name, None)
+            self._publish_offline(assigned)
+            raise
         if log.latest_epoch != assigned.leader_epoch:
             log.assign_epoch(assigned.leader_epoch, log.log_end_offset)
         partition = Partition(
@@ -134,6 +142,7 @@ class Partitions:
             table=self._table,
             slot=self._slot,
             min_insync_replicas=int(configs.get(MIN_INSYNC_REPLICAS, "1")),
+            directory=self._directories.index_of(name),
         )
         self.by_name[name] = partition
         self.by_row[assigned.row] = partition
@@ -172,7 +181,15 @@ class Partitions:
             return
         self.offline[name] = fault
         self._withdraw(partition, offline=True)
-        self._directory.give_up(name)
+        self._directories.give_up(name)
+
+    def take_directory_offline(self, index: int, fault: StorageFault) -> list[TopicPartition]:
+        """A log directory has failed: its partitions go offline, and the directory is touched no more."""
+        gone = [partition for partition in self.by_name.values() if partition.directory == index]
+        for partition in gone:
+            self.take_offline(partition, fault)
+        self._directories.fail(index, fault)
+        return [partition.topic_partition for partition in gone]
 
     def _publish_offline(self, assigned: AssignedPartition) -> None:
         at = self._table.at(assigned.row) + SERVING_INCARNATION
@@ -192,7 +209,7 @@ class Partitions:
         known = self.by_name.get(name)
         if known is not None:
             self._withdraw(known)
-        self._directory.delete_partition(name, topic_id)
+        self._directories.delete_partition(name, topic_id)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """For the checkpoint."""

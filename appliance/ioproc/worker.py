@@ -44,10 +44,13 @@ from appliance.ioproc.partitions import Partitions
 from appliance.ioproc.pokes import Pokes
 from appliance.ipc.agent import DutyCycle
 from appliance.ipc.brief_wait import BriefWait
-from appliance.ipc.process_table import BYTES_IN, ERRORS, REQUESTS, ProcessState
+from appliance.ipc.process_table import BYTES_IN, COUNTER_0, ERRORS, REQUESTS, ProcessState
 from appliance.ipc.ring import RingWriter
 from appliance.journal import RateLimited
-from appliance.log.log_directory import LogDirectory
+from appliance.log.directory_watch import DirectoryWatch
+from appliance.log.faults import is_lasting
+from appliance.log.file_names import LOCK
+from appliance.log.log_directories import KnownDirectories, LogDirectories
 from appliance.protocol.errors import ErrorCode
 
 # Answers are published after this many requests or payload bytes, so that one network process's burst of large
@@ -58,6 +61,7 @@ BURST_BYTES = 1 << 20
 OPEN_AGAIN_MS = 500
 OPEN_AGAIN_MAX_MS = 60_000
 BURSTS_A_LOOK = 8
+FAILED_DIRECTORIES, OFFLINE_PARTITIONS = COUNTER_0, COUNTER_0 + 1
 END_COMMITS_LOOK_MS = 100
 
 _PRODUCE, _FETCH, _LIST_OFFSETS = int(Op.PRODUCE), int(Op.FETCH), int(Op.LIST_OFFSETS)
@@ -94,7 +98,8 @@ class Worker:
         for reader in attachment.inbound.values():
             self._cycle.add_inbox(reader)
         self._pokes = Pokes(attachment.partitions)
-        self._directory: LogDirectory | None = None
+        self._directories: LogDirectories | None = None
+        self._watch = DirectoryWatch()
         self._partitions: Partitions | None = None
         self._by_row: list[Any] = []
         self._kept_back: dict[Role, deque[Answer]] = {}
@@ -137,6 +142,9 @@ class Worker:
                     self._supervised(self._supervision.receive())
                 elif descriptor == controller_fd:
                     self._controller.wants_look = True
+                else:
+                    self._watch.clear()
+                    self._look_at_directories()
             if self._controller.wants_look:
                 self.obey(self._controller.receive())
         self.serve_rings()
@@ -234,14 +242,17 @@ class Worker:
             return
         fault, partition.fault = partition.fault, None
         told = self._complain(f"partition {partition.topic_partition}: {fault}")
+        if isinstance(fault, StorageFault) and is_lasting(fault):
+            self._storage_failed(partition, fault)
+            return
         cause = fault.__cause__ if fault is not None else None
         if (
             told
-            and self._directory is not None
+            and self._directories is not None
             and isinstance(cause, OSError)
             and cause.errno == errno.EMFILE
         ):
-            self._directory.release_idle()
+            self._directories.release_idle()
 
     def _reply(self, peer: Role, answer: Answer) -> None:
         """An answer that comes later; `_publish_late` makes it visible."""
@@ -262,12 +273,45 @@ class Worker:
         self._late.clear()
 
     def _storage_failed(self, partition: Partition, fault: StorageFault) -> None:
-        """A flush failed: what the disk holds of the partition is not known any more."""
+        """What the disk holds of the partition is not known any more; nor of its directory, if that fails a probe."""
+        if self._partitions is None or self._directories is None:
+            return
+        wider = self._directories.probe(partition.directory)
+        if wider is not None:
+            self._directory_failed(partition.directory, wider)
+            return
         self._warn(f"partition {partition.topic_partition} is offline: {fault}")
+        self._partitions.take_offline(partition, fault)
+        self._tell_offline([partition.topic_partition])
+
+    def _directory_failed(self, index: int, fault: StorageFault) -> None:
         if self._partitions is not None:
-            self._partitions.take_offline(partition, fault)
-            name = partition.topic_partition
-            self._controller.ask(PartitionsOffline(self._slot, ((name.topic, name.partition),)))
+            gone = self._partitions.take_directory_offline(index, fault)
+            self._warn(f"{len(gone)} partitions are offline with their log directory")
+            self._tell_offline(gone)
+
+    def _tell_offline(self, gone: list[TopicPartition]) -> None:
+        self._controller.ask(PartitionsOffline(self._slot, tuple((n.topic, n.partition) for n in gone)))
+        self._show_offline()
+
+    def _show_offline(self) -> None:
+        """For `appliance status`: the failed directories, a bit each, and how many partitions are offline."""
+        if self._partitions is not None and self._directories is not None:
+            cells = self._attachment.row.cells
+            cells[FAILED_DIRECTORIES] = sum(1 << index for index in self._directories.failed)
+            cells[OFFLINE_PARTITIONS] = len(self._partitions.offline)
+
+    def _watch_directories(self, directories: LogDirectories) -> None:
+        for directory in directories.serving.values():
+            self._watch.add(directory.path / LOCK)
+        if self._watch.fileno() >= 0:
+            self._cycle.epoll.register(self._watch.fileno(), select.EPOLLIN)
+
+    def _look_at_directories(self) -> None:
+        """Something happened to a lock file, or it is time: directories that are gone take their partitions offline."""
+        if self._directories is not None:
+            for index, fault in self._directories.look().items():
+                self._directory_failed(index, fault)
 
     def _publish(self, peer: Role, writer: RingWriter) -> None:
         writer.publish()
@@ -329,9 +373,12 @@ class Worker:
             partitions = self._partitions or self._open(envelope.body)
             if partitions is None:
                 return
+            offline_before = len(partitions.offline)
             done = partitions.obey(envelope.body)
             if done is None:
                 continue
+            if len(partitions.offline) > offline_before:
+                self._tell_offline(list(partitions.offline))
             self._controller.send(Envelope(envelope.id, done))
             if partitions.unopened:
                 self._open_later(OPEN_AGAIN_MS)
@@ -343,20 +390,25 @@ class Worker:
                 self._sweep_later()
 
     def _open(self, command: Assign) -> Partitions | None:
-        path = self._settings.slot_directory(self._slot)
+        paths = self._settings.log_directories(self._slot)
         defaults = command.log_defaults or BrokerConfigs().log_defaults(self._settings)
         try:
-            self._directory = LogDirectory.open(
-                path, node_id=self._slot, cluster_id=command.cluster_id, clock=self._clock
+            self._directories = LogDirectories.open(
+                paths,
+                node_id=self._slot,
+                cluster_id=command.cluster_id,
+                clock=self._clock,
+                known=None
+                if self._settings.log_dirs is None
+                else KnownDirectories(self._settings.data_dir / f"slot-{self._slot}.log-dirs.json"),
             )
         except ApplianceError as error:
-            self._supervision.send(
-                Failed(f"log directory {path}: {error}", fatal=not isinstance(error, HostFault))
-            )
+            self._supervision.send(Failed(f"log directory {error}", fatal=not isinstance(error, HostFault)))
             self._running = False
             return None
+        self._watch_directories(self._directories)
         self._partitions = Partitions(
-            self._directory,
+            self._directories,
             self._attachment.partitions,
             slot=self._slot,
             log_defaults=defaults,
@@ -394,14 +446,15 @@ class Worker:
         descriptors; one more checkpoint follows the last append, so that all do in the end.
         """
         self._dirty = False
-        if self._directory is None or self._partitions is None:
+        if self._directories is None or self._partitions is None:
             return
+        self._look_at_directories()
         if self._tidy(self._partitions):
             self._note_dirty()
         if self._flusher is not None and self._flusher.is_alive():
             self._note_dirty()
             return
-        task = self._directory.flush_task(self._partitions.high_watermarks())
+        task = self._directories.flush_task(self._partitions.high_watermarks())
         self._flusher = threading.Thread(target=task, name="flush", daemon=True)
         self._flusher.start()
 
@@ -422,21 +475,22 @@ class Worker:
         return any(before.get(name, 0) != end for name, end in self._log_ends.items())
 
     def _sweep_later(self) -> None:
-        if self._directory is not None:
-            threading.Thread(target=self._directory.remove_deleted, name="sweep", daemon=True).start()
+        if self._directories is not None:
+            threading.Thread(target=self._directories.remove_deleted, name="sweep", daemon=True).start()
 
     def _close(self) -> None:
         self._attachment.row.set_state(ProcessState.STOPPING)
         if self._flusher is not None:
             self._flusher.join()
         self._end_commits()
-        if self._directory is not None and self._partitions is not None:
+        if self._directories is not None and self._partitions is not None:
             for partition in self._partitions.by_name.values():
                 partition.withdraw()
             try:
-                self._directory.close(self._partitions.high_watermarks())
+                self._directories.close(self._partitions.high_watermarks())
             except StorageFault as fault:
                 self._warn(f"not stopped cleanly, the next start recovers: {fault}")
+        self._watch.close()
         self._cycle.close()
         self._controller.close()
 

@@ -12,6 +12,8 @@ from appliance.errors import DiskFull, StorageFault
 # EFBIG is the limit of RLIMIT_FSIZE or of the file system: no room, whoever has set it.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
+_COMES_BACK = _NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR}
+
 
 def storage_fault(error: OSError, path: Path | str) -> StorageFault:
     """The fault for an error that a call on `path` met; to be raised from it."""
@@ -26,3 +28,9 @@ def storage_faults(path: Path | str) -> Iterator[None]:
         yield
     except OSError as error:
         raise storage_fault(error, path) from error
+
+
+def is_lasting(fault: StorageFault) -> bool:
+    """Whether a fault speaks of the storage itself, and not of room, descriptors or memory that come back."""
+    cause = fault.__cause__
+    return not isinstance(fault, DiskFull) and not (isinstance(cause, OSError) and cause.errno in _COMES_BACK)

@@ -26,11 +26,11 @@ from uuid import UUID
 
 from appliance.clock import Clock
 from appliance.cluster import TopicPartition
-from appliance.errors import ApplianceDefect, CorruptFile, DataDirectoryInUse, StorageFault
+from appliance.errors import ApplianceDefect, CorruptFile, DataDirectoryInUse, DiskFull, StorageFault
 from appliance.log.checkpoint import read_offsets, replace_file, sync_directory, write_offsets
 from appliance.log.config import LogSettings
 from appliance.log.durable_tail import read_from_disk
-from appliance.log.faults import storage_faults
+from appliance.log.faults import is_lasting, storage_faults
 from appliance.log.file_names import (
     CLEAN_SHUTDOWN,
     DIRECTORY_DELETED,
@@ -49,6 +49,7 @@ from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_metadata import read_topic_id
 
 _CLOSING_THREADS: Final = 8
+PROBE: Final = ".probe"
 _logger = logging.getLogger(__name__)
 
 
@@ -74,6 +75,7 @@ class LogDirectory:
         self._defaults = defaults
         self._lock = lock
         self._given_up = False
+        self.flush_fault: StorageFault | None = None
         self._flushes: deque[FlushTask] = deque()
         self._recovery_points = self._read_checkpoint(RECOVERY_POINTS)
         self._log_starts = self._read_checkpoint(LOG_STARTS)
@@ -213,6 +215,26 @@ class LogDirectory:
             log.close(clean=False)
         self._given_up = True
 
+    def is_there(self) -> bool:
+        """Whether the directory is still where it was, by the lock file that we hold in it."""
+        try:
+            found, held = os.stat(self.path / LOCK), os.fstat(self._lock)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino)
+
+    def probe(self) -> None:
+        """Writes a file and forces it, to tell a failing directory from one bad file.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        if not self.is_there():
+            raise StorageFault(f"{self.path} was removed or replaced")
+        replace_file(self.path / PROBE, b"")
+        with storage_faults(self.path):
+            (self.path / PROBE).unlink()
+
     def _mark(self, partition: TopicPartition, mark: str) -> None:
         source = self.path / partition_directory_name(partition)
         with storage_faults(source):
@@ -252,7 +274,8 @@ class LogDirectory:
     def flush_task(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> Callable[[], None]:
         """Forces rolled segments to the disk, then writes the checkpoints; to be called once, on any thread.
 
-        The returned call raises nothing: what fails is logged, and tried again by the next task.
+        The returned call raises nothing: what fails is logged. A failed flush is not tried again, since Linux marks
+        the pages clean; it is left in `flush_fault`, and the recovery point stays below for good.
         """
         flushes = [self._flushes.popleft() for _ in range(len(self._flushes))]
         marks = None if high_watermarks is None else dict(high_watermarks)
@@ -264,7 +287,11 @@ class LogDirectory:
                     flush.run()
                 except StorageFault as fault:
                     _logger.error("flush failed: %s", fault)
-                    self._flushes.append(flush)
+                    if not isinstance(fault, DiskFull) and not is_lasting(fault):
+                        self._flushes.append(flush)  # it did not come to the flush
+                        continue
+                    self.flush_fault = fault
+                    return
             try:
                 self._write_checkpoints(logs, marks)
             except StorageFault as fault:

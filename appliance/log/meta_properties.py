@@ -52,6 +52,15 @@ def claim(directory: Path, *, cluster_id: str, node_id: int) -> None:
         )
 
 
+def directory_id(directory: Path) -> str | None:
+    """The id that the directory was given when it was first taken; None for one that never was.
+
+    Raises:
+        StorageFault: it cannot be read.
+    """
+    return _read(directory / META_PROPERTIES).get("directory.id")
+
+
 def _read(path: Path) -> Mapping[str, str]:
     with storage_faults(path):
         try:

@@ -118,7 +118,7 @@ class Processor:
         self._questions = Questions(controller, self._cycle.timers, clock)
         table = attachment.partitions
         self._files = SegmentFiles(
-            {slot: settings.slot_directory(slot) for slot in range(settings.slots)},
+            {slot: settings.log_directories(slot) for slot in range(settings.slots)},
             is_served=lambda route: table.serves(route.row, route.incarnation),
         )
         self._local = LocalRequests(

@@ -18,7 +18,7 @@ from appliance.netproc.topic_routes import PartitionRoute
 
 OPEN_SEGMENTS_MAX = 1024
 
-Key = tuple[int, int, int]
+Key = tuple[int, int, int, int]
 
 
 class SegmentFile:
@@ -42,7 +42,7 @@ class SegmentFiles:
     """The open segments of one network process.
 
     Args:
-        directories: the log directory of each slot.
+        directories: the log directories of each slot.
         is_served: whether a route's incarnation is the one its owner serves now.
     """
 
@@ -50,7 +50,7 @@ class SegmentFiles:
 
     def __init__(
         self,
-        directories: dict[int, Path],
+        directories: dict[int, tuple[Path, ...]],
         *,
         is_served: Callable[[PartitionRoute], bool],
         limit: int = OPEN_SEGMENTS_MAX,
@@ -60,17 +60,18 @@ class SegmentFiles:
         self._limit = limit
         self._open: OrderedDict[Key, SegmentFile] = OrderedDict()
 
-    def hold(self, route: PartitionRoute, segment_base_offset: int) -> SegmentFile:
-        """The segment, held for one response until its `release`.
+    def hold(self, route: PartitionRoute, segment_base_offset: int, directory: int = 0) -> SegmentFile:
+        """The segment in the slot's log directory of that index, held for one response until its `release`.
 
         Raises:
             OSError: the file is gone (topic deleted, segment retired) or cannot be opened.
         """
-        key = (route.row, route.incarnation, segment_base_offset)
+        key = (route.row, route.incarnation, segment_base_offset, directory)
         held = self._open.get(key)
         if held is None:
             partition = partition_directory_name(TopicPartition(route.topic, route.partition))
-            path = self._directories[route.leader] / partition / segment_file_name(segment_base_offset, LOG)
+            path = self._directories[route.leader][directory] / partition
+            path /= segment_file_name(segment_base_offset, LOG)
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             if not self._is_served(route):
                 # Its owner withdraws a partition before it touches the files: this one may be a successor's.

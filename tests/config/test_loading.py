@@ -89,7 +89,7 @@ def test_first_of_several_broker_wide_names_wins_as_in_kafka(given: dict[str, st
         ("log.segment.byte", "log.segment.bytes"),
         ("segment.bytes", "log.segment.bytes"),
         ("retention.ms", "log.retention.ms"),
-        ("log.dirs", "data.dir"),
+        ("log.dir", "data.dir"),
         ("listeners", "host"),
         ("num.network.threads", "network.processes"),
     ],

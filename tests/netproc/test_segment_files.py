@@ -22,7 +22,7 @@ def files_in(directory: Path, *, serving: set[int], partitions: int = 1, limit: 
     for partition in range(partitions):
         (directory / f"t-{partition}").mkdir()
         (directory / f"t-{partition}" / SEGMENT).write_bytes(b"records")
-    return SegmentFiles({0: directory}, is_served=lambda r: r.incarnation in serving, limit=limit)
+    return SegmentFiles({0: (directory,)}, is_served=lambda r: r.incarnation in serving, limit=limit)
 
 
 def test_a_successors_segment_is_never_sent_for_its_predecessor(tmp_path: Path) -> None:

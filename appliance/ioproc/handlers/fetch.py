@@ -39,7 +39,7 @@ def fetch(partition: Partition, message: tuple[int, ...]) -> Answer:
         else:
             return (
                 _OP,
-                0,
+                partition.directory,
                 0,
                 request_id,
                 item,

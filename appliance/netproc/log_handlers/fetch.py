@@ -275,7 +275,7 @@ class FetchHandler:
         for item in items:
             if item.length_bytes and item.route is not None:
                 try:
-                    files[id(item)] = self._files.hold(item.route, item.segment)
+                    files[id(item)] = self._files.hold(item.route, item.segment, item.directory)
                 except OSError:
                     item.error, item.length_bytes = _NOT_LEADER, 0
         return files
@@ -321,6 +321,7 @@ class _Item:
 
     __slots__ = (
         "asked",
+        "directory",
         "error",
         "first_batch_bytes",
         "has_records",
@@ -341,7 +342,7 @@ class _Item:
         self.asked: Role | None = None
         self.has_records = False
         self.high_watermark = self.last_stable_offset = self.log_start = -1
-        self.segment = self.position = self.length_bytes = self.first_batch_bytes = 0
+        self.directory = self.segment = self.position = self.length_bytes = self.first_batch_bytes = 0
 
     def fetched(self, *, read_committed: bool) -> FetchedPartition:
         return FetchedPartition(
@@ -407,6 +408,7 @@ class _Asker:
         item.last_stable_offset = answer[13]
         if not item.error:
             item.segment = answer[6]
+            item.directory = answer[1]
             item.position = answer[9]
             item.length_bytes = answer[10]
             item.first_batch_bytes = answer[11]

@@ -1,0 +1,281 @@
+"""The log directories of one slot: `LogDirectory` times as many disks as there are, and what one's failure means.
+
+| what happens | what follows |
+|---|---|
+| a directory cannot be taken at start | it has failed; the others serve |
+| none can | refused: nothing could be served |
+| it belongs to another cluster or node, or another instance holds it | refused, whatever the others say |
+| one that was in use is empty now: a disk that is not mounted | it has failed |
+| it fails later, or is removed | its partitions go offline for the life of the process; it is touched no more |
+| a partition is in none that serves, while one has failed | offline, unless it is new: it may be in that one |
+| a partition is in two | offline: nobody knows which one counts |
+
+A new partition goes to the directory with the fewest. Which directories a slot has used is kept beside the metadata
+(`KnownDirectories`), because an empty mount point looks like a new disk. Source: `LogManager.java`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Self
+from uuid import UUID
+
+from appliance.clock import Clock
+from appliance.cluster import TopicPartition
+from appliance.errors import CorruptFile, LogDirectoryOffline, StorageFault
+from appliance.log.checkpoint import replace_file
+from appliance.log.config import LogSettings
+from appliance.log.faults import storage_faults
+from appliance.log.file_names import parse_partition_directory_name
+from appliance.log.log_directory import LogDirectory
+from appliance.log.meta_properties import directory_id
+from appliance.log.partition_log import PartitionLog
+
+_logger = logging.getLogger(__name__)
+
+
+class KnownDirectories:
+    """Which directory (its id in meta.properties) a slot has used at which path: a small JSON, `path → id`."""
+
+    __slots__ = ("_ids", "_path")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._ids: dict[str, str] = {}
+        with storage_faults(path), suppress(FileNotFoundError):
+            try:
+                self._ids = dict(json.loads(path.read_text()))
+            except ValueError:
+                raise CorruptFile(f"{path} is no JSON of paths and directory ids") from None
+
+    def check(self, directory: Path) -> None:
+        """Raises StorageFault where the directory that was used at this path is not there any more."""
+        known = self._ids.get(str(directory))
+        if known is not None and known != directory_id(directory):
+            raise StorageFault(
+                f"{directory} is not the directory that was used there: is its disk mounted? To begin with an empty"
+                f" one, take its line out of {self._path}"
+            )
+
+    def note(self, directory: Path) -> None:
+        """Writes down that this directory is in use.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        identity = directory_id(directory)
+        if identity is not None and self._ids.get(str(directory)) != identity:
+            self._ids[str(directory)] = identity
+            replace_file(self._path, (json.dumps(self._ids, indent=1, sort_keys=True) + "\n").encode())
+
+
+class LogDirectories:
+    """All directories of a slot. Used from one thread, as each of them. Directories are told by their index."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths: Final = tuple(paths)
+        self.serving: dict[int, LogDirectory] = {}
+        self.failed: dict[int, StorageFault] = {}
+        self._homes: dict[TopicPartition, int] = {}
+        self._twice: set[TopicPartition] = set()
+
+    @classmethod
+    def open(
+        cls,
+        paths: Sequence[Path],
+        *,
+        node_id: int,
+        cluster_id: str,
+        clock: Clock,
+        known: KnownDirectories | None = None,
+    ) -> Self:
+        """Takes every directory that can be taken.
+
+        Raises:
+            OperatorFault: one belongs to somebody else.
+            StorageFault: none can be taken.
+        """
+        all_of_them = cls(paths)
+        try:
+            for index, path in enumerate(paths):
+                try:
+                    if known is not None:
+                        known.check(path)
+                    directory = LogDirectory.open(path, node_id=node_id, cluster_id=cluster_id, clock=clock)
+                    all_of_them.serving[index] = directory
+                    if known is not None:
+                        known.note(path)
+                    all_of_them._look_for_partitions(index, directory)
+                except StorageFault as fault:
+                    all_of_them.fail(index, fault)
+            if not all_of_them.serving:
+                raise next(iter(all_of_them.failed.values()))
+        except BaseException:
+            all_of_them.abandon()
+            raise
+        return all_of_them
+
+    def _look_for_partitions(self, index: int, directory: LogDirectory) -> None:
+        with storage_faults(directory.path):
+            names = [entry.name for entry in directory.path.iterdir()]
+        for name in names:
+            partition = parse_partition_directory_name(name)
+            if partition is not None and self._homes.setdefault(partition, index) != index:
+                self._twice.add(partition)
+
+    # Partitions
+
+    def open_partition(
+        self, partition: TopicPartition, topic_id: UUID, settings: LogSettings, *, is_new: bool = True
+    ) -> PartitionLog:
+        """As `LogDirectory.open_partition`, in the directory that has it, else in the one with the fewest.
+
+        Raises:
+            StorageFault: as there; or its directory has failed, or may have; or it is in two.
+        """
+        if partition in self._twice:
+            raise LogDirectoryOffline(f"{partition} is in two log directories; move one of them away")
+        home = self._homes.get(partition)
+        if home is None:
+            if self.failed and not is_new:
+                raise LogDirectoryOffline(
+                    f"{partition} is in no log directory that serves, but may be in a failed one"
+                )
+            home = self._fewest()
+        if home in self.failed:
+            raise LogDirectoryOffline(str(self.failed[home])) from self.failed[home]
+        log = self.serving[home].open_partition(partition, topic_id, settings)
+        self._homes[partition] = home
+        return log
+
+    def _fewest(self) -> int:
+        counts = dict.fromkeys(self.serving, 0)
+        if not counts:
+            raise LogDirectoryOffline("every log directory has failed")
+        for home in self._homes.values():
+            if home in counts:
+                counts[home] += 1
+        return min(counts, key=lambda index: (counts[index], index))
+
+    def index_of(self, partition: TopicPartition) -> int:
+        """The directory of a partition that was opened; 0 for any other."""
+        return self._homes.get(partition, 0)
+
+    @property
+    def partitions(self) -> dict[TopicPartition, PartitionLog]:
+        """All open logs."""
+        return {
+            name: log for directory in self.serving.values() for name, log in directory.partitions.items()
+        }
+
+    def delete_partition(self, partition: TopicPartition, topic_id: UUID | None = None) -> bool:
+        """As `LogDirectory.delete_partition`, wherever it is.
+
+        Raises:
+            StorageFault: it failed, or its directory has.
+        """
+        home = self._homes.get(partition)
+        if home is None:
+            return False
+        if home in self.failed:
+            raise LogDirectoryOffline(str(self.failed[home])) from self.failed[home]
+        deleted = self.serving[home].delete_partition(partition, topic_id)
+        if deleted:
+            del self._homes[partition]
+        return deleted
+
+    def give_up(self, partition: TopicPartition) -> None:
+        """Lets go of a partition whose storage failed."""
+        directory = self.serving.get(self.index_of(partition))
+        if directory is not None:
+            directory.give_up(partition)
+
+    # Failure
+
+    def fail(self, index: int, fault: StorageFault) -> None:
+        """A directory has failed: it is touched no more. Its partitions' homes stay known."""
+        if index in self.failed:
+            return
+        self.failed[index] = fault
+        _logger.error("log directory %s has failed: %s", self.paths[index], fault)
+        directory = self.serving.pop(index, None)
+        if directory is not None:
+            directory.abandon()
+
+    def look(self) -> dict[int, StorageFault]:
+        """Directories that serve and should not: those that are gone, or where a flush has failed meanwhile."""
+        found = {}
+        for index, directory in self.serving.items():
+            fault = directory.flush_fault
+            if fault is None and not directory.is_there():
+                fault = StorageFault(f"{directory.path} was removed or replaced")
+            if fault is not None:
+                found[index] = fault
+        return found
+
+    def probe(self, index: int) -> StorageFault | None:
+        """Whether a directory still takes and forces a file, after something else in it failed; the fault, if not."""
+        directory = self.serving.get(index)
+        if directory is None:
+            return self.failed.get(index)
+        try:
+            directory.probe()
+        except StorageFault as fault:
+            return fault
+        return None
+
+    # Keeping
+
+    def release_idle(self) -> None:
+        """As `LogDirectory.release_idle`."""
+        for directory in self.serving.values():
+            directory.release_idle()
+
+    def remove_deleted(self) -> int:
+        """As `LogDirectory.remove_deleted`; a directory that fails at it is tried by the next sweep."""
+        removed = 0
+        for directory in list(self.serving.values()):
+            with suppress(StorageFault):
+                removed += directory.remove_deleted()
+        return removed
+
+    def flush_task(self, high_watermarks: Mapping[TopicPartition, int]) -> Callable[[], None]:
+        """As `LogDirectory.flush_task`, one directory after the other."""
+        tasks = [
+            directory.flush_task(self._of(index, high_watermarks))
+            for index, directory in self.serving.items()
+        ]
+
+        def run() -> None:
+            for task in tasks:
+                task()
+
+        return run
+
+    def _of(self, index: int, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        return {name: offset for name, offset in offsets.items() if self._homes.get(name) == index}
+
+    def close(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """Closes every directory that serves, each with its own marker of a clean stop.
+
+        Raises:
+            StorageFault: the first failure; the others are closed all the same.
+        """
+        faults: list[StorageFault] = []
+        for index, directory in self.serving.items():
+            try:
+                directory.close(self._of(index, high_watermarks))
+            except StorageFault as fault:
+                faults.append(fault)
+        if faults:
+            raise faults[0]
+
+    def abandon(self) -> None:
+        """Gives all of them up, as a crash would, but for the locks."""
+        for directory in self.serving.values():
+            directory.abandon()
+        self.serving.clear()
