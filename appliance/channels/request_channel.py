@@ -16,9 +16,9 @@ Request, 64 bytes, little endian:
     │ placed_ns (52)                    │ spare (60)       │
     └───────────────────────────────────┴──────────────────┘
 
-`offset` is the fetch offset (FETCH) or the timestamp in ms (LIST_OFFSETS); `length_bytes` the payload's length
-(PRODUCE) or the most bytes wanted (FETCH). `epoch` is the leader epoch the client believes in,
--1 where it does not say.
+`offset` is the fetch offset (FETCH), the timestamp in ms (LIST_OFFSETS), the first offset to stay (DELETE_RECORDS);
+`length_bytes` the payload's length (PRODUCE) or the most bytes wanted (FETCH). `epoch` is the leader epoch the client
+believes in, -1 where it does not say.
 
 Response, 64 bytes, little endian:
 
@@ -30,8 +30,13 @@ Response, 64 bytes, little endian:
 | PRODUCE | base offset | log append time ms, -1 | log start | - | reject reason | - |
 | FETCH | segment base offset | high watermark | log start | last stable offset | in the segment | of the records |
 | LIST_OFFSETS | offset, -1 | timestamp ms, -1 | log start | - | - | - |
+| DELETE_RECORDS | low watermark, -1 | - | log start | - | - | - |
+| FILES_REMOVED | - | - | - | - | - | - |
 
 `flags` of a FETCH answer is the index of the slot's log directory in which the segment lies.
+
+FILES_REMOVED answers nobody: it is a notice, under the request id that no request has, that files were removed since
+the last one. Who holds files open lets go of those that have no name any more, so that their space comes back.
 """
 
 from __future__ import annotations
@@ -45,6 +50,8 @@ RESPONSE = Struct("<BBhIIIqqqIIIiq")
 assert REQUEST.size == RESPONSE.size == 64
 
 REQUEST_ID_LIMIT = 1 << 32
+NOTICE_ID = 0
+"""The request id of what answers no request."""
 
 
 class Op(IntEnum):
@@ -53,6 +60,8 @@ class Op(IntEnum):
     PRODUCE = 1
     FETCH = 2
     LIST_OFFSETS = 3
+    DELETE_RECORDS = 4
+    FILES_REMOVED = 5  # a notice: only ever a response
 
 
 class RequestFlag(IntEnum):

@@ -1,7 +1,8 @@
-"""`appliance topics`: create, list, describe, add-partitions, delete."""
+"""`appliance topics`: create, list, describe, add-partitions, delete-records, delete."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.group(short_help="Create, list, describe, grow and delete topics.")
 def topics() -> None:
-    """Create, list, describe, grow and delete topics."""
+    """Create, list, describe, grow and delete topics, or their oldest records."""
 
 
 @topics.command()
@@ -134,6 +135,47 @@ def add_partitions(*, name: str, total: int, bootstrap: str) -> int:
         lambda: client.create_partitions([NewPartitions(name, total)], operation_timeout=REQUEST_TIMEOUT_S)
     )
     return _settle(pending, f"grown to {total} partitions:")
+
+
+@topics.command(name="delete-records")
+@click.argument("name", metavar="TOPIC")
+@click.option(
+    "--before",
+    "bounds",
+    metavar="PARTITION=OFFSET",
+    multiple=True,
+    required=True,
+    help="The first offset that stays, or `end` for none; repeatable.",
+)
+@bootstrap_option
+def delete_records(*, name: str, bounds: tuple[str, ...], bootstrap: str) -> int:
+    """Delete the oldest records of partitions: everything before an offset."""
+    from confluent_kafka import TopicPartition
+
+    wanted = [TopicPartition(name, *_partition_and_offset(text)) for text in bounds]
+    client = admin_client(bootstrap)
+    pending = asked(lambda: client.delete_records(wanted, operation_timeout=REQUEST_TIMEOUT_S))
+    code = 0
+    for place, future in sorted(pending.items(), key=lambda item: item[0].partition):
+        try:
+            deleted = answer_of(future)
+        except BrokerError as fault:
+            click.echo(f"appliance: {name}-{place.partition}: {fault}", err=True)
+            code = 1
+        else:
+            click.echo(f"{name}-{place.partition} begins at {deleted.low_watermark}")
+    return code
+
+
+def _partition_and_offset(text: str) -> tuple[int, int]:
+    partition, offset = name_and_value("--before", text)
+    if offset == "end":
+        offset = "-1"
+    elif not re.fullmatch(r"[0-9]{1,18}", offset):
+        offset = ""
+    if not offset or not re.fullmatch(r"[0-9]{1,9}", partition):
+        raise click.UsageError(f"--before {text!r}: wants PARTITION=OFFSET or PARTITION=end")
+    return int(partition), int(offset)
 
 
 @topics.command()

@@ -260,6 +260,21 @@ class BrokerSettings:
         minimum=0,
         doc="How often recovery points, log starts and high watermarks go to their checkpoint files.",
     )
+    log_flush_start_offset_checkpoint_interval_ms: int = option(
+        1000,
+        "log.flush.start.offset.checkpoint.interval.ms",
+        unit="ms",
+        minimum=0,
+        doc="How soon a log start that DeleteRecords moved is written down; Kafka waits a minute.",
+    )
+    log_retention_check_interval_ms: int = option(
+        300_000,
+        "log.retention.check.interval.ms",
+        type=ConfigType.LONG,
+        unit="ms",
+        minimum=1,
+        doc="How often each partition is looked at for segments that have had their time.",
+    )
     replica_lag_time_max_ms: int = option(
         30_000,
         "replica.lag.time.max.ms",

@@ -144,6 +144,7 @@ _DECLARATIONS: Final = (
         broker="log.segment.delete.delay.ms",
         unit="ms",
         minimum=0,
+        effect=_NOW,
     ),
     _topic(
         "flush.messages",
@@ -314,6 +315,7 @@ _DECLARATIONS: Final = (
         "Size above which a partition's oldest segments are deleted; -1 is no limit.",
         broker="log.retention.bytes",
         unit="bytes",
+        effect=_NOW,
     ),
     _topic(
         "retention.ms",
@@ -327,6 +329,7 @@ _DECLARATIONS: Final = (
         ),
         unit="ms",
         minimum=-1,
+        effect=_NOW,
     ),
     _topic(
         "segment.bytes",

@@ -17,7 +17,7 @@ from typing import Any
 
 from appliance.channels.control_channel import Assign, Envelope, PartitionsOffline, WorkerHello
 from appliance.channels.controller_link import ControllerLink
-from appliance.channels.request_channel import Op, RequestFlag
+from appliance.channels.request_channel import NOTICE_ID, Op, RequestFlag
 from appliance.channels.roles import CONTROLLER, PURGATORY, Role, RoleKind
 from appliance.channels.supervision import (
     Failed,
@@ -36,12 +36,15 @@ from appliance.config import BrokerConfigs
 from appliance.errors import ApplianceError, HostFault, StorageFault
 from appliance.ioproc.flusher import Flusher
 from appliance.ioproc.group_commit import GroupCommit
+from appliance.ioproc.handlers.delete_records import delete_records
 from appliance.ioproc.handlers.fetch import fetch
 from appliance.ioproc.handlers.list_offsets import list_offsets
 from appliance.ioproc.handlers.produce import Answer, produce
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
 from appliance.ioproc.pokes import Pokes
+from appliance.ioproc.retention import Retention
+from appliance.ioproc.sweeper import Sweeper
 from appliance.ipc.agent import DutyCycle
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.process_table import BYTES_IN, COUNTER_0, ERRORS, REQUESTS, ProcessState
@@ -62,9 +65,12 @@ OPEN_AGAIN_MS = 500
 OPEN_AGAIN_MAX_MS = 60_000
 BURSTS_A_LOOK = 8
 FAILED_DIRECTORIES, OFFLINE_PARTITIONS = COUNTER_0, COUNTER_0 + 1
+# How long a checkpoint waits for another one under way.
+CHECKPOINT_AGAIN_MS = 100
 END_COMMITS_LOOK_MS = 100
 
 _PRODUCE, _FETCH, _LIST_OFFSETS = int(Op.PRODUCE), int(Op.FETCH), int(Op.LIST_OFFSETS)
+_DELETE_RECORDS, _FILES_REMOVED = int(Op.DELETE_RECORDS), int(Op.FILES_REMOVED)
 _LONE = int(RequestFlag.LONE)
 _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _INVALID_REQUEST = int(ErrorCode.INVALID_REQUEST)
@@ -121,6 +127,9 @@ class Worker:
             flusher_of=lambda _: self._group_flusher,
         )
         self._cycle.add_inbox(self._commits)
+        self._start_moved = False
+        self._sweeper = Sweeper(self._cycle.timers, clock, eventfd=attachment.doorbell.eventfd, warn=warn)
+        self._retention: Retention | None = None
         self._running = True
         self._say_hello()
 
@@ -147,6 +156,8 @@ class Worker:
                     self._look_at_directories()
             if self._controller.wants_look:
                 self.obey(self._controller.receive())
+            if self._sweeper.take_removed():
+                self._tell_removed()
         self.serve_rings()
         self._close()
 
@@ -220,10 +231,8 @@ class Worker:
                     self._note_dirty()
             elif op == _FETCH:
                 answer = fetch(partition, message)
-            elif op == _LIST_OFFSETS:
-                answer = list_offsets(partition, message)
             else:
-                answer = (op, 0, _INVALID_REQUEST, message[3], message[4], row, -1, -1, -1, 0, 0, 0, -1, -1)
+                answer = self._serve_seldom(op, partition, message)
             if answer[2]:
                 self._note_error(partition, answer[2])
             if not writer.put(*answer):
@@ -234,6 +243,16 @@ class Worker:
                 self._publish(peer, writer)
         cells[BYTES_IN] += burst_bytes
         self._publish(peer, writer)
+
+    def _serve_seldom(self, op: int, partition: Partition, message: tuple[Any, ...]) -> Answer:
+        if op == _LIST_OFFSETS:
+            return list_offsets(partition, message)
+        if op == _DELETE_RECORDS:
+            answer = delete_records(partition, message)
+            if not answer[2]:
+                self._note_start_moved()
+            return answer
+        return (op, 0, _INVALID_REQUEST, message[3], message[4], message[5], -1, -1, -1, 0, 0, 0, -1, -1)
 
     def _note_error(self, partition: Partition | None, error: int) -> None:
         """Counts it; says what the host refused, not oftener than once a while; gives descriptors back if they lack."""
@@ -386,8 +405,8 @@ class Worker:
                 self._serves = True
                 self._attachment.row.set_state(ProcessState.RUNNING)
                 self._supervision.send(Ready())
-            if envelope.body.removed:
-                self._sweep_later()
+            if envelope.body.removed and self._directories is not None:
+                self._sweeper.add(self._directories.remove_deleted)
 
     def _open(self, command: Assign) -> Partitions | None:
         paths = self._settings.log_directories(self._slot)
@@ -416,6 +435,16 @@ class Worker:
             warn=self._warn,
         )
         self._by_row = self._partitions.by_row
+        self._retention = Retention(
+            self._partitions,
+            self._cycle.timers,
+            self._clock,
+            interval_ms=self._settings.broker.log_retention_check_interval_ms,
+            retired=self._sweep_retired,
+            fail=self._retention_failed,
+            warn=self._complain,
+        )
+        self._sweeper.add(self._directories.remove_deleted)  # what a killed life of ours had still to remove
         return self._partitions
 
     def _open_later(self, pause_ms: int) -> None:
@@ -474,9 +503,46 @@ class Worker:
                 self._warn(f"partition {name}: {fault}")
         return any(before.get(name, 0) != end for name, end in self._log_ends.items())
 
-    def _sweep_later(self) -> None:
+    def _note_start_moved(self) -> None:
+        if not self._start_moved:
+            self._start_moved = True
+            interval_ns = self._settings.broker.log_flush_start_offset_checkpoint_interval_ms * _NS_PER_MS
+            self._cycle.timers.add(self._clock.monotonic_ns() + interval_ns, self._checkpoint_starts)
+
+    def _checkpoint_starts(self) -> None:
+        """Log starts to disk, so that records deleted on request do not come back with the next life."""
+        self._start_moved = False
+        if self._directories is None:
+            return
+        if self._flusher is not None and self._flusher.is_alive():
+            self._start_moved = True  # one writer of checkpoints at a time
+            due_ns = self._clock.monotonic_ns() + CHECKPOINT_AGAIN_MS * _NS_PER_MS
+            self._cycle.timers.add(due_ns, self._checkpoint_starts)
+            return
+        self._flusher = threading.Thread(
+            target=self._directories.log_starts_task(), name="log-starts", daemon=True
+        )
+        self._flusher.start()
+
+    # Files that go
+
+    def _retention_failed(self, partition: Partition, fault: ApplianceError) -> None:
+        partition.fault = fault
+        self._note_error(partition, _STORAGE_ERROR)
+
+    def _sweep_retired(self) -> None:
         if self._directories is not None:
-            threading.Thread(target=self._directories.remove_deleted, name="sweep", daemon=True).start()
+            for removal in self._directories.take_removals():
+                self._sweeper.add(removal.run, delay_ms=removal.delay_ms)
+
+    def _tell_removed(self) -> None:
+        """To the network processes, on the rings their answers come on: a file that one holds open takes room still."""
+        notice: Answer = (_FILES_REMOVED, 0, 0, NOTICE_ID, 0, 0, -1, -1, -1, 0, 0, 0, -1, -1)
+        for peer, writer in self._attachment.outbound.items():
+            if peer.kind is RoleKind.NETPROC:
+                if not writer.put(*notice):
+                    self._kept_back.setdefault(peer, deque()).append(notice)
+                self._publish(peer, writer)
 
     def _close(self) -> None:
         self._attachment.row.set_state(ProcessState.STOPPING)

@@ -36,6 +36,9 @@ class LogSettings:
     message_timestamp_before_max_ms: int = 2**63 - 1
     message_timestamp_after_max_ms: int = 3_600_000
     cleanup_policy: frozenset[str] = frozenset({DELETE})
+    retention_bytes: int = -1
+    retention_ms: int = 604_800_000
+    file_delete_delay_ms: int = 60_000
     compression_type: str = "producer"
     durability: str = PAGE_CACHE
     max_decompressed_bytes: int = field(default=DECOMPRESSED_BYTES_MAX, metadata={"own": True})
@@ -49,6 +52,11 @@ class LogSettings:
     def is_fsync(self) -> bool:
         """Whether a record is acknowledged only once it is on the disk."""
         return self.durability == FSYNC
+
+    @property
+    def is_deletable(self) -> bool:
+        """Whether old records may be deleted: by retention, and by who asks for it."""
+        return DELETE in self.cleanup_policy
 
     @property
     def is_log_append_time(self) -> bool:

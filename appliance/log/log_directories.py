@@ -34,6 +34,7 @@ from appliance.log.file_names import parse_partition_directory_name
 from appliance.log.log_directory import LogDirectory
 from appliance.log.meta_properties import directory_id
 from appliance.log.partition_log import PartitionLog
+from appliance.log.removal import Removal
 
 _logger = logging.getLogger(__name__)
 
@@ -255,6 +256,20 @@ class LogDirectories:
                 task()
 
         return run
+
+    def log_starts_task(self) -> Callable[[], None]:
+        """As `LogDirectory.log_starts_task`, one directory after the other."""
+        tasks = [directory.log_starts_task() for directory in self.serving.values()]
+
+        def run() -> None:
+            for task in tasks:
+                task()
+
+        return run
+
+    def take_removals(self) -> list[Removal]:
+        """As `LogDirectory.take_removals`, of all directories."""
+        return [removal for directory in self.serving.values() for removal in directory.take_removals()]
 
     def _of(self, index: int, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         return {name: offset for name, offset in offsets.items() if self._homes.get(name) == index}

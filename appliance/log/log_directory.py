@@ -47,6 +47,7 @@ from appliance.log.flush import FlushTask
 from appliance.log.meta_properties import claim
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_metadata import read_topic_id
+from appliance.log.removal import Removal
 
 _CLOSING_THREADS: Final = 8
 PROBE: Final = ".probe"
@@ -77,6 +78,7 @@ class LogDirectory:
         self._given_up = False
         self.flush_fault: StorageFault | None = None
         self._flushes: deque[FlushTask] = deque()
+        self._removals: deque[Removal] = deque()
         self._recovery_points = self._read_checkpoint(RECOVERY_POINTS)
         self._log_starts = self._read_checkpoint(LOG_STARTS)
         self._high_watermarks = self._read_checkpoint(HIGH_WATERMARKS)
@@ -184,6 +186,7 @@ class LogDirectory:
             clean=self.was_clean,
             topic_id=topic_id,
             flushes=self._flushes,
+            removals=self._removals,
         )
         self.partitions[partition] = log
         return log
@@ -314,13 +317,39 @@ class LogDirectory:
     ) -> None:
         # Partitions that were not opened keep what was written of them.
         recovery_points = self._recovery_points | {name: log.recovery_point for name, log in logs.items()}
-        log_starts = self._log_starts | {
-            name: log.log_start_offset for name, log in logs.items() if log.log_start_offset > 0
-        }
         self._write(RECOVERY_POINTS, recovery_points)
-        self._write(LOG_STARTS, log_starts)
+        self._write_log_starts(logs)
         if high_watermarks is not None:
             self._write(HIGH_WATERMARKS, {**self._high_watermarks, **high_watermarks})
+
+    def log_starts_task(self) -> Callable[[], None]:
+        """Writes the log starts alone; to be called once, on any thread, and never beside a `flush_task`.
+
+        The returned call raises nothing: what fails is logged, and tried again by the next checkpoint.
+        """
+        logs = dict(self.partitions)
+
+        def run() -> None:
+            try:
+                self._write_log_starts(logs)
+            except StorageFault as fault:
+                _logger.error("checkpoint of log starts failed: %s", fault)
+
+        return run
+
+    def _write_log_starts(self, logs: Mapping[TopicPartition, PartitionLog]) -> None:
+        # Where the first segment begins is said by its name already, as for most logs most of the time. A log that was
+        # deleted meanwhile must say nothing: its successor of the same name would be opened with its start.
+        starts = {name: start for name, start in dict(self._log_starts).items() if name not in logs}
+        for name, log in logs.items():
+            start = log.log_start_offset
+            if start > log.first_base_offset and self.partitions.get(name) is log:
+                starts[name] = start
+        self._write(LOG_STARTS, starts)
+
+    def take_removals(self) -> list[Removal]:
+        """Files of retired segments that nobody has taken charge of yet, to be removed in time."""
+        return [self._removals.popleft() for _ in range(len(self._removals))]
 
     def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         if self._written[name] != offsets:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
+from itertools import islice
 from pathlib import Path
 from typing import Final, Self
 from uuid import UUID
@@ -34,8 +35,10 @@ from appliance.log.flush import FlushTask, RecoveryPoint
 from appliance.log.loader import LoadedLog, Loader, replay
 from appliance.log.partition_metadata import read_topic_id, write_topic_id
 from appliance.log.producer_state import AppendOrigin, Producers
+from appliance.log.removal import Removal
 from appliance.log.results import AppendResult, FetchSlice, LogStatistics
-from appliance.log.segment import Segment
+from appliance.log.retention import NO_LIMITS, UNLIMITED, Expired, RetentionRules, expired
+from appliance.log.segment import Segment, mark_deleted
 from appliance.log.segment_file import Header
 from appliance.log.segments import Segments
 from appliance.log.time_lookup import find_from, find_largest
@@ -76,6 +79,7 @@ class PartitionLog:
         "_next_expiry_ms",
         "_point",
         "_producers",
+        "_removals",
         "_sealed_open",
         "_segments",
         "_snapshots",
@@ -97,6 +101,7 @@ class PartitionLog:
         clock: Clock,
         topic_id: UUID | None,
         flushes: deque[FlushTask],
+        removals: deque[Removal],
     ) -> None:
         self.directory = directory
         self.settings = settings
@@ -111,6 +116,7 @@ class PartitionLog:
         self._snapshots = loaded.snapshots
         self._point = RecoveryPoint(loaded.recovery_point)
         self._flushes = flushes
+        self._removals = removals
         self._sealed_open: deque[Segment] = deque()
         self._next_expiry_ms = clock.now_ms() + _EXPIRY_CHECK_MS
         self.latest_epoch = loaded.epochs.latest
@@ -129,6 +135,7 @@ class PartitionLog:
         clean: bool = False,
         topic_id: UUID | None = None,
         flushes: deque[FlushTask] | None = None,
+        removals: deque[Removal] | None = None,
     ) -> Self:
         """Opens the log in a partition directory, which is made if it is missing.
 
@@ -138,6 +145,7 @@ class PartitionLog:
             clean: the log was closed by `close`, so nothing is checked.
             topic_id: kept in `partition.metadata` of a new directory; of an old one the file's counts.
             flushes: where the log puts the flush of a segment it has rolled.
+            removals: where it puts the files of a segment it has retired.
 
         Raises:
             StorageFault: the directory cannot be read or written. DiskFull where that was the cause.
@@ -164,6 +172,7 @@ class PartitionLog:
             clock=clock,
             topic_id=known,
             flushes=deque() if flushes is None else flushes,
+            removals=deque() if removals is None else removals,
         )
 
     # Appending
@@ -464,7 +473,8 @@ class PartitionLog:
     def last_stable_offset(self) -> int:
         """Where the oldest open transaction begins, else the log end: right where the log end is replicated."""
         first = self._producers.first_open_offset
-        return self.log_end_offset if first is None else first
+        # Retention asks no transaction: of an open one, what is left is what is unstable.
+        return self.log_end_offset if first is None else max(first, self.log_start_offset)
 
     def stable_offset(self, high_watermark: int) -> int:
         """The last stable offset under a high watermark: below it every transaction's end is replicated too.
@@ -472,7 +482,7 @@ class PartitionLog:
         Forgets transactions that ended below it, since high watermarks only grow.
         """
         first = self._producers.first_unstable_offset(high_watermark)
-        return high_watermark if first is None else min(first, high_watermark)
+        return high_watermark if first is None else min(max(first, self.log_start_offset), high_watermark)
 
     # Epochs
 
@@ -540,6 +550,63 @@ class PartitionLog:
             return False
         self.roll()
         return True
+
+    def expired(self, *, high_watermark: int, now_ms: int, by_time: bool = True) -> Expired:
+        """Which of the oldest segments have had their time; changes nothing. See `retention`.
+
+        Without `by_time` none is too old: for who does not trust the clock.
+
+        Raises:
+            StorageFault: a timestamp cannot be read.
+        """
+        settings = self.settings
+        rules = NO_LIMITS
+        size_bytes = 0
+        if settings.is_deletable:
+            rules = RetentionRules(settings.retention_bytes, settings.retention_ms if by_time else UNLIMITED)
+            if rules.retention_bytes >= 0:
+                size_bytes = sum(segment.size_bytes for segment in self._segments)
+        return expired(
+            self._segments,
+            rules,
+            size_bytes=size_bytes,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+            high_watermark=high_watermark,
+            now_ms=now_ms,
+        )
+
+    def advance_start(self, offset: int) -> bool:
+        """Moves the log start up to `offset`, which the caller knows to be replicated; whether it moved.
+
+        No file is touched but the epochs': segments below the start go when they are retired.
+        """
+        if offset <= self.log_start_offset:
+            return False
+        self.log_start_offset = offset
+        try:
+            self._epochs.truncate_from_start(offset)
+        except StorageFault as fault:
+            # An opening cuts them again, and a full disk must not keep retention from making room.
+            _logger.warning("%s: its leader epochs were not trimmed: %s", self.directory, fault)
+        return True
+
+    def retire_oldest(self, count: int) -> None:
+        """Takes the `count` oldest segments out, which end below the log start, and marks their files `.deleted`.
+
+        The active one is rolled first if it is among them. What is marked is queued for its removal.
+
+        Raises:
+            DiskFull, StorageFault: it failed; the segments that are left may be retired again.
+        """
+        for segment in list(islice(self._segments, count)):
+            if segment is self._active:
+                self.roll()
+            if segment in self._sealed_open:
+                self._sealed_open.remove(segment)
+            paths = mark_deleted(segment) + self._snapshots.mark_deleted(segment.base_offset)
+            self._segments.remove(segment)
+            self._removals.append(Removal(paths, self.settings.file_delete_delay_ms))
 
     def truncate_to(self, offset: int) -> bool:
         """Drops every batch that ends with `offset` or later; whether there was one.
@@ -612,6 +679,11 @@ class PartitionLog:
         self._producers.expire(now_ms, expiration_ms=self.settings.producer_id_expiration_ms)
 
     # Keeping
+
+    @property
+    def first_base_offset(self) -> int:
+        """Where the files begin; the log start is there or above."""
+        return self._segments.first_base_offset
 
     @property
     def recovery_point(self) -> int:

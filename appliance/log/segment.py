@@ -25,6 +25,7 @@ from appliance.log.file_names import (
     DELETED,
     LOG,
     OFFSET_INDEX,
+    SEGMENT_SUFFIXES,
     TIME_INDEX,
     TRANSACTION_INDEX,
     segment_file_name,
@@ -270,6 +271,29 @@ class Segment:
             self._load_max_timestamp()
         return self._max_timestamp_ms, self._max_timestamp_offset
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its batches."""
+        return self.file.size_bytes
+
+    def largest_timestamp_ms(self) -> int:
+        """By what its age is told (`LogSegment.largestTimestamp`): of its records, or of the file if they have none.
+
+        Leaves no index open that was not.
+
+        Raises:
+            StorageFault: the index or the file cannot be read.
+        """
+        if self._max_timestamp_ms == _UNKNOWN:
+            was_open = self.time_index.is_open
+            self._load_max_timestamp()
+            if not was_open:
+                self.time_index.release_mapping()
+        if self._max_timestamp_ms >= 0:
+            return self._max_timestamp_ms
+        with storage_faults(self.file.path):
+            return os.stat(self.file.path).st_mtime_ns // 1_000_000
+
     def _load_max_timestamp(self) -> None:
         self._max_timestamp_ms, self._max_timestamp_offset = self.time_index.last()
 
@@ -390,7 +414,7 @@ class Segment:
         Raises:
             StorageFault: it failed.
         """
-        for suffix in (LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX):
+        for suffix in SEGMENT_SUFFIXES:
             with storage_faults(self.directory):
                 try:
                     os.rename(self.path(suffix + old_suffix), self.path(suffix + new_suffix))
@@ -461,11 +485,15 @@ class Segment:
         )
 
 
-def mark_deleted(segment: Segment) -> None:
-    """Renames a segment's files to `.deleted`; whoever reads one goes on reading it.
+def mark_deleted(segment: Segment) -> tuple[Path, ...]:
+    """Renames a segment's files to `.deleted`, the records first; where they lie now, to be removed later.
+
+    Whoever reads one goes on reading it. Killed in between, what is left are indexes without records, which an
+    opening removes together with what is `.deleted`.
 
     Raises:
-        StorageFault: it failed.
+        StorageFault: it failed; it may be tried again.
     """
     segment.abandon()
     segment.rename("", DELETED)
+    return tuple(segment.path(suffix + DELETED) for suffix in SEGMENT_SUFFIXES)

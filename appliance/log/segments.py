@@ -13,10 +13,12 @@ from appliance.log.segment import Segment
 class Segments:
     """Base offset → segment, in order. Lookups are O(log segments)."""
 
-    __slots__ = ("_by_base", "active")
+    __slots__ = ("_by_base", "active", "first_base_offset")
 
     active: Segment
     """The last one, which appends go to."""
+    first_base_offset: int
+    """Where the first one begins; any thread may read it."""
 
     def __init__(self, segments: Iterable[Segment]) -> None:
         self._by_base: SortedDict[int, Segment] = SortedDict()
@@ -37,12 +39,14 @@ class Segments:
     def add(self, segment: Segment) -> None:
         """Adds a segment; the one with the greatest base offset is the active one."""
         self._by_base[segment.base_offset] = segment
+        self.first_base_offset = self._by_base.peekitem(0)[0]
         self.active = self._by_base.peekitem(-1)[1]
 
     def remove(self, segment: Segment) -> None:
         """Takes a segment out. Its files are not touched."""
         del self._by_base[segment.base_offset]
         if self._by_base:
+            self.first_base_offset = self._by_base.peekitem(0)[0]
             self.active = self._by_base.peekitem(-1)[1]
 
     def get(self, base_offset: int) -> Segment | None:

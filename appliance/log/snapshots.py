@@ -9,7 +9,7 @@ from pathlib import Path
 
 from appliance.errors import CorruptFile, StorageFault
 from appliance.log.faults import storage_faults
-from appliance.log.file_names import PRODUCER_SNAPSHOT, parse_segment_file_name, segment_file_name
+from appliance.log.file_names import DELETED, PRODUCER_SNAPSHOT, parse_segment_file_name, segment_file_name
 from appliance.log.producer_state import Producers, write_snapshot
 
 _logger = logging.getLogger(__name__)
@@ -52,6 +52,21 @@ class Snapshots:
             StorageFault: it failed.
         """
         self._remove(offset for offset in self.offsets()[:-1] if offset not in bases)
+
+    def mark_deleted(self, offset: int) -> tuple[Path, ...]:
+        """Renames the snapshot of a segment that goes to `.deleted`; where it lies now, nothing if there is none.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        path = self.path(offset)
+        marked = path.with_name(path.name + DELETED)
+        with storage_faults(self._directory):
+            try:
+                os.rename(path, marked)
+            except FileNotFoundError:
+                return ()
+        return (marked,)
 
     def load_newest(self, start: int) -> tuple[Producers, int]:
         """(state, offset) of the newest snapshot that can be read; none, and `start`, without one.

@@ -40,6 +40,7 @@ from appliance.netproc.fetch_session import FetchSessions
 from appliance.netproc.intake import CLOSED, STARVED, Intake
 from appliance.netproc.local_handlers.view import ProducerIds
 from appliance.netproc.local_requests import LocalRequests
+from appliance.netproc.log_handlers.delete_records import DeleteRecordsHandler
 from appliance.netproc.log_handlers.fetch import FetchHandler
 from appliance.netproc.log_handlers.list_offsets import ListOffsetsHandler
 from appliance.netproc.log_handlers.produce import ProduceHandler
@@ -54,8 +55,7 @@ from appliance.protocol.headers import parse_request_header
 from appliance.protocol.messages import encode_unsupported_api_versions
 from appliance.protocol.produce import ProduceMemo, parse_produce
 
-_PRODUCE, _FETCH, _LIST_OFFSETS = int(ApiKey.PRODUCE), int(ApiKey.FETCH), int(ApiKey.LIST_OFFSETS)
-_API_VERSIONS = int(ApiKey.API_VERSIONS)
+_PRODUCE, _FETCH = int(ApiKey.PRODUCE), int(ApiKey.FETCH)
 
 _log = logging.getLogger(__name__)
 
@@ -121,6 +121,7 @@ class Processor:
             {slot: settings.log_directories(slot) for slot in range(settings.slots)},
             is_served=lambda route: table.serves(route.row, route.incarnation),
         )
+        self._lines.on_removed(self._files.let_go_of_removed)
         self._local = LocalRequests(
             settings,
             routes,
@@ -146,9 +147,16 @@ class Processor:
             clock=clock,
             max_bytes=settings.broker.fetch_max_bytes,
         )
-        self._list_offsets = ListOffsetsHandler(
+        list_offsets = ListOffsetsHandler(
             routes, self._lines, attachment.partitions, finish=self._finish_owed
         )
+        delete_records = DeleteRecordsHandler(
+            routes, self._lines, attachment.partitions, finish=self._finish_owed
+        )
+        self._begin_seldom: dict[int, Callable[[Pending, memoryview, int, int], None]] = {
+            int(ApiKey.LIST_OFFSETS): list_offsets.begin,
+            int(ApiKey.DELETE_RECORDS): delete_records.begin,
+        }
         self._answered: set[Connection] = set()
         self._closed_ids: list[int] = []
         self._image_version = -1
@@ -408,11 +416,9 @@ class Processor:
             elif header.api_key == _FETCH:
                 self._fetch.begin(pending, view, header.body_position, end)
                 self._give_block(pending)  # a fetch that waits holds no payload
-            elif header.api_key == _LIST_OFFSETS:
-                self._list_offsets.begin(pending, view, header.body_position, end)
-                self._give_block(pending)
             else:
-                self._local.begin(pending, view, header.body_position, end)
+                begin = self._begin_seldom.get(header.api_key, self._local.begin)
+                begin(pending, view, header.body_position, end)
                 self._give_block(pending)
         except MalformedFrame:
             self._give_block(pending)

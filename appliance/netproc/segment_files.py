@@ -2,7 +2,7 @@
 
 A segment that is being sent stays readable because this process holds it open, whatever the owner does with its
 name. Descriptors are few and shared: one per (partition incarnation, segment), the least recently used closed first,
-never one that a response still needs.
+never one that a response still needs. The owners tell when they have removed files (`Op.FILES_REMOVED`).
 """
 
 from __future__ import annotations
@@ -89,6 +89,12 @@ class SegmentFiles:
         """Lets go of the segments of every partition whose (row, incarnation) is not in `living`."""
         for key in [key for key in self._open if key[:2] not in living]:
             self._drop(key)
+
+    def let_go_of_removed(self) -> None:
+        """Lets go of every segment whose file has no name any more: its room comes back when nobody sends from it."""
+        for key, segment in list(self._open.items()):
+            if not os.fstat(segment.fd).st_nlink:
+                self._drop(key)
 
     def _drop_oldest(self) -> None:
         self._drop(next(iter(self._open)))

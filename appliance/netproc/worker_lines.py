@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from appliance.channels.request_channel import REQUEST_ID_LIMIT
+from appliance.channels.request_channel import NOTICE_ID, REQUEST_ID_LIMIT
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.wiring import Attachment
 from appliance.ipc.brief_wait import BriefWait
@@ -51,6 +52,7 @@ class WorkerLines:
         "_brief_wait",
         "_ids",
         "_in_flight",
+        "_notices",
         "_overflow",
         "_touched",
         "_work_bytes",
@@ -60,8 +62,9 @@ class WorkerLines:
     def __init__(self, attachment: Attachment, *, brief_wait: BriefWait) -> None:
         self._attachment = attachment
         self._brief_wait = brief_wait
-        self._ids = itertools.count(1)
-        self._askers: dict[int, Asker] = {}
+        self._ids = itertools.count()
+        self._notices = _Notices(self)
+        self._askers: dict[int, Asker] = {NOTICE_ID: self._notices}
         self._touched: set[Role] = set()
         self._in_flight = 0
         self._work_bytes = 0
@@ -72,10 +75,14 @@ class WorkerLines:
 
     def enter(self, asker: Asker) -> int:
         """Gives `asker` its request id; `leave` must follow when nothing more is expected."""
-        identity = next(self._ids) % REQUEST_ID_LIMIT
+        identity = next(self._ids) % (REQUEST_ID_LIMIT - 1) + 1
         asker.request_id = identity
         self._askers[identity] = asker
         return identity
+
+    def on_removed(self, listener: Callable[[], None]) -> None:
+        """Calls `listener` whenever a worker says that it has removed files."""
+        self._notices.listener = listener
 
     def leave(self, asker: Asker) -> None:
         """Nobody waits for this id any more; late answers are dropped."""
@@ -160,6 +167,10 @@ class WorkerLines:
             asker.worker_lost(worker)
         return inbox
 
+    def noticed(self) -> None:
+        """What came was no answer to anything under way."""
+        self._in_flight += 1
+
     def _place_waiting(self) -> None:
         for worker, operations in list(self._overflow.items()):
             writer = self._attachment.outbound[worker]
@@ -170,4 +181,24 @@ class WorkerLines:
                 del self._overflow[worker]
 
     def statistics(self) -> dict[str, int]:
-        return {"askers": len(self._askers), "overflow": sum(map(len, self._overflow.values()))}
+        return {"askers": len(self._askers) - 1, "overflow": sum(map(len, self._overflow.values()))}
+
+
+class _Notices:
+    """Stands where an asker would, under the id of no request, so that notices cost the answers nothing."""
+
+    __slots__ = ("_lines", "listener", "outstanding", "request_id")
+
+    def __init__(self, lines: WorkerLines) -> None:
+        self._lines = lines
+        self.request_id = NOTICE_ID
+        self.outstanding = 0
+        self.listener: Callable[[], None] | None = None
+
+    def answered(self, _answer: Answer) -> None:
+        self._lines.noticed()
+        if self.listener is not None:
+            self.listener()
+
+    def worker_lost(self, _worker: Role) -> None:
+        """Nothing is owed to a notice."""

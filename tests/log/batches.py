@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from appliance.clock import ManualClock
 from appliance.log.config import LogSettings
 from appliance.log.partition_log import PartitionLog
+from appliance.log.removal import Removal
 from appliance.protocol.records.batch import batches
 from appliance.protocol.records.compression import Codec
 from appliance.protocol.records.control import EndTransactionMarker, encode_marker_batch
@@ -65,6 +67,7 @@ def open_log(
     recovery_point: int = 0,
     log_start: int = 0,
     clean: bool = False,
+    removals: deque[Removal] | None = None,
 ) -> PartitionLog:
     return PartitionLog.open(
         directory,
@@ -73,6 +76,7 @@ def open_log(
         recovery_point=recovery_point,
         log_start=log_start,
         clean=clean,
+        removals=removals,
     )
 
 

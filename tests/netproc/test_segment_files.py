@@ -53,3 +53,22 @@ def test_the_least_recently_used_is_closed_first(tmp_path: Path) -> None:
     assert files.statistics() == {"open": 2, "held": 1}
     before.release()
     files.close()
+
+
+def test_a_removed_file_is_let_go_at_once_or_when_its_last_response_left(tmp_path: Path) -> None:
+    files = files_in(tmp_path, serving={1}, partitions=3)
+    files.hold(route(0), 0).release()
+    sending = files.hold(route(1), 0)
+    files.hold(route(2), 0).release()
+    for partition in (0, 1):
+        marked = tmp_path / f"t-{partition}" / f"{SEGMENT}.deleted"
+        (tmp_path / f"t-{partition}" / SEGMENT).rename(marked)
+        files.let_go_of_removed()
+        assert files.statistics()["open"] == 3 - partition  # another name is a name
+        marked.unlink()
+        files.let_go_of_removed()
+        assert files.statistics()["open"] == 2 - partition
+    assert os.pread(sending.fd, 7, 0) == b"records"
+    sending.release()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(sending.fd)

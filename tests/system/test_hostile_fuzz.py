@@ -19,6 +19,11 @@ from kafka.protocol.producer import ProduceRequest as StrangerProduceRequest
 
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.create_partitions import CreatePartitionsRequest, PartitionsTopic
+from appliance.protocol.apis.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from appliance.protocol.apis.delete_topics import DeleteTopicsRequest
 from appliance.protocol.apis.describe_configs import DescribeConfigsRequest, DescribedResource
 from appliance.protocol.apis.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -155,6 +160,7 @@ def frames_about_the_topic(draw: st.DrawFn) -> bytes:
                 ApiKey.DESCRIBE_CONFIGS,
                 ApiKey.CREATE_PARTITIONS,
                 ApiKey.DELETE_TOPICS,
+                ApiKey.DELETE_RECORDS,
             ]
         )
     )
@@ -171,6 +177,9 @@ def frames_about_the_topic(draw: st.DrawFn) -> bytes:
             request = CreatePartitionsRequest(
                 (PartitionsTopic(TOPIC, draw(SMALL)),), draw(SMALL), draw(st.booleans())
             )
+        case ApiKey.DELETE_RECORDS:
+            before = DeleteRecordsPartition(draw(SMALL), draw(SMALL | INT64))
+            request = DeleteRecordsRequest((DeleteRecordsTopic(draw(NAMES), (before,) * 2),), draw(INT32))
         case ApiKey.DELETE_TOPICS:
             request = DeleteTopicsRequest((TopicSelector(TOPIC),), draw(INT32))
         case _:

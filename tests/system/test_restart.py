@@ -99,7 +99,7 @@ def test_topics_their_ids_and_configurations_survive(broker: Appliance, how: str
 
 @both_ways
 def test_records_offsets_and_time_index_survive(broker: Appliance, how: str) -> None:
-    configs = {"segment.bytes": str(SEGMENT_BYTES), "index.interval.bytes": "1024"}
+    configs = {"segment.bytes": str(SEGMENT_BYTES), "index.interval.bytes": "1024", "retention.ms": "-1"}
     assert create_topic(broker.port, TOPIC, configs=configs) == 0
     count = 600
     with WireSocket(broker.port) as connection:

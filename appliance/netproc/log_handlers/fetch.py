@@ -277,8 +277,17 @@ class FetchHandler:
                 try:
                     files[id(item)] = self._files.hold(item.route, item.segment, item.directory)
                 except OSError:
-                    item.error, item.length_bytes = _NOT_LEADER, 0
+                    item.error, item.length_bytes = self._why_gone(item), 0
         return files
+
+    def _why_gone(self, item: _Item) -> int:
+        """A segment that its owner named is gone: deleted as too old since then, or with its partition."""
+        route = item.route
+        if route is not None and self._table.serves(route.row, route.incarnation):
+            item.log_start = self._table.cells[self._table.at(route.row) + LOG_START]
+            if item.wanted.fetch_offset < item.log_start:
+                return _OUT_OF_RANGE
+        return _NOT_LEADER
 
     def _route(self, wanted: SessionPartition, slot: int) -> PartitionRoute | int:
         topic = self._routes.of(wanted.topic)

@@ -1,0 +1,162 @@
+"""DeleteRecords 0-2 in the network process: split by partition, each asked of its owner.
+
+As in Kafka, a partition that is named twice is taken once, with the offset named last, and records of internal topics
+may not be deleted (INVALID_TOPIC_EXCEPTION). Policy and offset are the owner's to judge. Left out: `timeout_ms`, which
+is for waiting on followers (slots issue); the permission to delete (security issue).
+"""
+
+from __future__ import annotations
+
+from appliance.channels.partition_table import PartitionTable
+from appliance.channels.request_channel import Op
+from appliance.channels.roles import Role
+from appliance.cluster import INTERNAL_TOPICS
+from appliance.netproc.connection import Pending
+from appliance.netproc.log_handlers.finish import Finish
+from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
+from appliance.netproc.worker_lines import Answer, WorkerLines
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.messages import decode_request, encode_response
+
+_DELETE_RECORDS = int(Op.DELETE_RECORDS)
+_NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+
+class DeleteRecordsHandler:
+    """Serves DeleteRecords for one network process."""
+
+    __slots__ = ("_finish", "_lines", "_routes", "_table")
+
+    def __init__(
+        self, routes: TopicRoutes, lines: WorkerLines, table: PartitionTable, *, finish: Finish
+    ) -> None:
+        self._routes = routes
+        self._lines = lines
+        self._table = table
+        self._finish = finish
+
+    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
+        """Answers at once, or when the owners have.
+
+        Raises:
+            MalformedFrame: the body does not parse.
+        """
+        request: DeleteRecordsRequest = decode_request(
+            ApiKey.DELETE_RECORDS, pending.version, view, position, end
+        )
+        asker = _Asker(self, pending)
+        self._lines.enter(asker)
+        wanted: dict[Place, int] = {
+            (topic.name, each.partition_index): each.offset
+            for topic in request.topics
+            for each in topic.partitions
+        }
+        for place, offset in wanted.items():
+            self._begin_partition(asker, place, offset)
+        if not asker.outstanding:
+            self.complete(asker)
+
+    def complete(self, asker: _Asker) -> None:
+        """Every partition has its answer."""
+        self._lines.leave(asker)
+        by_topic: dict[str, list[DeleteRecordsPartitionResult]] = {}
+        for (topic, partition), (low_watermark, error) in zip(asker.places, asker.results, strict=True):
+            by_topic.setdefault(topic, []).append(
+                DeleteRecordsPartitionResult(partition, low_watermark, error)
+            )
+        response = DeleteRecordsResponse(
+            tuple(DeleteRecordsTopicResult(topic, tuple(results)) for topic, results in by_topic.items())
+        )
+        pending = asker.pending
+        frame = encode_response(ApiKey.DELETE_RECORDS, pending.version, response, pending.correlation_id)
+        self._finish(pending, [frame])
+
+    def _begin_partition(self, asker: _Asker, place: Place, offset: int) -> None:
+        topic, partition = place
+        known = self._routes.by_name(topic)
+        route = known.partition(partition) if known is not None else None
+        item = asker.add(place)
+        if route is None:
+            asker.results[item] = (-1, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        elif topic in INTERNAL_TOPICS:
+            asker.results[item] = (-1, int(ErrorCode.INVALID_TOPIC_EXCEPTION))
+        elif self._table.is_offline(route.row, route.incarnation):
+            asker.results[item] = (-1, int(ErrorCode.KAFKA_STORAGE_ERROR))
+        elif (
+            route.worker is None
+            or route.leader != asker.pending.connection.slot
+            or not self._table.serves(route.row, route.incarnation)
+            or not self._lines.place(route.worker, _operation(asker, item, route, offset))
+        ):
+            asker.results[item] = (-1, _NOT_LEADER)
+        else:
+            asker.workers[item] = route.worker
+            asker.outstanding += 1
+
+
+def _operation(asker: _Asker, item: int, route: PartitionRoute, offset: int) -> tuple[int, ...]:
+    return (
+        _DELETE_RECORDS,
+        0,
+        0,
+        asker.request_id,
+        item,
+        route.row,
+        route.incarnation,
+        route.leader_epoch,
+        0,
+        0,
+        asker.pending.version,
+        offset,
+        0,
+        0,
+    )
+
+
+class _Asker:
+    """One DeleteRecords request while owners work. `results` are (low watermark, error), by item."""
+
+    __slots__ = ("_handler", "outstanding", "pending", "places", "request_id", "results", "workers")
+
+    def __init__(self, handler: DeleteRecordsHandler, pending: Pending) -> None:
+        self._handler = handler
+        self.pending = pending
+        self.request_id = 0
+        self.outstanding = 0
+        self.places: list[Place] = []
+        self.results: list[tuple[int, int]] = []
+        self.workers: dict[int, Role] = {}
+
+    def add(self, place: Place) -> int:
+        """Keeps the place of a partition; its item number."""
+        self.places.append(place)
+        self.results.append((-1, 0))
+        return len(self.places) - 1
+
+    def answered(self, answer: Answer) -> None:
+        item = answer[4]
+        if self.workers.pop(item, None) is not None:
+            self.results[item] = (answer[6], answer[2])
+            self._settled()
+
+    def worker_lost(self, worker: Role) -> None:
+        """It may have moved the log start or not; to ask again does no harm, and the error says to."""
+        for item in [item for item, owner in self.workers.items() if owner == worker]:
+            del self.workers[item]
+            self.results[item] = (-1, _NOT_LEADER)
+            self._settled()
+
+    def _settled(self) -> None:
+        self.outstanding -= 1
+        if not self.outstanding:
+            self._handler.complete(self)
