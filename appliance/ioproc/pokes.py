@@ -6,13 +6,15 @@ later: a poke may be late, never lost. When the purgatory is down nothing is owe
 
 from __future__ import annotations
 
+from typing import Final
+
 from appliance.channels.partition_table import HIGH_WATERMARK, WATCHERS, PartitionTable
 from appliance.channels.purgatory_channel import PurgatoryOp
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.fence import full_fence
 from appliance.ipc.ring import RingWriter
 
-_POKE = int(PurgatoryOp.POKE)
+_POKE: Final = int(PurgatoryOp.POKE)
 
 
 class Pokes:

@@ -13,7 +13,7 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from appliance.channels.control_channel import Assign, Envelope, PartitionsOffline, WorkerHello
 from appliance.channels.controller_link import ControllerLink
@@ -58,24 +58,28 @@ from appliance.protocol.errors import ErrorCode
 
 # Answers are published after this many requests or payload bytes, so that one network process's burst of large
 # batches does not keep the first of its answers waiting for the last.
-BURST_REQUESTS = 32
-BURST_BYTES = 1 << 20
+BURST_REQUESTS: Final = 32
+BURST_BYTES: Final = 1 << 20
 # The pause before partitions that could not be opened are tried again; doubles, since a try may read much.
-OPEN_AGAIN_MS = 500
-OPEN_AGAIN_MAX_MS = 60_000
-BURSTS_A_LOOK = 8
-FAILED_DIRECTORIES, OFFLINE_PARTITIONS = COUNTER_0, COUNTER_0 + 1
+OPEN_AGAIN_MS: Final = 500
+OPEN_AGAIN_MAX_MS: Final = 60_000
+BURSTS_A_LOOK: Final = 8
+FAILED_DIRECTORIES: Final = COUNTER_0
+OFFLINE_PARTITIONS: Final = COUNTER_0 + 1
 # How long a checkpoint waits for another one under way.
-CHECKPOINT_AGAIN_MS = 100
-END_COMMITS_LOOK_MS = 100
+CHECKPOINT_AGAIN_MS: Final = 100
+END_COMMITS_LOOK_MS: Final = 100
 
-_PRODUCE, _FETCH, _LIST_OFFSETS = int(Op.PRODUCE), int(Op.FETCH), int(Op.LIST_OFFSETS)
-_DELETE_RECORDS, _FILES_REMOVED = int(Op.DELETE_RECORDS), int(Op.FILES_REMOVED)
-_LONE = int(RequestFlag.LONE)
-_NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-_INVALID_REQUEST = int(ErrorCode.INVALID_REQUEST)
-_STORAGE_ERROR = int(ErrorCode.KAFKA_STORAGE_ERROR)
-_NS_PER_MS = 1_000_000
+_PRODUCE: Final = int(Op.PRODUCE)
+_FETCH: Final = int(Op.FETCH)
+_LIST_OFFSETS: Final = int(Op.LIST_OFFSETS)
+_DELETE_RECORDS: Final = int(Op.DELETE_RECORDS)
+_FILES_REMOVED: Final = int(Op.FILES_REMOVED)
+_LONE: Final = int(RequestFlag.LONE)
+_NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_INVALID_REQUEST: Final = int(ErrorCode.INVALID_REQUEST)
+_STORAGE_ERROR: Final = int(ErrorCode.KAFKA_STORAGE_ERROR)
+_NS_PER_MS: Final = 1_000_000
 
 
 class Worker:

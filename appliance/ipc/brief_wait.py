@@ -18,14 +18,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from appliance.ipc.agent import Inbox
 
-LIMIT_NS = 50_000
-LOOKS_BETWEEN_YIELDS = 4
-VAIN_MAX = 6
+LIMIT_NS: Final = 50_000
+LOOKS_BETWEEN_YIELDS: Final = 4
+VAIN_MAX: Final = 6
 # Later than this after the limit, the core was lost to a stranger.
-LOST_NS = 500_000
+LOST_NS: Final = 500_000
 
 
 class BriefWait:

@@ -26,12 +26,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from appliance.ipc.errors import PoolCorrupt
 
-SMALLEST_BYTES = 16 * 1024
-TRIM_FROM_BYTES = 1024 * 1024
-STOCK_BLOCKS = 32
+SMALLEST_BYTES: Final = 16 * 1024
+TRIM_FROM_BYTES: Final = 1024 * 1024
+STOCK_BLOCKS: Final = 32
 
 Discard = Callable[[int, int], None]
 

@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import platform
 from threading import Lock
+from typing import Final
 
 from appliance.ipc.errors import UnsupportedProcessor
 
-_MACHINES = frozenset({"x86_64", "amd64"})
+_MACHINES: Final = frozenset({"x86_64", "amd64"})
 
-_lock = Lock()
-_acquire = _lock.acquire
-_release = _lock.release
+_lock: Final = Lock()
+_acquire: Final = _lock.acquire
+_release: Final = _lock.release
 
 
 def full_fence() -> None:

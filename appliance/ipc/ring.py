@@ -30,25 +30,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any
+from typing import Any, Final
 
 from appliance.ipc.errors import RingCorrupt
 
-CACHE_LINE_BYTES = 64
-SLOT_BYTES = 64
+CACHE_LINE_BYTES: Final = 64
+SLOT_BYTES: Final = 64
 
-MAGIC_OFFSET = 0
-TAIL_OFFSET = MAGIC_OFFSET + CACHE_LINE_BYTES
-HEAD_OFFSET = TAIL_OFFSET + CACHE_LINE_BYTES
-SLOTS_OFFSET = HEAD_OFFSET + CACHE_LINE_BYTES
+MAGIC_OFFSET: Final = 0
+TAIL_OFFSET: Final = MAGIC_OFFSET + CACHE_LINE_BYTES
+HEAD_OFFSET: Final = TAIL_OFFSET + CACHE_LINE_BYTES
+SLOTS_OFFSET: Final = HEAD_OFFSET + CACHE_LINE_BYTES
 
-MAGIC = int.from_bytes(b"APPRING1", "little")
-DRAIN_LIMIT = 256
+MAGIC: Final = int.from_bytes(b"APPRING1", "little")
+DRAIN_LIMIT: Final = 256
 
-_WORD_BYTES = 8
-_MAGIC = MAGIC_OFFSET // _WORD_BYTES
-_TAIL = TAIL_OFFSET // _WORD_BYTES
-_HEAD = HEAD_OFFSET // _WORD_BYTES
+_WORD_BYTES: Final = 8
+_MAGIC: Final = MAGIC_OFFSET // _WORD_BYTES
+_TAIL: Final = TAIL_OFFSET // _WORD_BYTES
+_HEAD: Final = HEAD_OFFSET // _WORD_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,8 +64,8 @@ from appliance.protocol.records.errors import CorruptBatch, InvalidRecords
 
 _SEALED_OPEN_MAX: Final = 4
 _EXPIRY_CHECK_MS: Final = 600_000
-_place = PLACEMENT.pack
-_logger = logging.getLogger(__name__)
+_place: Final = PLACEMENT.pack
+_logger: Final = logging.getLogger(__name__)
 
 
 class PartitionLog:

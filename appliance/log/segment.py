@@ -14,6 +14,7 @@ import os
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -415,11 +416,8 @@ class Segment:
             StorageFault: it failed.
         """
         for suffix in SEGMENT_SUFFIXES:
-            with storage_faults(self.directory):
-                try:
-                    os.rename(self.path(suffix + old_suffix), self.path(suffix + new_suffix))
-                except FileNotFoundError:
-                    continue
+            with storage_faults(self.directory), suppress(FileNotFoundError):
+                os.rename(self.path(suffix + old_suffix), self.path(suffix + new_suffix))
 
     def delete(self) -> None:
         """Removes every file; a reader that has one open keeps it.

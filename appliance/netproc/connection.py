@@ -9,11 +9,12 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from appliance.ipc.buffer_pool import Block
 from appliance.netproc.segment_files import SegmentFile
 
-LANDING_BYTES = 16 * 1024
+LANDING_BYTES: Final = 16 * 1024
 
 
 class FilePiece:

@@ -24,6 +24,7 @@ import socket
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 import zmq
 
@@ -43,7 +44,7 @@ from appliance.ipc.errors import DescriptorLost, PeerGone
 from appliance.ipc.fd_passing import receive_descriptor
 
 # Where the acceptor does not read, reports wait in `_closed` instead of in ZeroMQ.
-REPORTS_UNDER_WAY_MAX = 1_000
+REPORTS_UNDER_WAY_MAX: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)

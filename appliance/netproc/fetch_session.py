@@ -18,15 +18,16 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 from appliance.protocol.errors import ErrorCode
 
-INVALID_SESSION_ID = 0
-INITIAL_EPOCH = 0
-FINAL_EPOCH = -1
-EPOCH_LIMIT = 0x7FFFFFFF
-EVICTABLE_AFTER_MS = 120_000
+INVALID_SESSION_ID: Final = 0
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+EPOCH_LIMIT: Final = 0x7FFFFFFF
+EVICTABLE_AFTER_MS: Final = 120_000
 
 TopicKey = str | UUID
 PartitionKey = tuple[TopicKey, int]

@@ -20,20 +20,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from appliance.errors import MalformedFrame
 from appliance.ipc.buffer_pool import Block, BufferPool
 from appliance.netproc.connection import LANDING_BYTES, Connection
 from appliance.protocol.framing import SIZE_BYTES, frame_size
 
-STASH_BYTES = 2048
-WANTED_BYTES_MAX = 1 << 20
+STASH_BYTES: Final = 2048
+WANTED_BYTES_MAX: Final = 1 << 20
 # A frame at most this large gets its whole block at once; larger ones grow with what has really arrived.
-TRUSTED_BYTES = 4 << 20
+TRUSTED_BYTES: Final = 4 << 20
 
-CLOSED = -1
-STARVED = -2
-NOTHING = 0
+CLOSED: Final = -1
+STARVED: Final = -2
+NOTHING: Final = 0
 
 
 class Intake:

@@ -15,7 +15,7 @@ import os
 import select
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.roles import ACCEPTOR, CONTROLLER, PURGATORY, Role, RoleKind
@@ -55,21 +55,24 @@ from appliance.protocol.headers import parse_request_header
 from appliance.protocol.messages import encode_unsupported_api_versions
 from appliance.protocol.produce import ProduceMemo, parse_produce
 
-_PRODUCE, _FETCH = int(ApiKey.PRODUCE), int(ApiKey.FETCH)
+_PRODUCE: Final = int(ApiKey.PRODUCE)
+_FETCH: Final = int(ApiKey.FETCH)
 
-_log = logging.getLogger(__name__)
+_log: Final = logging.getLogger(__name__)
 
-_NS_PER_MS = 1_000_000
-RELIEF_INTERVAL_NS = 100 * _NS_PER_MS
-SWEEP_PARTS = 4
+_NS_PER_MS: Final = 1_000_000
+_IN: Final = select.EPOLLIN
+_OUT: Final = select.EPOLLOUT
+RELIEF_INTERVAL_NS: Final = 100 * _NS_PER_MS
+SWEEP_PARTS: Final = 4
 # Requests of one connection in one turn: who pipelines without end shares the turn with all others.
-TURN_REQUESTS = 16
+TURN_REQUESTS: Final = 16
 # A part of the pool that half-received frames may not take, so that whole small requests always pass.
-RESERVE_PART = 8
+RESERVE_PART: Final = 8
 # Answers are kept for who does not read them: of one connection this much and one answer, then no more of its frames
 # are cut; of all together this part of the pool's size, then those who read least are closed.
-OWED_BYTES_MAX = 16 * 1024
-OWED_PART = 2
+OWED_BYTES_MAX: Final = 16 * 1024
+OWED_PART: Final = 2
 
 
 class Processor:
@@ -170,7 +173,7 @@ class Processor:
         self._cycle.add_inbox(controller)
         self._cycle.add_inbox(fan_out)
         for descriptor in (controller.fileno(), supervision.fileno(), fan_out.fileno()):
-            self._epoll.register(descriptor, select.EPOLLIN)
+            self._epoll.register(descriptor, _IN)
 
     # The cycle
 
@@ -198,7 +201,7 @@ class Processor:
             connection = connections.get(descriptor)
             if connection is None:
                 self._other(descriptor)
-            elif mask == select.EPOLLIN:
+            elif mask == _IN:
                 self._read(connection)
             else:
                 self._unusual(connection, mask)
@@ -212,13 +215,13 @@ class Processor:
 
     def _unusual(self, connection: Connection, mask: int) -> None:
         """Room to send again, or the peer is gone."""
-        if mask & ~(select.EPOLLIN | select.EPOLLOUT):
+        if mask & ~(_IN | _OUT):
             self._close(connection)
             return
         self._send(connection)
         if self._may_resume(connection):
             self._resume(connection)
-        if mask & select.EPOLLIN and not connection.closed:
+        if mask & _IN and not connection.closed:
             self._read(connection)
 
     def _rarely(self) -> None:
@@ -238,7 +241,7 @@ class Processor:
     def _wait_congested(self) -> list[tuple[int, int]]:
         """A worker's ring is full: no socket is read until it has room; its answers ring our bell."""
         events = self._cycle.wait(1)
-        return [(fd, mask) for fd, mask in events if fd not in self._connections or mask & select.EPOLLOUT]
+        return [(fd, mask) for fd, mask in events if fd not in self._connections or mask & _OUT]
 
     def _other(self, descriptor: int) -> None:
         if descriptor == self._supervision.fileno():
@@ -267,8 +270,8 @@ class Processor:
             )
             connection.produce_memo = ProduceMemo()
             self._connections[connection.fd] = connection
-            connection.mask = select.EPOLLIN
-            self._epoll.register(connection.fd, select.EPOLLIN)
+            connection.mask = _IN
+            self._epoll.register(connection.fd, _IN)
         self._cells[CONNECTIONS] = len(self._connections)
         if self._connections and not self._sweeping:
             self._sweep_later(now_ns)
@@ -314,9 +317,9 @@ class Processor:
 
     def _watch(self, connection: Connection) -> None:
         """Brings the epoll mask up to what the connection waits for."""
-        mask = 0 if connection.muted or connection.starved else select.EPOLLIN
+        mask = 0 if connection.muted or connection.starved else _IN
         if connection.out or self._may_resume(connection):
-            mask |= select.EPOLLOUT
+            mask |= _OUT
         if mask != connection.mask:
             connection.mask = mask
             self._epoll.modify(connection.fd, mask)
@@ -488,7 +491,7 @@ class Processor:
         if connection.owed_bytes and not connection.out and not connection.queue:
             self._owed_bytes -= connection.owed_bytes
             connection.owed_bytes = 0
-        if connection.out or connection.mask != select.EPOLLIN:
+        if connection.out or connection.mask != _IN:
             self._watch(connection)
 
     # A full pool

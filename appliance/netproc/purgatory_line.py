@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from appliance.channels.purgatory_channel import PurgatoryOp
 from appliance.channels.roles import PURGATORY
 from appliance.channels.wiring import Attachment
 
-_WATCH = int(PurgatoryOp.WATCH)
-_ARM = int(PurgatoryOp.ARM)
-_CANCEL = int(PurgatoryOp.CANCEL)
+_WATCH: Final = int(PurgatoryOp.WATCH)
+_ARM: Final = int(PurgatoryOp.ARM)
+_CANCEL: Final = int(PurgatoryOp.CANCEL)
 
 
 class Watcher(Protocol):

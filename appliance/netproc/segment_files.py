@@ -11,12 +11,13 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Container
 from pathlib import Path
+from typing import Final
 
 from appliance.cluster import TopicPartition
 from appliance.log.file_names import LOG, partition_directory_name, segment_file_name
 from appliance.netproc.topic_routes import PartitionRoute
 
-OPEN_SEGMENTS_MAX = 1024
+OPEN_SEGMENTS_MAX: Final = 1024
 
 Key = tuple[int, int, int, int]
 

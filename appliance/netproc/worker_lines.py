@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from appliance.channels.request_channel import NOTICE_ID, REQUEST_ID_LIMIT
 from appliance.channels.roles import Role, RoleKind
@@ -22,10 +22,10 @@ from appliance.ipc.brief_wait import BriefWait
 Operation = tuple[int, ...]
 Answer = tuple[Any, ...]
 
-ANSWERS_AT_ONCE = 128
+ANSWERS_AT_ONCE: Final = 128
 
 # An answer to more than this takes the worker longer than a look-out lasts.
-LONE_BYTES_MAX = 64 * 1024
+LONE_BYTES_MAX: Final = 64 * 1024
 
 
 class Asker(Protocol):

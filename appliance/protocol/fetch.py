@@ -32,7 +32,7 @@ from itertools import groupby
 from operator import attrgetter
 from struct import Struct
 from struct import error as struct_error
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from appliance.errors import MalformedFrame, RejectedRequest
@@ -57,12 +57,12 @@ from appliance.protocol.primitives import (
     uvarint_bytes,
 )
 
-FIRST_FLEXIBLE = 12
-FIRST_BY_TOPIC_ID = 13
-FIRST_WITH_SESSIONS = 7
+FIRST_FLEXIBLE: Final = 12
+FIRST_BY_TOPIC_ID: Final = 13
+FIRST_WITH_SESSIONS: Final = 7
 
-FULL_FETCH_EPOCH = -1
-NEW_SESSION_EPOCH = 0
+FULL_FETCH_EPOCH: Final = -1
+NEW_SESSION_EPOCH: Final = 0
 
 
 class FetchPartition(NamedTuple):
@@ -153,19 +153,19 @@ class FetchFrames(NamedTuple):
 
 # ── request ──────────────────────────────────────────────────────────────────────────────────────────────
 
-_HEAD_V4 = Struct(">iiiib")
-_HEAD_V7 = Struct(">iiiibii")
-_HEAD_V15 = Struct(">iiibii")
+_HEAD_V4: Final = Struct(">iiiib")
+_HEAD_V7: Final = Struct(">iiiibii")
+_HEAD_V15: Final = Struct(">iiibii")
 
-_PARTITION_V4 = Struct(">iqi")
-_PARTITION_V5 = Struct(">iqqi")
-_PARTITION_V9 = Struct(">iiqqi")
-_PARTITION_V12 = Struct(">iiqiqi")
+_PARTITION_V4: Final = Struct(">iqi")
+_PARTITION_V5: Final = Struct(">iqqi")
+_PARTITION_V9: Final = Struct(">iiqqi")
+_PARTITION_V12: Final = Struct(">iiqiqi")
 
-_LENGTH16 = Struct(">h")
-_REPLICA_STATE_TAG = 1
+_LENGTH16: Final = Struct(">h")
+_REPLICA_STATE_TAG: Final = 1
 
-_new = tuple.__new__  # half the price of calling the class, which pays for its argument names
+_new: Final = tuple.__new__  # half the price of calling the class, which pays for its argument names
 
 
 def parse_fetch(buffer: memoryview, position: int, end: int, version: int) -> FetchRequest:
@@ -413,26 +413,28 @@ def _replica_refused(replica_id: int) -> RejectedRequest:
 # ── response ─────────────────────────────────────────────────────────────────────────────────────────────
 
 # One partition, the usual answer: two structs with the topic between them.
-_ONE_HEAD_V4 = Struct(">iiii")  # size, correlation id, throttle, 1 topic
-_ONE_HEAD_V7 = Struct(">iiihii")  # size, correlation id, throttle, error, session id, 1 topic
-_ONE_HEAD_V12 = Struct(">iibihib")  # size, correlation id, no tags, throttle, error, session id, 1 topic
-_ONE_V4 = Struct(">iihqqii")  # 1 partition, index, error, high watermark, stable, aborted, records
-_ONE_V5 = Struct(">iihqqqii")  # … log start, aborted, records
-_ONE_V11 = Struct(">iihqqqiii")  # … aborted, preferred replica, records
-_ONE_V12 = Struct(">bihqqqbi")  # … aborted, preferred replica
+_ONE_HEAD_V4: Final = Struct(">iiii")  # size, correlation id, throttle, 1 topic
+_ONE_HEAD_V7: Final = Struct(">iiihii")  # size, correlation id, throttle, error, session id, 1 topic
+_ONE_HEAD_V12: Final = Struct(
+    ">iibihib"
+)  # size, correlation id, no tags, throttle, error, session id, 1 topic
+_ONE_V4: Final = Struct(">iihqqii")  # 1 partition, index, error, high watermark, stable, aborted, records
+_ONE_V5: Final = Struct(">iihqqqii")  # … log start, aborted, records
+_ONE_V11: Final = Struct(">iihqqqiii")  # … aborted, preferred replica, records
+_ONE_V12: Final = Struct(">bihqqqbi")  # … aborted, preferred replica
 
-_RESPONSE_V4 = Struct(">iii")
-_RESPONSE_V7 = Struct(">iiihi")
-_RESPONSE_V12 = Struct(">iibihi")
-_NUMBERS_V4 = Struct(">ihqq")
-_NUMBERS_V5 = Struct(">ihqqq")
-_ABORTED = Struct(">qq")
-_DIVERGING = Struct(">bbiqb")  # tag 0, size, epoch, end offset, no tagged fields of its own
+_RESPONSE_V4: Final = Struct(">iii")
+_RESPONSE_V7: Final = Struct(">iiihi")
+_RESPONSE_V12: Final = Struct(">iibihi")
+_NUMBERS_V4: Final = Struct(">ihqq")
+_NUMBERS_V5: Final = Struct(">ihqqq")
+_ABORTED: Final = Struct(">qq")
+_DIVERGING: Final = Struct(">bbiqb")  # tag 0, size, epoch, end offset, no tagged fields of its own
 
-_NO_TAGS_THRICE = b"\x00\x00\x00"
-_SLOTS = tuple(RecordsSlot(ordinal) for ordinal in range(64))
+_NO_TAGS_THRICE: Final[bytes] = b"\x00\x00\x00"
+_SLOTS: Final = tuple(RecordsSlot(ordinal) for ordinal in range(64))
 
-_topic_of = attrgetter("topic")
+_topic_of: Final = attrgetter("topic")
 
 _TopicGroup: TypeAlias = tuple[str | UUID, tuple[FetchedPartition, ...]]
 

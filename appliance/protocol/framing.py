@@ -13,20 +13,21 @@ is refused costs no memory: only its four bytes were read.
 from __future__ import annotations
 
 from struct import Struct
+from typing import Final
 
 from appliance.errors import MalformedFrame
 
-SIZE = Struct(">i")
-SIZE_BYTES = SIZE.size
+SIZE: Final = Struct(">i")
+SIZE_BYTES: Final = SIZE.size
 
-REQUEST_BYTES_MIN = 8
+REQUEST_BYTES_MIN: Final = 8
 """Key, version and correlation id: nothing shorter can be a request."""
 
 # What people and scanners send to a port they take for something else. The key is what the first bytes read
 # as.
-_HTTP_METHODS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC")
-_TLS_HANDSHAKE = 0x16
-_TLS_MAJOR = 0x03
+_HTTP_METHODS: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC")
+_TLS_HANDSHAKE: Final = 0x16
+_TLS_MAJOR: Final = 0x03
 
 
 def frame_size(buffer: memoryview, position: int, *, size_max: int) -> int:

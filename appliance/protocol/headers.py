@@ -17,19 +17,19 @@ unknown versions are answered with error 35 (KIP-511), because that is how a cli
 from __future__ import annotations
 
 from struct import Struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from appliance.errors import MalformedFrame
 from appliance.protocol.api_versions import SERVED_VERSIONS, ApiKey, api_name
 from appliance.protocol.primitives import INT16, INT32, skip_tagged_fields
 
-REQUEST_START = Struct(">hhih")
+REQUEST_START: Final = Struct(">hhih")
 """Key, version, correlation id, length of the client id."""
 
-RESPONSE_V0 = Struct(">ii")
+RESPONSE_V0: Final = Struct(">ii")
 """Frame size, correlation id."""
 
-RESPONSE_V1 = Struct(">iib")
+RESPONSE_V1: Final = Struct(">iib")
 """Frame size, correlation id, count of tagged fields (0)."""
 
 

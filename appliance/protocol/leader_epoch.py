@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from appliance.protocol.errors import ErrorCode
 
-_FENCED = int(ErrorCode.FENCED_LEADER_EPOCH)
-_UNKNOWN = int(ErrorCode.UNKNOWN_LEADER_EPOCH)
+_FENCED: Final = int(ErrorCode.FENCED_LEADER_EPOCH)
+_UNKNOWN: Final = int(ErrorCode.UNKNOWN_LEADER_EPOCH)
 
 
 def leader_epoch_fault(believed: int, current: int) -> int:

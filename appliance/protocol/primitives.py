@@ -19,33 +19,34 @@ CVE-2026-111115 (tags). Source of the format: KIP-482 and Kafka's `Readable.java
 from __future__ import annotations
 
 from struct import Struct
+from typing import Final
 from uuid import UUID
 
 from appliance.errors import ApplianceDefect, MalformedFrame
 
-INT8 = Struct(">b")
-INT16 = Struct(">h")
-INT32 = Struct(">i")
-INT64 = Struct(">q")
+INT8: Final = Struct(">b")
+INT16: Final = Struct(">h")
+INT32: Final = Struct(">i")
+INT64: Final = Struct(">q")
 
-UVARINT_BYTES_MAX = 5
-UVARINT_MAX = 0xFFFF_FFFF
-_VARINT_SHIFTS = range(7, 7 * UVARINT_BYTES_MAX, 7)
+UVARINT_BYTES_MAX: Final = 5
+UVARINT_MAX: Final = 0xFFFF_FFFF
+_VARINT_SHIFTS: Final = range(7, 7 * UVARINT_BYTES_MAX, 7)
 
-STRING_BYTES_MAX = 32_767
+STRING_BYTES_MAX: Final = 32_767
 
-ELEMENTS_MAX = 100_000
+ELEMENTS_MAX: Final = 100_000
 """Array elements and tagged fields in one request. A hundred bytes of Python a piece: 10 MB at the worst. The
 largest honest request known is a fetch of every partition of a consumer, tens of thousands."""
 
-TAGGED_FIELDS_MAX = 16
+TAGGED_FIELDS_MAX: Final = 16
 """Tagged fields of one structure. Kafka's own structures have up to four."""
 
-TAGGED_BYTES_MAX = 64 * 1024
+TAGGED_BYTES_MAX: Final = 64 * 1024
 """Bytes of one tagged field that we do not know and skip."""
 
-NO_UUID = UUID(int=0)
-_NO_UUID_BYTES = bytes(16)
+NO_UUID: Final = UUID(int=0)
+_NO_UUID_BYTES: Final = bytes(16)
 
 
 def uvarint_at(buffer: memoryview, position: int, end: int) -> tuple[int, int]:
@@ -96,7 +97,7 @@ def text_at(buffer: memoryview, start: int, end: int) -> tuple[str, int]:
 
 
 _UUIDS: dict[bytes, UUID] = {}
-_UUIDS_MAX = 1024
+_UUIDS_MAX: Final = 1024
 
 
 def uuid_at(buffer: memoryview, position: int) -> UUID:
@@ -279,4 +280,4 @@ def _encoded(text: str) -> bytes:
     return raw
 
 
-_ONE_BYTE = tuple(bytes((value,)) for value in range(0x80))
+_ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))

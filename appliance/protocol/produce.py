@@ -29,7 +29,7 @@ from itertools import groupby
 from operator import attrgetter
 from struct import Struct
 from struct import error as struct_error
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from appliance.errors import MalformedFrame
@@ -52,10 +52,10 @@ from appliance.protocol.primitives import (
     uvarint_bytes,
 )
 
-FIRST_FLEXIBLE = 9
-FIRST_BY_TOPIC_ID = 13
+FIRST_FLEXIBLE: Final = 9
+FIRST_BY_TOPIC_ID: Final = 13
 
-NULL_RECORDS = -1
+NULL_RECORDS: Final = -1
 """`records_length` of a partition whose records are null."""
 
 
@@ -104,16 +104,16 @@ class ProduceResult(NamedTuple):
 
 # ── request ──────────────────────────────────────────────────────────────────────────────────────────────
 
-_ACKS_AND_TIMEOUT = Struct(">hi")
-_INDEX_AND_LENGTH = Struct(">ii")
-_LENGTH16 = Struct(">h")
+_ACKS_AND_TIMEOUT: Final = Struct(">hi")
+_INDEX_AND_LENGTH: Final = Struct(">ii")
+_LENGTH16: Final = Struct(">h")
 
-_NO_TAGS_THRICE = b"\x00\x00\x00"
+_NO_TAGS_THRICE: Final[bytes] = b"\x00\x00\x00"
 
-_PARTITION_BYTES_MIN = 8
-_FLEXIBLE_PARTITION_BYTES_MIN = 6
+_PARTITION_BYTES_MIN: Final = 8
+_FLEXIBLE_PARTITION_BYTES_MIN: Final = 6
 
-_new = tuple.__new__  # half the price of calling the class, which pays for its argument names
+_new: Final = tuple.__new__  # half the price of calling the class, which pays for its argument names
 
 
 def parse_produce(buffer: memoryview, position: int, end: int, version: int) -> ProduceRequest:
@@ -337,17 +337,17 @@ def _index_position(buffer: memoryview, position: int, version: int) -> int:
 # ── response ─────────────────────────────────────────────────────────────────────────────────────────────
 
 # One partition without an error, the answer to nearly every request: two structs with the topic between them.
-_HEAD_FIXED = Struct(">iii")  # size, correlation id, 1 topic
-_TAIL_V3 = Struct(">iihqqi")  # 1 partition, index, error, base offset, append time, throttle
-_TAIL_V5 = Struct(">iihqqqi")  # … log start offset, throttle
-_TAIL_V8 = Struct(">iihqqqihi")  # … no record errors, no message, throttle
-_HEAD_FLEXIBLE = Struct(">iibb")  # size, correlation id, no tags, 1 topic
-_TAIL_FLEXIBLE = Struct(">bihqqqbbbbib")  # … no errors, no message, no tags twice, throttle, no tags
+_HEAD_FIXED: Final = Struct(">iii")  # size, correlation id, 1 topic
+_TAIL_V3: Final = Struct(">iihqqi")  # 1 partition, index, error, base offset, append time, throttle
+_TAIL_V5: Final = Struct(">iihqqqi")  # … log start offset, throttle
+_TAIL_V8: Final = Struct(">iihqqqihi")  # … no record errors, no message, throttle
+_HEAD_FLEXIBLE: Final = Struct(">iibb")  # size, correlation id, no tags, 1 topic
+_TAIL_FLEXIBLE: Final = Struct(">bihqqqbbbbib")  # … no errors, no message, no tags twice, throttle, no tags
 
-_PARTITION_V3 = Struct(">ihqq")
-_PARTITION_V5 = Struct(">ihqqq")
+_PARTITION_V3: Final = Struct(">ihqq")
+_PARTITION_V5: Final = Struct(">ihqqq")
 
-_topic_of = attrgetter("topic")
+_topic_of: Final = attrgetter("topic")
 
 
 def encode_produce_response(

@@ -33,6 +33,7 @@ from appliance.clock import SystemClock
 from appliance.cluster import BrokerSlot, ClusterImage, PartitionImage, TopicImage
 from appliance.config import load_settings
 from appliance.ioproc.worker import Worker
+from appliance.ipc.agent import freeze_garbage
 from appliance.ipc.doorbell import Doorbell
 from appliance.netproc.connection import Connection
 from appliance.netproc.fan_out import FanOut
@@ -151,6 +152,7 @@ def main() -> None:
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         bench = Bench(Path(directory))
+        freeze_garbage()
         try:
             print(f"{'µs':<10}{'take':>12}{'worker':>12}{'answer':>12}{'all':>12}")
             for name, frame in (("produce", produce_frame()), ("fetch", fetch_frame())):

@@ -264,7 +264,7 @@ def test_connection_given_whole_by_an_acceptor_that_died_is_kept(bench: Bench) -
     # one: the channel's is here since it was sent, ZeroMQ's once its own thread has read it.
     dealer = bench.fan_out._dealer
     assert dealer is not None
-    assert dealer.poll(PATIENCE_S * 1000)
+    assert dealer.poll(int(PATIENCE_S * 1000))
     bench.restart_acceptor()
     bench.fan_out.connect()
     [(_, sock)] = bench.accepted(1)

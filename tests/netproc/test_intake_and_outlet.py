@@ -15,7 +15,7 @@ from appliance.errors import MalformedFrame, StorageFault
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.netproc.connection import Connection, FilePiece, Pending
 from appliance.netproc.intake import CLOSED, STARVED, STASH_BYTES, Intake
-from appliance.netproc.outlet import abandon, collect, flush
+from appliance.netproc.outlet import READ_BYTES_MAX, abandon, collect, flush
 from appliance.netproc.segment_files import SegmentFile
 
 MIB = 1 << 20
@@ -195,15 +195,17 @@ def test_answers_leave_in_the_order_of_requests(pair: Pair) -> None:
     assert read(pair, 11) == b"onetwothree"
 
 
-def test_records_follow_their_header_from_the_file(pair: Pair, tmp_path: Path) -> None:
+@pytest.mark.parametrize("records_bytes", [512, READ_BYTES_MAX, READ_BYTES_MAX + 1, 200_000])
+def test_records_follow_their_header_from_the_file(pair: Pair, tmp_path: Path, records_bytes: int) -> None:
     path = tmp_path / "segment"
     path.write_bytes(bytes(range(256)) * 1000)
     segment = SegmentFile(os.open(path, os.O_RDONLY))
     segment.holders = 1
-    pending(pair).answer = [b"head", FilePiece(segment, 256, 512), b"tail"]
+    records = path.read_bytes()[256 : 256 + records_bytes]
+    pending(pair).answer = [b"head", FilePiece(segment, 256, records_bytes), b"tail"]
     collect(pair.connection)
     flush(pair.connection)
-    assert read(pair, 520) == b"head" + bytes(range(256)) * 2 + b"tail"
+    assert read(pair, records_bytes + 8) == b"head" + records + b"tail"
     assert segment.holders == 0
     os.close(segment.fd)
 
@@ -224,12 +226,15 @@ def test_a_reader_that_does_not_read_gets_the_rest_later(pair: Pair, tmp_path: P
     assert received == data + b"end"
 
 
-def test_a_segment_that_ends_early_breaks_the_promise_loudly(pair: Pair, tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", [[], [b"head"]])
+def test_a_segment_that_ends_early_breaks_the_promise_loudly(
+    pair: Pair, tmp_path: Path, before: list[bytes]
+) -> None:
     path = tmp_path / "segment"
     path.write_bytes(b"short")
     segment = SegmentFile(os.open(path, os.O_RDONLY))
     segment.holders = 1
-    pending(pair).answer = [FilePiece(segment, 0, 100)]
+    pending(pair).answer = [*before, FilePiece(segment, 0, 100)]
     collect(pair.connection)
     with pytest.raises(StorageFault):
         flush(pair.connection)

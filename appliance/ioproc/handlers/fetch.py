@@ -6,6 +6,8 @@ stable offset for read_committed. A fetch at an offset inside a batch gets that 
 
 from __future__ import annotations
 
+from typing import Final
+
 from appliance.channels.request_channel import Op, RequestFlag
 from appliance.errors import ApplianceError
 from appliance.ioproc.handlers.produce import Answer
@@ -13,9 +15,9 @@ from appliance.ioproc.partition import Partition
 from appliance.protocol.errors import code_for
 from appliance.protocol.leader_epoch import leader_epoch_fault
 
-_OP = int(Op.FETCH)
-_READ_COMMITTED = int(RequestFlag.READ_COMMITTED)
-_MIN_ONE_BATCH = int(RequestFlag.MIN_ONE_BATCH)
+_OP: Final = int(Op.FETCH)
+_READ_COMMITTED: Final = int(RequestFlag.READ_COMMITTED)
+_MIN_ONE_BATCH: Final = int(RequestFlag.MIN_ONE_BATCH)
 
 
 def fetch(partition: Partition, message: tuple[int, ...]) -> Answer:

@@ -7,16 +7,18 @@ batches (transactions issue) are refused by the log with INVALID_TXN_STATE.
 
 from __future__ import annotations
 
+from typing import Final
+
 from appliance.channels.request_channel import Op, ResponseFlag
 from appliance.errors import ApplianceError, RejectedRequest
 from appliance.ioproc.partition import Partition
 from appliance.protocol.errors import ErrorCode, code_for
 
-ACKS_ALL = -1
+ACKS_ALL: Final = -1
 
-_OP = int(Op.PRODUCE)
-_DUPLICATE = int(ResponseFlag.DUPLICATE)
-_NOT_ENOUGH_REPLICAS = int(ErrorCode.NOT_ENOUGH_REPLICAS)
+_OP: Final = int(Op.PRODUCE)
+_DUPLICATE: Final = int(ResponseFlag.DUPLICATE)
+_NOT_ENOUGH_REPLICAS: Final = int(ErrorCode.NOT_ENOUGH_REPLICAS)
 
 Answer = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int]
 

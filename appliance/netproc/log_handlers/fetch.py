@@ -15,6 +15,7 @@ Left out until their issues: aborted transactions (there are no transactions), f
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from appliance.channels.partition_table import (
     HIGH_WATERMARK,
@@ -46,17 +47,17 @@ from appliance.protocol.fetch import (
 )
 from appliance.protocol.leader_epoch import leader_epoch_fault
 
-_FETCH = int(Op.FETCH)
-_MIN_ONE_BATCH = int(RequestFlag.MIN_ONE_BATCH)
-_READ_COMMITTED = int(RequestFlag.READ_COMMITTED)
-_LONE = int(RequestFlag.LONE)
-_NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-_STORAGE_ERROR = int(ErrorCode.KAFKA_STORAGE_ERROR)
-_OUT_OF_RANGE = int(ErrorCode.OFFSET_OUT_OF_RANGE)
+_FETCH: Final = int(Op.FETCH)
+_MIN_ONE_BATCH: Final = int(RequestFlag.MIN_ONE_BATCH)
+_READ_COMMITTED: Final = int(RequestFlag.READ_COMMITTED)
+_LONE: Final = int(RequestFlag.LONE)
+_NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_STORAGE_ERROR: Final = int(ErrorCode.KAFKA_STORAGE_ERROR)
+_OUT_OF_RANGE: Final = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 
 # Owners are asked about this many partitions at a time, so that a session of thousands stops when the answer is full.
-ASKED_AT_ONCE = 64
-_NS_PER_MS = 1_000_000
+ASKED_AT_ONCE: Final = 64
+_NS_PER_MS: Final = 1_000_000
 
 
 class FetchHandler:

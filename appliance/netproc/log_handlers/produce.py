@@ -10,6 +10,8 @@ Left out until its issue: transactional produce (INVALID_TXN_STATE from the log)
 
 from __future__ import annotations
 
+from typing import Final
+
 from appliance.channels.request_channel import Op, RequestFlag
 from appliance.channels.roles import Role
 from appliance.netproc.connection import Pending
@@ -25,16 +27,16 @@ from appliance.protocol.produce import (
     parse_produce,
 )
 
-_PRODUCE = int(Op.PRODUCE)
-_LONE = int(RequestFlag.LONE)
-_NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-_UNKNOWN_TOPIC = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-_UNKNOWN_TOPIC_ID = int(ErrorCode.UNKNOWN_TOPIC_ID)
-_LEADER_NOT_AVAILABLE = int(ErrorCode.LEADER_NOT_AVAILABLE)
-_TIMED_OUT = int(ErrorCode.REQUEST_TIMED_OUT)
-_INVALID_ACKS = int(ErrorCode.INVALID_REQUIRED_ACKS)
-_INVALID_RECORD = int(ErrorCode.INVALID_RECORD)
-_EXPLAINED = frozenset(
+_PRODUCE: Final = int(Op.PRODUCE)
+_LONE: Final = int(RequestFlag.LONE)
+_NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_UNKNOWN_TOPIC: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+_UNKNOWN_TOPIC_ID: Final = int(ErrorCode.UNKNOWN_TOPIC_ID)
+_LEADER_NOT_AVAILABLE: Final = int(ErrorCode.LEADER_NOT_AVAILABLE)
+_TIMED_OUT: Final = int(ErrorCode.REQUEST_TIMED_OUT)
+_INVALID_ACKS: Final = int(ErrorCode.INVALID_REQUIRED_ACKS)
+_INVALID_RECORD: Final = int(ErrorCode.INVALID_RECORD)
+_EXPLAINED: Final = frozenset(
     {
         int(ErrorCode.INVALID_RECORD),
         int(ErrorCode.INVALID_TIMESTAMP),

@@ -12,10 +12,12 @@ Source: Kafka's `ByteUtils.java` (the encoding is Protocol Buffers' `sint32`/`si
 
 from __future__ import annotations
 
+from typing import Final
+
 from appliance.protocol.records.errors import InvalidRecords
 
-VARINT_BYTES_MAX = 5
-VARLONG_BYTES_MAX = 10
+VARINT_BYTES_MAX: Final = 5
+VARLONG_BYTES_MAX: Final = 10
 
 Buffer = bytes | bytearray | memoryview
 

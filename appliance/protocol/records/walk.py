@@ -19,7 +19,7 @@ Chunks hold down the memory of the gathers, however many tiny records a batch ha
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,13 +36,13 @@ Buffer = bytes | bytearray | memoryview
 _Bytes = npt.NDArray[np.uint8]
 _Longs = npt.NDArray[np.int64]
 
-FEW = 20
-_FEW_OF_MANY_SIZES = 48
-CHUNK_RECORDS = 16 * 1024
-_RUN_MIN = 8
-_STEPS_FIRST = 512
-_HEADER_ROUNDS_TOGETHER = 32
-_NO_DELTA_YET = 1 << 63
+FEW: Final = 20
+_FEW_OF_MANY_SIZES: Final = 48
+CHUNK_RECORDS: Final = 16 * 1024
+_RUN_MIN: Final = 8
+_STEPS_FIRST: Final = 512
+_HEADER_ROUNDS_TOGETHER: Final = 32
+_NO_DELTA_YET: Final = 1 << 63
 
 
 class RecordsSummary(NamedTuple):
@@ -255,7 +255,7 @@ def _encode_offsets(index: int, count: int, length_bytes: int) -> tuple[bytes, .
     )
 
 
-_OFFSETS = (_encode_offsets(0, 1 << 6, 1), _encode_offsets(0, 1 << 13, 2))
+_OFFSETS: Final = (_encode_offsets(0, 1 << 6, 1), _encode_offsets(0, 1 << 13, 2))
 
 
 def _timestamp_deltas(columns: list[bytes]) -> tuple[int, int] | None:
