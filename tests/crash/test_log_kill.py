@@ -1,4 +1,7 @@
-"""A process appends and says so; it is killed without warning, at any instant: what it said is there."""
+"""A process appends and says so; it is killed without warning, at any instant: what it said is there.
+
+It also gives up its oldest records, by size and on request: what is left has no gap.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +53,14 @@ while True:
         directory.flush_task({PARTITION: result.last_offset})()
     if rng.random() < 0.02:
         log.release()
+    if rng.random() < 0.02:
+        log.advance_start(log.log_end_offset - rng.randrange(50))
+    if rng.random() < 0.1:
+        found = log.expired(high_watermark=log.log_end_offset, now_ms=clock.now_ms())
+        log.advance_start(found.log_start_offset)
+        log.retire_oldest(len(found.reasons))
 """
-SETTINGS = LogSettings(segment_bytes=60_000, index_interval_bytes=1000)
+SETTINGS = LogSettings(segment_bytes=60_000, index_interval_bytes=1000, retention_bytes=150_000)
 TOPIC_ID = UUID(int=77)
 
 
@@ -79,7 +88,8 @@ def killed_after(path: Path, *, seed: int, acknowledgements: int) -> int:
 def assert_dense_and_own(log: PartitionLog, last_acknowledged: int) -> None:
     log.check()
     records = read_all(log)
-    assert [record.offset for record in records] == list(range(log.log_end_offset))
+    assert [record.offset for record in records] == list(range(log.log_start_offset, log.log_end_offset))
+    assert not list(log.directory.glob("*.deleted"))
     for record in records:
         assert record.value is not None
         assert int(record.value.split(b":")[0]) == record.offset
