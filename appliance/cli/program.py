@@ -61,6 +61,9 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "topics": LazyCommand(
         "appliance.cli.topics", "topics", "Create, list, describe, grow and delete topics."
     ),
+    "configs": LazyCommand(
+        "appliance.cli.configs", "configs", "Show and change settings of topics and brokers."
+    ),
     "produce": LazyCommand("appliance.cli.produce", "produce", "Send lines or files to a topic."),
     "consume": LazyCommand("appliance.cli.consume", "consume", "Print the records of a topic."),
     "log": LazyCommand("appliance.cli.log_dump", "log", "Look into log files, straight off the disk."),

@@ -90,6 +90,7 @@ _DECLARATIONS: Final = (
         minimum=1,
         maximum=9,
         special=(-1,),
+        effect=_NOW,
     ),
     _topic(
         "compression.lz4.level",
@@ -99,14 +100,16 @@ _DECLARATIONS: Final = (
         broker="compression.lz4.level",
         minimum=1,
         maximum=17,
+        effect=_NOW,
     ),
     _topic(
         "compression.type",
         STRING,
         "producer",
-        "Codec of stored batches; `producer` keeps what the producer chose, the only one that costs nothing.",
+        "Codec of stored batches; `producer` keeps what the producer chose and costs nothing, others compress anew.",
         broker="compression.type",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        effect=_NOW,
     ),
     _topic(
         "compression.zstd.level",
@@ -116,6 +119,7 @@ _DECLARATIONS: Final = (
         broker="compression.zstd.level",
         minimum=-131072,
         maximum=22,
+        effect=_NOW,
     ),
     _topic(
         "delete.retention.ms",
@@ -287,7 +291,7 @@ _DECLARATIONS: Final = (
         "preallocate",
         BOOLEAN,
         False,
-        "Whether a segment gets its full size on the disk at once; the appliance allocates ahead in steps.",
+        "Whether a segment gets its full size on the disk at once. Not acted on: room is always taken ahead, in steps.",
         broker="log.preallocate",
     ),
     _topic(

@@ -10,12 +10,21 @@ from typing import Any, Literal, Self
 from appliance.config.declaration import Declaration
 from appliance.config.topic_configs import topic_config_declarations
 from appliance.errors import ConfigurationError
-from appliance.protocol.records.compression import DECOMPRESSED_BYTES_MAX
+from appliance.protocol.records.compression import DECOMPRESSED_BYTES_MAX, Codec
 
 DELETE = "delete"
 PAGE_CACHE = "page-cache"
 FSYNC = "fsync"
 COMPACT = "compact"
+PRODUCER = "producer"
+_CODECS = {
+    PRODUCER: -1,
+    "uncompressed": int(Codec.NONE),
+    "gzip": int(Codec.GZIP),
+    "snappy": int(Codec.SNAPPY),
+    "lz4": int(Codec.LZ4),
+    "zstd": int(Codec.ZSTD),
+}
 _PRODUCER_ID_EXPIRATION_MS = 86_400_000
 
 
@@ -39,10 +48,30 @@ class LogSettings:
     retention_bytes: int = -1
     retention_ms: int = 604_800_000
     file_delete_delay_ms: int = 60_000
-    compression_type: str = "producer"
+    compression_type: str = PRODUCER
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
     durability: str = PAGE_CACHE
     max_decompressed_bytes: int = field(default=DECOMPRESSED_BYTES_MAX, metadata={"own": True})
     producer_id_expiration_ms: int = field(default=_PRODUCER_ID_EXPIRATION_MS, metadata={"own": True})
+
+    @property
+    def target_codec(self) -> int:
+        """The codec in which every batch is stored, -1 where it is the producer's choice."""
+        return _CODECS[self.compression_type]
+
+    @property
+    def compression_level(self) -> int | None:
+        """The level of `target_codec`, None where it has none."""
+        levels = (
+            None,
+            self.compression_gzip_level,
+            None,
+            self.compression_lz4_level,
+            self.compression_zstd_level,
+        )
+        return levels[self.target_codec] if self.target_codec >= 0 else None
 
     @property
     def is_compacted(self) -> bool:

@@ -225,7 +225,7 @@ class PartitionLog:
             self.assign_epoch(leader_epoch, base_offset)
         active.append(
             batch,
-            _place(base_offset, header[1], leader_epoch, MAGIC_V2),
+            _place(base_offset, len(batch) - LOG_OVERHEAD, leader_epoch, MAGIC_V2),
             base_offset=base_offset,
             last_offset=last_offset,
             max_timestamp_ms=max_timestamp_ms,

@@ -16,8 +16,10 @@ Where we are stricter than Kafka: bytes after the batch are refused, not cut; of
 compression too; a damaged compressed stream is INVALID_RECORD instead of an unknown server error, and an
 unassigned codec concerns its own partition only, not the whole request.
 
-Batches are not rewritten, with two exceptions that Kafka makes as well: LogAppendTime sets its attribute and
-max timestamp, and a max timestamp that is not its records' is corrected, since the time index is built on it.
+Batches are not rewritten, with three exceptions that Kafka makes as well: LogAppendTime sets its attribute and
+max timestamp; a max timestamp that is not its records' is corrected, since the time index is built on it; and a
+batch in another codec than the topic's `compression.type` is compressed anew, its records unchanged (the bounds on
+its size hold for both forms). Control batches keep their codec.
 """
 
 from __future__ import annotations
@@ -40,10 +42,12 @@ from appliance.protocol.records.batch import (
     MAGIC,
     MAGIC_V2,
     NO_TIMESTAMP,
+    OFFSET_AND_LENGTH,
     RECORDS,
+    Buffer,
     restamp,
 )
-from appliance.protocol.records.compression import decompress
+from appliance.protocol.records.compression import Codec, compress, decompress
 from appliance.protocol.records.crc32c import checksum
 from appliance.protocol.records.errors import BatchTooLarge, CorruptBatch, InvalidRecords, InvalidTimestamp
 from appliance.protocol.records.record import decode_records
@@ -100,9 +104,11 @@ class Validator:
     __slots__ = (
         "_compacted",
         "_decompressed_bytes_max",
+        "_level",
         "_log_append_time",
         "_message_bytes_max",
         "_segment_bytes",
+        "_target_codec",
         "_timestamp_after_max_ms",
         "_timestamp_before_max_ms",
     )
@@ -115,6 +121,8 @@ class Validator:
         self._timestamp_before_max_ms = settings.message_timestamp_before_max_ms
         self._timestamp_after_max_ms = settings.message_timestamp_after_max_ms
         self._decompressed_bytes_max = settings.max_decompressed_bytes
+        self._target_codec: int = settings.target_codec
+        self._level = settings.compression_level
 
     def check(
         self, batch: memoryview, header: Header, *, now_ms: int, origin: AppendOrigin
@@ -128,15 +136,8 @@ class Validator:
         """
         _, _, _, _, _, attributes, last_delta, base_ms, max_ms, _, _, _, count = header
         length_bytes = len(batch)
-        if length_bytes > self._message_bytes_max:
-            raise BatchTooLarge(
-                f"a batch of {length_bytes} bytes is over the topic's {self._message_bytes_max}"
-            )
-        if length_bytes > self._segment_bytes:
-            raise RejectedRequest(
-                ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"a batch of {length_bytes} bytes is over the topic's segment size of {self._segment_bytes}",
-            )
+        if length_bytes > self._message_bytes_max or length_bytes > self._segment_bytes:
+            raise self._too_large(length_bytes)
         if count <= 0 or last_delta != count - 1:
             raise InvalidRecords(f"a batch declares {count} records and a last offset delta of {last_delta}")
         if origin is AppendOrigin.CLIENT and (
@@ -144,6 +145,7 @@ class Validator:
         ):
             raise _not_for_clients(header)
         codec = attributes & CODEC_MASK
+        data: Buffer = batch
         if codec:
             data = decompress(codec, batch[RECORDS:], self._decompressed_bytes_max)
             lowest, highest, keyless = check_records(data, 0, len(data), count)
@@ -154,19 +156,56 @@ class Validator:
         if attributes & LOG_APPEND_TIME:
             raise InvalidTimestamp("a producer may not set the timestamp type to LogAppendTime")
         if self._log_append_time:
-            return _restamped(batch, attributes | LOG_APPEND_TIME, now_ms), now_ms
-        highest += base_ms
-        lowest += base_ms
-        if highest > now_ms + self._timestamp_after_max_ms or lowest < now_ms - self._timestamp_before_max_ms:
-            self._check_each_timestamp(batch, now_ms)
-        if highest > _TIMESTAMP_MAX:
-            raise InvalidTimestamp("a timestamp does not fit into 64 bits")
-        if highest != max_ms:
+            attributes |= LOG_APPEND_TIME
+            highest = now_ms
+        else:
+            highest += base_ms
+            lowest += base_ms
+            if (
+                highest > now_ms + self._timestamp_after_max_ms
+                or lowest < now_ms - self._timestamp_before_max_ms
+                or highest > _TIMESTAMP_MAX
+            ):
+                self._check_each_timestamp(batch, now_ms, highest)
+        target = self._target_codec
+        if target >= 0 and target != codec and not attributes & CONTROL:
+            records = data if codec else batch[RECORDS:]
+            return self._recompressed(batch, records, attributes, max_timestamp_ms=highest), highest
+        if highest != max_ms or attributes & LOG_APPEND_TIME:
             return _restamped(batch, attributes, highest), highest
         return batch, max_ms
 
-    def _check_each_timestamp(self, batch: memoryview, now_ms: int) -> None:
+    def _too_large(self, length_bytes: int) -> RejectedRequest:
+        if length_bytes > self._message_bytes_max:
+            return BatchTooLarge(
+                f"a batch of {length_bytes} bytes is over the topic's {self._message_bytes_max}"
+            )
+        return RejectedRequest(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"a batch of {length_bytes} bytes is over the topic's segment size of {self._segment_bytes}",
+        )
+
+    def _recompressed(
+        self, batch: memoryview, records: Buffer, attributes: int, *, max_timestamp_ms: int
+    ) -> memoryview:
+        """The batch with its (uncompressed) `records` in the topic's codec.
+
+        Raises:
+            BatchTooLarge: it grew over the topic's bounds.
+        """
+        made = bytearray(batch[:RECORDS])
+        made += compress(Codec(self._target_codec), records, self._level)
+        length_bytes = len(made)
+        if length_bytes > self._message_bytes_max or length_bytes > self._segment_bytes:
+            raise self._too_large(length_bytes)
+        OFFSET_AND_LENGTH.pack_into(made, 0, 0, length_bytes - LOG_OVERHEAD)
+        restamp(made, attributes & ~CODEC_MASK | self._target_codec, max_timestamp_ms=max_timestamp_ms)
+        return memoryview(made)
+
+    def _check_each_timestamp(self, batch: memoryview, now_ms: int, highest: int) -> None:
         # Out of the common way: the bounds were crossed, though perhaps only by records without a timestamp.
+        if highest > _TIMESTAMP_MAX:
+            raise InvalidTimestamp("a timestamp does not fit into 64 bits")
         earliest = now_ms - self._timestamp_before_max_ms
         latest = now_ms + self._timestamp_after_max_ms
         for record in decode_records(batch, decompressed_bytes_max=self._decompressed_bytes_max):

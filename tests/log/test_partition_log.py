@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -309,6 +310,66 @@ def test_the_distance_of_index_entries_changes_inside_of_a_segment(tmp_path: Pat
     written = [entries()[at : at + 8] for at in range(0, len(entries()), 8)]
     assert len([each for each in written if each != bytes(8)]) >= 3
     log.check()
+
+
+@pytest.mark.parametrize("kept", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+@pytest.mark.parametrize("sent", list(Codec))
+@pytest.mark.parametrize("append_time", [False, True])
+def test_the_topics_codec_replaces_the_producers_and_changes_no_record(
+    tmp_path: Path, kept: str, sent: Codec, append_time: bool
+) -> None:
+    kind: Literal["CreateTime", "LogAppendTime"] = "LogAppendTime" if append_time else "CreateTime"
+    log = open_log(
+        tmp_path,
+        settings=LogSettings(compression_type=kept, message_timestamp_type=kind, segment_bytes=20_000),
+    )
+    sent_values = [b"%d " % number * 50 for number in range(30)]
+    for number in range(20):
+        batch = batch_of(
+            sent_values, codec=sent, timestamp_ms=NOW_MS - 50, producer_id=7, producer_epoch=0,
+            base_sequence=30 * number,
+        )  # fmt: skip
+        result = log.append(batch, leader_epoch=3)
+        assert (result.base_offset, result.last_offset) == (30 * number, 30 * number + 29)
+    stored = b"".join((tmp_path / path.name).read_bytes() for path in sorted(tmp_path.glob("*.log")))
+    codecs = {header.codec for _, header in batches(stored)}
+    assert codecs == {Codec[kept.upper()] if kept != "uncompressed" else Codec.NONE}
+    records = read_all(log)
+    assert [record.value for record in records] == sent_values * 20
+    assert {record.timestamp_ms for record in records} == {NOW_MS if append_time else NOW_MS - 50}
+    log.check()
+    crash(log)
+    assert [record.value for record in read_all(open_log(tmp_path))] == sent_values * 20
+
+
+def test_a_batch_that_grows_over_the_topics_size_when_it_is_unpacked_is_refused(tmp_path: Path) -> None:
+    log = open_log(tmp_path, settings=LogSettings(compression_type="uncompressed", max_message_bytes=10_000))
+    with pytest.raises(RejectedRequest) as refused:
+        log.append(batch_of([bytes(20_000)], codec=Codec.ZSTD), leader_epoch=0)
+    assert code_of(refused) == ErrorCode.MESSAGE_TOO_LARGE
+    assert log.log_end_offset == 0
+
+
+def test_control_batches_keep_their_codec(tmp_path: Path) -> None:
+    log = open_log(tmp_path, settings=LogSettings(compression_type="zstd"))
+    log.append(produced(0, attributes=TRANSACTIONAL), leader_epoch=0, transaction_verified=True)
+    log.append(marker(committed=True, producer_id=9), leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+    stored = (tmp_path / "00000000000000000000.log").read_bytes()
+    assert [header.codec for _, header in batches(stored)] == [Codec.ZSTD, Codec.NONE]
+
+
+@pytest.mark.parametrize(
+    ("kept", "weak", "strong"),
+    [("gzip", "1", "9"), ("zstd", "-50", "19"), ("lz4", "9", "12")],
+)
+def test_a_higher_level_packs_tighter(tmp_path: Path, kept: str, weak: str, strong: str) -> None:
+    values = [b" ".join(b"%d" % (number * number % 977) for number in range(300)) for _ in range(20)]
+    sizes = []
+    for level in (weak, strong):
+        configs = {"compression.type": kept, f"compression.{kept}.level": level}
+        log = open_log(tmp_path / level, settings=LogSettings.from_configs(configs))
+        sizes.append(log.append(batch_of(values), leader_epoch=0).bytes)
+    assert sizes[1] < sizes[0]
 
 
 # Idempotence

@@ -34,6 +34,9 @@ _GZIP_WINDOW_BITS = 16 + zlib.MAX_WBITS
 _ZSTD_WINDOW_BYTES_MAX = 1 << 27
 _ZSTD_WINDOW_BYTES_MIN = 1 << 23
 _ZSTD_BLOCK_HEADER_BYTES = 3
+_GZIP_LEVEL = 6
+_LZ4_FAST_LEVEL = 9
+_ZSTD_LEVEL = 3
 
 
 class Codec(IntEnum):
@@ -46,9 +49,13 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-def compress(codec: Codec, data: bytes) -> bytes:
-    """`data` in the codec's framing that every Kafka client reads; snappy in xerial's."""
-    return _COMPRESSORS[codec](data)
+def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
+    """`data` in the codec's framing that every Kafka client reads; snappy in xerial's.
+
+    `level` as in `compression.<codec>.level` of Kafka; None is the codec's own default. As with Kafka lz4's level
+    9 is its fast mode, every other one its high compression.
+    """
+    return _COMPRESSORS[codec](data, level)
 
 
 def decompress(codec: int, data: Buffer, bytes_max: int) -> Buffer:
@@ -85,8 +92,14 @@ def _plain(data: Buffer, bytes_max: int) -> Buffer:
     return data
 
 
-def _gzip(data: bytes) -> bytes:
-    return gzip.compress(data, compresslevel=6, mtime=0)
+def _uncompressed(data: Buffer, _level: int | None) -> bytes:
+    return bytes(data)
+
+
+def _gzip(data: Buffer, level: int | None) -> bytes:
+    if level is None or level < 0:
+        level = _GZIP_LEVEL
+    return gzip.compress(data, compresslevel=level, mtime=0)
 
 
 def _gunzip(data: Buffer, bytes_max: int) -> Buffer:
@@ -113,9 +126,10 @@ def _gunzip_pieces(data: memoryview) -> Iterator[bytes]:
         raise InvalidRecords("the gzip data ends early")
 
 
-def _snappy(data: bytes) -> bytes:
+def _snappy(data: Buffer, _level: int | None) -> bytes:
     from cramjam import snappy
 
+    data = bytes(data)
     out = bytearray(XERIAL_MAGIC + _XERIAL_VERSIONS.pack(1, 1))
     for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
         block = bytes(snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
@@ -163,10 +177,16 @@ def _unsnappy_block(block: memoryview, left: int, bytes_max: int) -> bytes:
         raise InvalidRecords(f"damaged snappy data: {damage}") from None
 
 
-def _lz4(data: bytes) -> bytes:
+def _lz4(data: Buffer, level: int | None) -> bytes:
     import lz4.frame
 
-    compressed: bytes = lz4.frame.compress(data, block_linked=False, store_size=False)
+    fast = level is None or level == _LZ4_FAST_LEVEL
+    compressed: bytes = lz4.frame.compress(
+        data,
+        compression_level=0 if fast else max(level or 0, lz4.frame.COMPRESSIONLEVEL_MINHC),
+        block_linked=False,
+        store_size=False,
+    )
     return compressed
 
 
@@ -188,10 +208,10 @@ def _unlz4_pieces(data: Buffer) -> Iterator[bytes]:
         raise InvalidRecords("the lz4 data ends early")
 
 
-def _zstd(data: bytes) -> bytes:
+def _zstd(data: Buffer, level: int | None) -> bytes:
     import zstandard
 
-    return zstandard.ZstdCompressor().compress(data)
+    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL if level is None else level).compress(data)
 
 
 def _unzstd(data: Buffer, bytes_max: int) -> Buffer:
@@ -234,5 +254,11 @@ def _check_zstd_ends(data: memoryview) -> None:
         raise InvalidRecords("the zstd data ends early")
 
 
-_COMPRESSORS: tuple[Callable[[bytes], bytes], ...] = (bytes, _gzip, _snappy, _lz4, _zstd)
+_COMPRESSORS: tuple[Callable[[Buffer, int | None], bytes], ...] = (
+    _uncompressed,
+    _gzip,
+    _snappy,
+    _lz4,
+    _zstd,
+)
 _DECOMPRESSORS: tuple[Callable[[Buffer, int], Buffer], ...] = (_plain, _gunzip, _unsnappy, _unlz4, _unzstd)

@@ -1,0 +1,60 @@
+"""`appliance configs` against a running broker: shown, changed, refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.command import Outcome, appliance
+from tests.support.broker import Appliance
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
+    started = Appliance(tmp_path_factory.mktemp("broker") / "data")
+    started.start()
+    appliance("topics", "create", "t", "-b", started.address).succeeded()
+    yield started
+    started.stop()
+
+
+def configs(broker: Appliance, *arguments: str) -> Outcome:
+    return appliance("configs", *arguments, "-b", broker.address)
+
+
+def test_set_says_before_and_after_and_unset_goes_back(broker: Appliance) -> None:
+    done = configs(broker, "set", "segment.ms=100", "--topic", "t").succeeded()
+    assert done.text == "segment.ms: 604800000 → 100\n"
+    shown = configs(broker, "describe", "--topic", "t").succeeded().text.split("\n")
+    assert [line.split() for line in shown if line] == [
+        ["SETTING", "VALUE", "FROM"],
+        ["segment.ms", "100", "topic"],
+    ]
+    done = configs(broker, "unset", "segment.ms", "--topic", "t", "--json").succeeded()
+    assert json.loads(done.output) == [{"name": "segment.ms", "before": "100", "after": "604800000"}]
+
+
+def test_what_is_set_on_a_broker_stands_behind_its_topics(broker: Appliance) -> None:
+    configs(broker, "set", "message.max.bytes=2000", "--broker", "0").succeeded()
+    rows = json.loads(configs(broker, "describe", "--topic", "t", "--json").succeeded().output)
+    assert [(row["name"], row["value"], row["source"]) for row in rows] == [
+        ("max.message.bytes", "2000", "broker")
+    ]
+    done = configs(broker, "unset", "message.max.bytes", "--broker", "0").succeeded()
+    assert done.text == "message.max.bytes: 2000 → 1048588\n"
+
+
+def test_a_refusal_names_the_value_and_changes_nothing(broker: Appliance) -> None:
+    refused = configs(broker, "set", "segment.ms=7", "retention.ms=soon", "--topic", "t")
+    assert (refused.code, refused.text) == (1, "")
+    assert "retention.ms = 'soon'" in refused.errors
+    assert configs(broker, "describe", "--topic", "t").succeeded().errors == "nothing is set\n"
+
+
+@pytest.mark.parametrize("target", [(), ("--topic", "t", "--broker", "0")])
+def test_one_target_is_wanted(broker: Appliance, target: tuple[str, ...]) -> None:
+    refused = configs(broker, "describe", *target)
+    assert refused.code == 2
+    assert "say one of --topic TOPIC, --broker ID" in refused.errors
