@@ -33,7 +33,7 @@ Response, 64 bytes, little endian:
 | DELETE_RECORDS | low watermark, -1 | - | log start | - | - | - |
 | FILES_REMOVED | - | - | - | - | - | - |
 
-`flags` of a FETCH answer is the index of the slot's log directory in which the segment lies.
+`flags` of a FETCH answer is the index of the slot's log directory in which the segment lies (7 bits), and ABORTED.
 
 FILES_REMOVED answers nobody: it is a notice, under the request id that no request has, that files were removed since
 the last one. Who holds files open lets go of those that have no name any more, so that their space comes back.
@@ -79,3 +79,4 @@ class ResponseFlag(IntEnum):
     """Bits of a response's `flags`."""
 
     DUPLICATE = 1  # PRODUCE: already appended; the offset is the first append's
+    ABORTED = 128  # FETCH, read_committed: transactions from the offset on were aborted; which, the index says

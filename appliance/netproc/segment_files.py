@@ -70,9 +70,7 @@ class SegmentFiles:
         key = (route.row, route.incarnation, segment_base_offset, directory)
         held = self._open.get(key)
         if held is None:
-            partition = partition_directory_name(TopicPartition(route.topic, route.partition))
-            path = self._directories[route.leader][directory] / partition
-            path /= segment_file_name(segment_base_offset, LOG)
+            path = self.directory_of(route, directory) / segment_file_name(segment_base_offset, LOG)
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             if not self._is_served(route):
                 # Its owner withdraws a partition before it touches the files: this one may be a successor's.
@@ -85,6 +83,11 @@ class SegmentFiles:
             self._open.move_to_end(key)
         held.holders += 1
         return held
+
+    def directory_of(self, route: PartitionRoute, directory: int) -> Path:
+        """Where the files of a partition lie; `directory` is the number of its log directory."""
+        partition = partition_directory_name(TopicPartition(route.topic, route.partition))
+        return self._directories[route.leader][directory] / partition
 
     def retain(self, living: Container[tuple[int, int]]) -> None:
         """Lets go of the segments of every partition whose (row, incarnation) is not in `living`."""

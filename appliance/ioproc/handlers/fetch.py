@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from appliance.channels.request_channel import Op, RequestFlag
+from appliance.channels.request_channel import Op, RequestFlag, ResponseFlag
 from appliance.errors import ApplianceError
 from appliance.ioproc.handlers.produce import Answer
 from appliance.ioproc.partition import Partition
@@ -18,6 +18,7 @@ from appliance.protocol.leader_epoch import leader_epoch_fault
 _OP: Final = int(Op.FETCH)
 _READ_COMMITTED: Final = int(RequestFlag.READ_COMMITTED)
 _MIN_ONE_BATCH: Final = int(RequestFlag.MIN_ONE_BATCH)
+_ABORTED: Final = int(ResponseFlag.ABORTED)
 
 
 def fetch(partition: Partition, message: tuple[int, ...]) -> Answer:
@@ -41,7 +42,11 @@ def fetch(partition: Partition, message: tuple[int, ...]) -> Answer:
         else:
             return (
                 _OP,
-                partition.directory,
+                partition.directory | _ABORTED
+                if flags & _READ_COMMITTED
+                and found.length_bytes
+                and log.aborted_transactions(message[11], upper_bound=last_stable)
+                else partition.directory,
                 0,
                 request_id,
                 item,

@@ -9,7 +9,7 @@ A look reads the partition table: a partition without new records costs no other
 (segment, position, length), and records leave by sendfile. `max_bytes` bounds the whole answer except that its first
 batch always comes whole; later partitions get whole first batches or nothing.
 
-Left out until their issues: aborted transactions (there are no transactions), fetch from followers, diverging epochs.
+Left out until their issues: fetch from followers, diverging epochs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from appliance.channels.partition_table import (
     SLOT_LOG_END,
     PartitionTable,
 )
-from appliance.channels.request_channel import Op, RequestFlag
+from appliance.channels.request_channel import Op, RequestFlag, ResponseFlag
 from appliance.channels.roles import Role
 from appliance.clock import Clock
-from appliance.errors import RejectedRequest
+from appliance.errors import RejectedRequest, StorageFault
+from appliance.netproc.aborted_transactions import aborted_in
 from appliance.netproc.connection import FilePiece, Pending, Piece
 from appliance.netproc.fetch_session import FetchSessions, SessionPartition, SessionTurn
 from appliance.netproc.log_handlers.finish import Finish
@@ -40,6 +41,7 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.fetch import (
     FIRST_BY_TOPIC_ID,
     FIRST_WITH_SESSIONS,
+    AbortedTransaction,
     FetchedPartition,
     FetchRequest,
     encode_fetch_response,
@@ -50,6 +52,7 @@ from appliance.protocol.leader_epoch import leader_epoch_fault
 _FETCH: Final = int(Op.FETCH)
 _MIN_ONE_BATCH: Final = int(RequestFlag.MIN_ONE_BATCH)
 _READ_COMMITTED: Final = int(RequestFlag.READ_COMMITTED)
+_ABORTED: Final = int(ResponseFlag.ABORTED)
 _LONE: Final = int(RequestFlag.LONE)
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _STORAGE_ERROR: Final = int(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -277,7 +280,14 @@ class FetchHandler:
             if item.length_bytes and item.route is not None:
                 try:
                     files[id(item)] = self._files.hold(item.route, item.segment, item.directory)
-                except OSError:
+                    if item.has_aborted:
+                        item.aborted = aborted_in(
+                            self._files.directory_of(item.route, item.directory),
+                            item.segment,
+                            offset=item.wanted.fetch_offset,
+                            upper_bound=item.last_stable_offset,
+                        )
+                except (OSError, StorageFault):
                     item.error, item.length_bytes = self._why_gone(item), 0
         return files
 
@@ -330,10 +340,12 @@ class _Item:
     """One partition of one Fetch request: what is wanted, what the table says, what the owner found."""
 
     __slots__ = (
+        "aborted",
         "asked",
         "directory",
         "error",
         "first_batch_bytes",
+        "has_aborted",
         "has_records",
         "high_watermark",
         "last_stable_offset",
@@ -350,7 +362,8 @@ class _Item:
         self.route = None if isinstance(route, int) else route
         self.error = route if isinstance(route, int) else 0
         self.asked: Role | None = None
-        self.has_records = False
+        self.has_records = self.has_aborted = False
+        self.aborted: Sequence[AbortedTransaction] = ()
         self.high_watermark = self.last_stable_offset = self.log_start = -1
         self.directory = self.segment = self.position = self.length_bytes = self.first_batch_bytes = 0
 
@@ -363,7 +376,7 @@ class _Item:
             self.last_stable_offset,
             self.log_start,
             self.length_bytes,
-            () if read_committed else None,
+            self.aborted if read_committed else None,
         )
 
 
@@ -418,10 +431,11 @@ class _Asker:
         item.last_stable_offset = answer[13]
         if not item.error:
             item.segment = answer[6]
-            item.directory = answer[1]
+            item.directory = answer[1] & ~_ABORTED
             item.position = answer[9]
             item.length_bytes = answer[10]
             item.first_batch_bytes = answer[11]
+            item.has_aborted = bool(answer[1] & _ABORTED)
             self.found_bytes += item.length_bytes
         self._settled()
 
