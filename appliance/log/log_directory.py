@@ -111,6 +111,8 @@ class LogDirectory:
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Java locks by the other kind, and neither kind sees the other.
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise DataDirectoryInUse(
                     f"{path} is used by another instance, which holds {path / LOCK}"

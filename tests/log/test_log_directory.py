@@ -66,6 +66,18 @@ def test_a_second_instance_is_refused_while_the_first_lives(tmp_path: Path) -> N
     opened(tmp_path).close()
 
 
+def test_apache_kafka_is_kept_out_as_well(tmp_path: Path) -> None:
+    """Java takes a POSIX lock, which an flock does not stand in the way of."""
+    directory = opened(tmp_path)
+    program = f"import fcntl; fcntl.lockf(open({str(tmp_path / names.LOCK)!r}, 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    assert (
+        b"BlockingIOError"
+        in subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).stderr
+    )
+    directory.close()
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_another_process_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib; from appliance.clock import SystemClock\n"
