@@ -79,4 +79,6 @@ class ResponseFlag(IntEnum):
     """Bits of a response's `flags`."""
 
     DUPLICATE = 1  # PRODUCE: already appended; the offset is the first append's
-    ABORTED = 128  # FETCH, read_committed: transactions from the offset on were aborted; which, the index says
+    ABORTED = (
+        128  # FETCH, read_committed: transactions from the offset on were aborted; which, the index says
+    )

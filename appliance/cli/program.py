@@ -67,6 +67,9 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "produce": LazyCommand("appliance.cli.produce", "produce", "Send lines or files to a topic."),
     "consume": LazyCommand("appliance.cli.consume", "consume", "Print the records of a topic."),
     "log": LazyCommand("appliance.cli.log_dump", "log", "Look into log files, straight off the disk."),
+    "adopt": LazyCommand(
+        "appliance.cli.adopt", "adopt", "Take over log directories that Apache Kafka wrote."
+    ),
     "status": LazyCommand("appliance.cli.status", "status", "Show each process of a running appliance."),
 }
 

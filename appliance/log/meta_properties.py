@@ -30,7 +30,7 @@ def claim(directory: Path, *, cluster_id: str, node_id: int) -> None:
         StorageFault: the file cannot be read or written.
     """
     path = directory / META_PROPERTIES
-    known = _read(path)
+    known = read_properties(path)
     if not known:
         values = {
             "version": "1",
@@ -58,10 +58,15 @@ def directory_id(directory: Path) -> str | None:
     Raises:
         StorageFault: it cannot be read.
     """
-    return _read(directory / META_PROPERTIES).get("directory.id")
+    return read_properties(directory / META_PROPERTIES).get("directory.id")
 
 
-def _read(path: Path) -> Mapping[str, str]:
+def read_properties(path: Path) -> Mapping[str, str]:
+    """The properties of a file; none where there is no file.
+
+    Raises:
+        StorageFault: it cannot be read.
+    """
     with storage_faults(path):
         try:
             text = path.read_text(encoding="latin-1")

@@ -71,7 +71,7 @@ def win(store: MetadataStore, clock: Clock) -> Fence | None:
     Raises:
         CorruptFile: /controller_epoch holds no number.
     """
-    _plant(store)
+    plant(store)
     node = store.get(CONTROLLER_EPOCH)
     if not node.data.isdigit():
         raise CorruptFile(f"metadata node {CONTROLLER_EPOCH} does not hold a number")
@@ -89,11 +89,14 @@ def win(store: MetadataStore, clock: Clock) -> Fence | None:
     return Fence(epoch, Check(CONTROLLER_EPOCH, version=node.version + 1))
 
 
-def _plant(store: MetadataStore) -> None:
-    """Makes what is missing of the tree that every controller expects; one change, so one flush of the disk."""
+def plant(store: MetadataStore, cluster: str | None = None) -> None:
+    """Makes what is missing of the tree that every controller expects; one change, so one flush of the disk.
+
+    `cluster` is the id of a cluster that comes from elsewhere.
+    """
     standing = dict.fromkeys(STANDING_PATHS, b"")
     standing[CONTROLLER_EPOCH] = b"0"
-    standing[CLUSTER_ID] = encode(ClusterIdRecord(id_text(new_id())))
+    standing[CLUSTER_ID] = encode(ClusterIdRecord(cluster or id_text(new_id())))
     while missing := standing.keys() - store.get_many(standing):
         # A race with another first controller: what it made is there at the next look.
         with suppress(NodeExists):
