@@ -8,6 +8,7 @@
             00000000000000000000.index  .timeindex  .txnindex
             00000000000000000010.snapshot          producer state up to, not including, offset 10
             leader-epoch-checkpoint  partition.metadata
+            recovered/                             what a recovery cut (ours; Kafka does not look into it)
         <topic>-<partition>.<uuid hex>-delete/     a partition that waits for its removal
 
 A segment's file may carry one more suffix: `.deleted` (waits for its removal), `.cleaned` (a cleaner's output,

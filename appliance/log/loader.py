@@ -11,7 +11,8 @@
 2.  After a clean stop nothing is read but the end of the last segment, from its last index entry on.
 3.  After anything else, segments from the recovery point on are read through: below the recovery point only
     headers, above it every checksum. The log ends before the first batch that is not whole and sound, or whose
-    offset does not follow; later segments are removed. Their indexes are written anew.
+    offset does not follow; later segments are removed. Their indexes are written anew. What was cut is kept aside
+    (`recovered`).
 4.  Leader epochs and producers are cut to what is left. Producers come from the newest usable snapshot and the
     batches after it.
 
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -44,6 +45,7 @@ from appliance.log.file_names import (
 )
 from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.producer_state import Producers
+from appliance.log.recovered import keep_segment, keep_tail
 from appliance.log.segment import RELATIVE_OFFSET_MAX, Segment
 from appliance.log.segment_file import Header, SegmentFile
 from appliance.log.snapshots import Snapshots
@@ -263,19 +265,25 @@ class Loader:
         for number, segment in enumerate(segments):
             if segment.base_offset < self._recover_from:
                 continue
-            log_end, cut = self._recover_segment(segment, verify_from=self._recovery_point)
+            later = segments[number + 1 :]
+            log_end, cut = self._recover_segment(segment, verify_from=self._recovery_point, later=later)
             follows = number + 1 == len(segments) or segments[number + 1].base_offset >= log_end
             if cut or not follows:
-                for later in segments[number + 1 :]:
-                    _logger.warning("%s: removed, it follows what was cut", later.file.path)
-                    later.delete()
+                if not cut:
+                    _set_aside(later)
                 return segments[: number + 1], log_end
             if number + 1 < len(segments):
                 segment.seal()
         return segments, log_end
 
-    def _recover_segment(self, segment: Segment, *, verify_from: int) -> tuple[int, int]:
-        """Reads a segment through, cuts it and indexes it; (next offset, bytes cut that were no zeros)."""
+    def _recover_segment(
+        self, segment: Segment, *, verify_from: int, later: Sequence[Segment] = ()
+    ) -> tuple[int, int]:
+        """Reads a segment through, cuts it and indexes it; (next offset, bytes cut that were no zeros).
+
+        Where something is cut, the `later` segments go first: a crash in between must not leave them behind a gap,
+        which the next recovery would take for a compacted one.
+        """
         self._recovered.add(segment.base_offset)
         segment.start_rebuild()
         file = segment.file
@@ -311,7 +319,7 @@ class Loader:
                 self._epochs.assign(header[2], header[0])
             next_offset = last_offset + 1
             position += size_bytes
-        cut = self._cut(file, position, reason, next_offset)
+        cut = self._cut(file, position, reason, next_offset, later)
         return next_offset, cut
 
     @staticmethod
@@ -329,7 +337,9 @@ class Loader:
             position += len(piece)
         return crc
 
-    def _cut(self, file: SegmentFile, position: int, reason: str, next_offset: int) -> int:
+    def _cut(
+        self, file: SegmentFile, position: int, reason: str, next_offset: int, later: Sequence[Segment]
+    ) -> int:
         torn = 0
         at = position
         while at < file.size_bytes:
@@ -338,13 +348,16 @@ class Loader:
             if stripped := len(piece.rstrip(b"\0")):
                 torn = at - len(piece) + stripped - position
         if torn:
+            _set_aside(later)
+            kept = keep_tail(file, position, torn)
             _logger.warning(
-                "%s: cut %d bytes at position %d, offset %d: %s",
+                "%s: cut %d bytes at position %d, offset %d: %s; %s",
                 file.path,
                 torn,
                 position,
                 next_offset,
                 reason or "a batch that is not whole",
+                "nothing was kept" if kept is None else f"kept as {kept.parent.name}/{kept.name}",
             )
         if position != file.size_bytes:
             file.truncate(position)
@@ -371,6 +384,15 @@ class Loader:
             replay(producers, segments, start, indexing=self._recovered)
         producers.expire(self._now_ms, expiration_ms=self._settings.producer_id_expiration_ms)
         return producers, snapshots
+
+
+def _set_aside(segments: Sequence[Segment]) -> None:
+    """Takes segments that follow what is cut out of the log, the last one first."""
+    for segment in reversed(segments):
+        kept = keep_segment(segment.file.path) if segment.file.size_bytes else None
+        where = "removed" if kept is None else f"moved to {kept.parent.name}/{kept.name}"
+        _logger.warning("%s: %s, it follows what was cut", segment.file.path, where)
+        segment.delete()
 
 
 def replay(

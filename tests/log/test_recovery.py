@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from appliance.log.config import LogSettings
 from appliance.log.partition_log import PartitionLog
+from appliance.log.recovered import KEPT_FILES_MAX, keep_segment
 from appliance.log.segment import Segment
 from appliance.protocol.records.batch import batches
 from tests.log.batches import NOW_MS, batch_of, crash, open_log, read_all, values
@@ -304,3 +307,79 @@ def test_a_finished_cleaning_is_put_in_place(tmp_path: Path) -> None:
     assert not swapped.exists()
     assert values(read_all(log)) == values(records[int(second.stem) :])
     assert log.read(0, max_bytes=1, upper_bound=log.log_end_offset).length_bytes > 0
+
+
+def test_what_is_cut_is_kept_aside_byte_for_byte(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    crash(filled(tmp_path))
+    first, *later = [path for path in logs(tmp_path) if path.stat().st_size]
+    whole = {path.name: content(path) for path in (first, *later)}
+    at = len(content(first)) // 2
+    damaged = bytearray(first.read_bytes())
+    damaged[at] ^= 0xFF
+    first.write_bytes(damaged)
+    with caplog.at_level(logging.WARNING):
+        log = reopened(tmp_path)
+    crash(log)
+    cut_at = len(content(first))
+    assert 0 < cut_at <= at
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "recovered").iterdir()}
+    tail = kept.pop(f"{first.name}.at-{cut_at}")
+    assert tail == bytes(damaged[cut_at:]).rstrip(b"\0")
+    assert {name: data[: len(whole[name])] for name, data in kept.items()} == {
+        path.name: whole[path.name] for path in later
+    }
+    assert f"recovered/{first.name}.at-{cut_at}" in caplog.text
+    assert len(read_all(reopened(tmp_path))) == log.log_end_offset, "and it is no part of the log"
+
+
+def test_what_is_kept_aside_is_bounded_and_the_newest_stays(tmp_path: Path) -> None:
+    for number in range(KEPT_FILES_MAX + 5):
+        path = tmp_path / f"{number:020d}.log"
+        path.write_bytes(b"x" * 10)
+        os.utime(path, ns=(number, number))
+        assert keep_segment(path) is not None
+    names = sorted(path.name for path in (tmp_path / "recovered").iterdir())
+    assert names == [f"{number:020d}.log" for number in range(5, KEPT_FILES_MAX + 5)]
+
+
+def test_a_death_between_the_steps_of_a_cut_leaves_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crash(filled(tmp_path))
+    first = logs(tmp_path)[0]
+    damaged = bytearray(first.read_bytes())
+    damaged[len(content(first)) // 2] ^= 0xFF
+    first.write_bytes(damaged)
+
+    class Death(Exception):
+        pass
+
+    steps = 0
+    for moment in range(1, 40):
+        steps = 0
+
+        def dies_at(real: Callable[..., object], moment: int = moment) -> Callable[..., object]:
+            def step(*arguments: object, **named: object) -> object:
+                nonlocal steps
+                steps += 1
+                if steps == moment:
+                    raise Death
+                return real(*arguments, **named)
+
+            return step
+
+        here = tmp_path / f"at-{moment}"
+        shutil.copytree(tmp_path, here, ignore=shutil.ignore_patterns("at-*"))
+        with monkeypatch.context() as patch:
+            for name in ("rename", "unlink", "mkdir"):
+                patch.setattr(Path, name, dies_at(getattr(Path, name)))
+            patch.setattr(os, "ftruncate", dies_at(os.ftruncate))
+            with suppress(Death):
+                crash(reopened(here))
+        survived = reopened(here)
+        offsets = [record.offset for record in read_all(survived)]
+        assert offsets == list(range(len(offsets))), f"a gap after step {moment}"
+        crash(survived)
+        if steps < moment:
+            return
+    raise AssertionError(f"{steps} steps did not do")
