@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import signal
 import subprocess
 import time
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +16,7 @@ from tests.support.wire import answers_api_versions, free_ports
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 LIBS: Final = REPOSITORY / ".cache" / "kafka" / "libs"
+CLASSES: Final = REPOSITORY / ".cache" / "java-driver"
 INSTALL: Final = REPOSITORY / "scripts" / "install-kafka.sh"
 START_TIMEOUT_S: Final = 60.0
 
@@ -126,6 +129,7 @@ class ApacheKafka:
         return path
 
 
+@cache
 def install() -> None:
     """Runs the install script, which returns at once when everything is there."""
     subprocess.run([str(INSTALL)], check=True, capture_output=True, text=True)
@@ -133,9 +137,22 @@ def install() -> None:
 
 def java(*options: str, classes: Path | None = None) -> list[str]:
     """The start of a command line that runs a class of Kafka's jars, or of `classes` on top of them."""
+    install()
     configuration = Path(__file__).with_name("log4j2.properties")
     path = f"{LIBS}/*" if classes is None else f"{classes}:{LIBS}/*"
     return ["java", *options, f"-Dlog4j2.configurationFile={configuration}", "-cp", path]
+
+
+@cache
+def compiled(source: Path) -> Path:
+    """Directory of the classes of a Java source over Kafka's jars, one for each text of that source."""
+    install()
+    classes = CLASSES / hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    if not (classes / f"{source.stem}.class").exists():
+        command = ["javac", "-d", str(classes), "-cp", f"{LIBS}/*", str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    return classes
 
 
 def tool(name: str, *arguments: str) -> str:

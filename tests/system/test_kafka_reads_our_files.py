@@ -5,12 +5,10 @@ The logs are made by real clients in every codec, by idempotent producers, throu
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 import subprocess
 import time
-from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -28,14 +26,11 @@ from tests.clients.adapters.kcat import KcatClient
 from tests.clients.client import CODECS, Client, Record
 from tests.log.file_history import FileHistory
 from tests.log.scripted_run import ScriptedRun, opened
-from tests.support.apache_kafka import LIBS, REPOSITORY, ApacheKafka, install, java
+from tests.support.apache_kafka import ApacheKafka, compiled, java
 from tests.support.broker import Appliance
 from tests.system.raw import wait_until
 
-pytestmark = pytest.mark.slow
-
 SOURCE: Final = Path(__file__).with_name("java") / "OpenLog.java"
-CLASSES: Final = REPOSITORY / ".cache" / "java-driver"
 CLIENTS: Final[tuple[type[Client], ...]] = (ConfluentClient, KafkaPythonClient, AiokafkaClient, KcatClient)
 COMPLAINTS: Final = re.compile(
     r"mismatch|non-consecutive|out of order|exception|error|invalid|corrupt|isvalid: false", re.IGNORECASE
@@ -47,21 +42,9 @@ FIRST_OF_A_SEGMENT: Final = re.compile(
 START_MS: Final = int(time.time() * 1000) - 3_600_000  # old producers would be forgotten, by Kafka too
 
 
-@cache
-def driver_classes() -> Path:
-    """Directory of the compiled OpenLog, one for each text of its source."""
-    install()
-    classes = CLASSES / hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
-    if not (classes / "OpenLog.class").exists():
-        command = ["javac", "-d", str(classes), "-cp", f"{LIBS}/*", str(SOURCE)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-    return classes
-
-
 def opened_by_kafka(how: str, directories: list[Path]) -> dict[str, list[str]]:
     """What Kafka's UnifiedLog finds in partition directories, which it may change: lines by directory name."""
-    command = [*java("-Xmx512m", "-XX:TieredStopAtLevel=1", classes=driver_classes()), "OpenLog", how]
+    command = [*java("-Xmx512m", "-XX:TieredStopAtLevel=1", classes=compiled(SOURCE)), "OpenLog", how]
     done = subprocess.run(
         [*command, *map(str, directories)], capture_output=True, text=True, check=False, timeout=120
     )

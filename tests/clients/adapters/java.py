@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import subprocess
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from typing import ClassVar, Final
 
 from tests.clients.adapters.json_lines import JsonLinesClient
-from tests.support.apache_kafka import LIBS, REPOSITORY, install, java
+from tests.support.apache_kafka import compiled, java
 
 SOURCE: Final = Path(__file__).resolve().parents[1] / "java" / "Driver.java"
-CLASSES: Final = REPOSITORY / ".cache" / "java-driver"
 
 
 class JavaClient(JsonLinesClient):
@@ -27,16 +23,4 @@ class JavaClient(JsonLinesClient):
 
     @staticmethod
     def command() -> Sequence[str]:
-        return [*java("-Xmx512m", "-XX:TieredStopAtLevel=1", classes=_compiled()), "Driver"]
-
-
-@cache
-def _compiled() -> Path:
-    """Directory of the compiled driver, one for each text of its source."""
-    install()
-    classes = CLASSES / hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
-    if not (classes / "Driver.class").exists():
-        command = ["javac", "-d", str(classes), "-cp", f"{LIBS}/*", str(SOURCE)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-    return classes
+        return [*java("-Xmx512m", "-XX:TieredStopAtLevel=1", classes=compiled(SOURCE)), "Driver"]
