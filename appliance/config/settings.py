@@ -275,6 +275,30 @@ class BrokerSettings:
         minimum=1,
         doc="How often each partition is looked at for segments that have had their time.",
     )
+    log_cleaner_dedupe_buffer_bytes: int = option(
+        128 * _MIB,
+        "log.cleaner.dedupe.buffer.size",
+        type=ConfigType.LONG,
+        unit="bytes",
+        minimum=_MIB,
+        doc="Most memory the cleaner takes for the keys of one round; it takes what the keys need, and gives it back.",
+    )
+    log_cleaner_io_max_bytes_per_second: int = option(
+        2**63 - 1,
+        "log.cleaner.io.max.bytes.per.second",
+        type=ConfigType.LONG,
+        unit="bytes/s",
+        minimum=1,
+        doc="What the cleaner reads and writes in a second at most, on average.",
+    )
+    log_cleaner_backoff_ms: int = option(
+        15_000,
+        "log.cleaner.backoff.ms",
+        type=ConfigType.LONG,
+        unit="ms",
+        minimum=0,
+        doc="Pause between two looks of the cleaner at logs that have changed; without a change it does not look.",
+    )
     replica_lag_time_max_ms: int = option(
         30_000,
         "replica.lag.time.max.ms",

@@ -129,6 +129,7 @@ _DECLARATIONS: Final = (
         broker="log.cleaner.delete.retention.ms",
         unit="ms",
         minimum=0,
+        effect=_NOW,
     ),
     _topic(
         "durability",
@@ -219,6 +220,7 @@ _DECLARATIONS: Final = (
         broker="log.cleaner.max.compaction.lag.ms",
         unit="ms",
         minimum=1,
+        effect=_NOW,
     ),
     _topic(
         "max.message.bytes",
@@ -267,6 +269,7 @@ _DECLARATIONS: Final = (
         broker="log.cleaner.min.cleanable.ratio",
         minimum=0,
         maximum=1,
+        effect=_NOW,
     ),
     _topic(
         "min.compaction.lag.ms",
@@ -276,6 +279,7 @@ _DECLARATIONS: Final = (
         broker="log.cleaner.min.compaction.lag.ms",
         unit="ms",
         minimum=0,
+        effect=_NOW,
     ),
     _topic(
         "min.insync.replicas",

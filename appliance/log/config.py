@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Literal, Self
 
@@ -48,6 +48,10 @@ class LogSettings:
     retention_bytes: int = -1
     retention_ms: int = 604_800_000
     file_delete_delay_ms: int = 60_000
+    delete_retention_ms: int = 86_400_000
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = 2**63 - 1
+    min_cleanable_dirty_ratio: float = 0.5
     compression_type: str = PRODUCER
     compression_gzip_level: int = -1
     compression_lz4_level: int = 9
@@ -96,7 +100,8 @@ class LogSettings:
         """Settings from Kafka's topic setting names; those that a log has no use for are passed over.
 
         `max.decompressed.bytes` and `producer.id.expiration.ms` are taken here as well, although Kafka has
-        them per broker or not at all.
+        them per broker or not at all. `segment_ms` of a compacted log is at most `max_compaction_lag_ms`: what must
+        be compacted soon must be closed before.
 
         Raises:
             ConfigurationError: naming the setting and what it takes.
@@ -113,7 +118,10 @@ class LogSettings:
             else:
                 value = declared[name].parse(text)
                 values[each.name] = frozenset(value) if isinstance(value, tuple) else value
-        return cls(**values)
+        settings = cls(**values)
+        if settings.is_compacted and settings.max_compaction_lag_ms < settings.segment_ms:
+            settings = replace(settings, segment_ms=settings.max_compaction_lag_ms)
+        return settings
 
 
 @cache

@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Final, Self
@@ -24,6 +25,7 @@ from uuid import UUID
 
 from appliance.clock import Clock
 from appliance.errors import ApplianceDefect, RejectedRequest, StorageFault
+from appliance.log.cleaning_bounds import LogBounds
 from appliance.log.config import LogSettings
 from appliance.log.faults import storage_faults
 from appliance.log.file_names import (
@@ -40,6 +42,7 @@ from appliance.log.results import AppendResult, FetchSlice, LogStatistics
 from appliance.log.retention import NO_LIMITS, UNLIMITED, Expired, RetentionRules, expired
 from appliance.log.segment import Segment, mark_deleted
 from appliance.log.segment_file import Header
+from appliance.log.segment_swap import is_prepared, swap
 from appliance.log.segments import Segments
 from appliance.log.time_lookup import find_from, find_largest
 from appliance.log.transaction_index import AbortedTransaction
@@ -88,6 +91,7 @@ class PartitionLog:
         "latest_epoch",
         "log_end_offset",
         "log_start_offset",
+        "on_roll",
         "settings",
         "topic_id",
     )
@@ -122,6 +126,8 @@ class PartitionLog:
         self.latest_epoch = loaded.epochs.latest
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
+        self.on_roll: Callable[[], None] | None = None
+        """Called when a segment was closed, for who compacts it."""
 
     @classmethod
     def open(
@@ -534,6 +540,8 @@ class PartitionLog:
         self._active = new
         snapshot = self._take_snapshot(base_offset)
         self._flushes.append(self._flush_task([old], base_offset, snapshot))
+        if self.on_roll is not None:
+            self.on_roll()
 
     def maybe_roll_by_time(self, now_ms: int) -> bool:
         """Rolls a segment that nobody appends to any more but that is old enough; whether it did.
@@ -654,6 +662,51 @@ class PartitionLog:
         self._snapshots.drop_outside(offset, offset)
         self._snapshots.newest = offset
         self._producers = Producers()
+
+    # Compaction
+
+    def bounds(self, stable_offset: int) -> LogBounds:
+        """What a cleaner must know: it may touch what is closed and below the last stable offset."""
+        uncleanable = min(stable_offset, self._active.base_offset)
+        return LogBounds(
+            self.log_start_offset, uncleanable, self._active.first_timestamp_ms, self._point.cuts
+        )
+
+    def replace_segments(
+        self, base_offset: int, end_offset: int, *, source_bytes: int, cuts: int
+    ) -> list[Path] | None:
+        """Swaps a cleaner's segment in for those in [base_offset, end_offset); what may be removed later.
+
+        None, and no change, if these are not the closed segments that the cleaner has read.
+
+        Raises:
+            StorageFault: it failed; nothing has changed.
+            SwapInterrupted: it failed in the middle; the log must be closed and opened anew.
+        """
+        sources = [
+            segment
+            for segment in self._segments.since(base_offset)
+            if base_offset <= segment.base_offset < end_offset
+        ]
+        if (
+            cuts != self._point.cuts
+            or not sources
+            or sources[0].base_offset != base_offset
+            or self._active in sources
+            or sum(segment.file.size_bytes for segment in sources) != source_bytes
+            or not is_prepared(self.directory, base_offset)
+        ):
+            return None
+        segment, removed = swap(
+            self.directory, base_offset, sources, settings=self.settings, now_ms=self._clock.now_ms()
+        )
+        for source in sources:
+            if source in self._sealed_open:
+                self._sealed_open.remove(source)
+            self._segments.remove(source)
+        self._segments.add(segment)
+        self._snapshots.remove([source.base_offset for source in sources[1:]])
+        return removed
 
     def _drop(self, segment: Segment) -> None:
         if segment in self._sealed_open:

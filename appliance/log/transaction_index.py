@@ -11,6 +11,7 @@ Source: `AbortedTxn.java`, `TransactionIndex.java`; KIP-98.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
@@ -28,6 +29,17 @@ class AbortedTransaction(NamedTuple):
     first_offset: int
     last_offset: int
     last_stable_offset: int
+
+
+def decode_transactions(content: bytes) -> list[AbortedTransaction]:
+    """The whole entries of an index file's content."""
+    whole = len(content) - len(content) % _ENTRY.size
+    return [AbortedTransaction(*entry[1:]) for entry in _ENTRY.iter_unpack(content[:whole])]
+
+
+def encode_transactions(transactions: Iterable[AbortedTransaction]) -> bytes:
+    """The content of an index file."""
+    return b"".join(_ENTRY.pack(_VERSION, *transaction) for transaction in transactions)
 
 
 class TransactionIndex:
@@ -51,8 +63,7 @@ class TransactionIndex:
                     content = self.path.read_bytes()
                 except FileNotFoundError:
                     content = b""
-            whole = len(content) - len(content) % _ENTRY.size
-            self._entries = [AbortedTransaction(*entry[1:]) for entry in _ENTRY.iter_unpack(content[:whole])]
+            self._entries = decode_transactions(content)
         return self._entries
 
     def append(self, transaction: AbortedTransaction) -> None:

@@ -178,7 +178,7 @@ def _walk_together(data: Buffer, at: int, end: int, count: int) -> _Walked:
             # Sizes vary here: step for a while, longer each time a run was sought in vain.
             if raw is None:
                 raw = bytes(data)
-            starts = _step(raw, at, end, min(wanted, steps))
+            starts = step(raw, at, end, min(wanted, steps))
             summary = _check_fields(array, np.array(starts, np.int64), index)
             run = _Walked(starts[-1], len(starts) - 1, *summary)
             steps = min(steps * 8, CHUNK_RECORDS)
@@ -276,7 +276,7 @@ def _timestamp_deltas(columns: list[bytes]) -> tuple[int, int] | None:
     return int(deltas.min()), int(deltas.max())
 
 
-def _step(data: bytes, at: int, end: int, wanted: int) -> list[int]:
+def step(data: bytes, at: int, end: int, wanted: int) -> list[int]:
     """Goes on by nothing but lengths: where the next records start, and where the last of them stops."""
     starts = [at]
     add = starts.append
@@ -308,11 +308,11 @@ def _check_fields(array: _Bytes, starts: _Longs, first: int) -> tuple[int, int, 
     stops = starts[1:]
     count = len(stops)
     try:
-        lengths, at = _varints(array, starts[:-1], VARINT_BYTES_MAX)
+        lengths, at = varints(array, starts[:-1], VARINT_BYTES_MAX)
         if int(lengths[lengths.argmin()]) < 0:
             raise InvalidRecords("a record has a negative length")
-        deltas, at = _varints(array, at + 1, VARLONG_BYTES_MAX)
-        offsets, at = _varints(array, at, VARINT_BYTES_MAX)
+        deltas, at = varints(array, at + 1, VARLONG_BYTES_MAX)
+        offsets, at = varints(array, at, VARINT_BYTES_MAX)
         if not (offsets == np.arange(first, first + count)).all():
             raise InvalidRecords("the offset deltas of a batch are not 0, 1, 2, …")
         keyless = False
@@ -321,13 +321,13 @@ def _check_fields(array: _Bytes, starts: _Longs, first: int) -> tuple[int, int, 
             keyless = True
             at = at + 1
         else:
-            key_lengths, at = _varints(array, at, VARINT_BYTES_MAX)
+            key_lengths, at = varints(array, at, VARINT_BYTES_MAX)
             keyless = int(key_lengths.min()) < 0
-            at = _skip(at, key_lengths, nullable=True)
-        value_lengths, at = _varints(array, at, VARINT_BYTES_MAX)
-        at = _skip(at, value_lengths, nullable=True)
+            at = skip(at, key_lengths, nullable=True)
+        value_lengths, at = varints(array, at, VARINT_BYTES_MAX)
+        at = skip(at, value_lengths, nullable=True)
         if array[at].any():
-            header_counts, at = _varints(array, at, VARINT_BYTES_MAX)
+            header_counts, at = varints(array, at, VARINT_BYTES_MAX)
             _skip_headers(array, at, header_counts, stops)
         else:
             at = at + 1
@@ -338,7 +338,7 @@ def _check_fields(array: _Bytes, starts: _Longs, first: int) -> tuple[int, int, 
     return int(deltas.min()), int(deltas.max()), keyless
 
 
-def _varints(array: _Bytes, at: _Longs, bytes_max: int) -> tuple[_Longs, _Longs]:
+def varints(array: _Bytes, at: _Longs, bytes_max: int) -> tuple[_Longs, _Longs]:
     """The integers at many positions, and the positions after them."""
     byte = array[at]
     if byte.tobytes().isascii():
@@ -372,7 +372,7 @@ def _unzigzag(bits: _Longs) -> _Longs:
     return (bits.view(np.uint64) >> np.uint64(1)).view(np.int64) ^ -(bits & 1)
 
 
-def _skip(at: _Longs, lengths: _Longs, *, nullable: bool) -> _Longs:
+def skip(at: _Longs, lengths: _Longs, *, nullable: bool) -> _Longs:
     lowest = int(lengths.min())
     if lowest < 0:
         if lowest < -1 or not nullable:
@@ -390,10 +390,10 @@ def _skip_headers(array: _Bytes, at: _Longs, counts: _Longs, stops: _Longs) -> N
         some = left.nonzero()[0]
         if len(some) < _RUN_MIN:
             break
-        lengths, after = _varints(array, at[some], VARINT_BYTES_MAX)
-        after = _skip(after, lengths, nullable=False)
-        lengths, after = _varints(array, after, VARINT_BYTES_MAX)
-        at[some] = _skip(after, lengths, nullable=True)
+        lengths, after = varints(array, at[some], VARINT_BYTES_MAX)
+        after = skip(after, lengths, nullable=False)
+        lengths, after = varints(array, after, VARINT_BYTES_MAX)
+        at[some] = skip(after, lengths, nullable=True)
         left[some] -= 1
     data = array.data
     for record in left.nonzero()[0].tolist():
