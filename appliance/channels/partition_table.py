@@ -10,6 +10,7 @@ little-endian integers, so that one word is one machine load or store on x86-64.
 | serving_incarnation | the leader's worker | it serves this one, these are its words; negative: its storage failed |
 | log_start, high_watermark, last_stable_offset | the leader's worker | [log_start, high_watermark) is readable now |
 | watchers | purgatory | > 0: the purgatory wants a poke when the high watermark moves |
+| files_version | the leader's worker | unchanged: names of segments mean the files they meant; odd: in the change |
 | slot[n].log_end | slot n's appender (worker or replica) | slot n holds the bytes below it |
 | slot[n].caught_up_ms | slot n's appender | when slot n last had all of the leader's log |
 
@@ -36,6 +37,7 @@ LOG_START: Final = 5
 HIGH_WATERMARK: Final = 6
 LAST_STABLE_OFFSET: Final = 7
 WATCHERS: Final = 8
+FILES_VERSION: Final = 9
 
 SLOT_LOG_END: Final = 0
 SLOT_CAUGHT_UP_MS: Final = 1
@@ -55,7 +57,8 @@ def row_dtype(slots: int) -> np.dtype[np.void]:
             ("high_watermark", "<i8"),
             ("last_stable_offset", "<i8"),
             ("watchers", "<i8"),
-            ("spare", "<i8", (ROW_WORDS - 9,)),
+            ("files_version", "<i8"),
+            ("spare", "<i8", (ROW_WORDS - 10,)),
             ("slot", slot, (slots,)),
         ]
     )
@@ -94,6 +97,10 @@ class PartitionTable:
     def is_offline(self, row: int, incarnation: int) -> bool:
         """Whether the row's owner says that the storage of this incarnation failed."""
         return bool(self.cells[row * self.row_words + SERVING_INCARNATION] == -incarnation)
+
+    def files_version(self, row: int) -> int:
+        """Changes whenever a segment's name comes to mean another file."""
+        return self.cells[row * self.row_words + FILES_VERSION]
 
     def slot_at(self, row: int, slot: int) -> int:
         """Index of the first word of slot `slot`'s column group of `row` in `cells`."""

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 
+from appliance.channels.cleaner_channel import FROM_CLEANER, TO_CLEANER
 from appliance.channels.metadata_image import POINTER_BYTES, ImageReader
 from appliance.channels.partition_table import PartitionTable, table_size_bytes
 from appliance.channels.purgatory_channel import COMPLETION, POKE, WATCH
@@ -43,6 +44,8 @@ RING_MESSAGES: Mapping[tuple[RoleKind, RoleKind], Struct] = {
     (RoleKind.NETPROC, RoleKind.PURGATORY): WATCH,
     (RoleKind.PURGATORY, RoleKind.NETPROC): COMPLETION,
     (RoleKind.IOPROC, RoleKind.PURGATORY): POKE,
+    (RoleKind.CLEANER, RoleKind.IOPROC): FROM_CLEANER,
+    (RoleKind.IOPROC, RoleKind.CLEANER): TO_CLEANER,
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from appliance.channels.control_channel import AssignedPartition
 from appliance.channels.partition_table import (
+    FILES_VERSION,
     HIGH_WATERMARK,
     LAST_STABLE_OFFSET,
     LOG_START,
@@ -76,12 +77,23 @@ class Partition:
         """Publishes the first words of this incarnation, last of them that it is served."""
         cells, at = self._cells, self._row_at
         cells[at + SERVING_INCARNATION] = 0
+        if cells[at + FILES_VERSION] & 1:
+            # An earlier life of this worker died while it swapped segments; opening the log has settled it.
+            self.files_changed()
         self.publish()
         cells[at + SERVING_INCARNATION] = self.incarnation
 
     def withdraw(self, *, offline: bool = False) -> None:
         """Says that nobody serves the row, before the log is closed; `offline`: because its storage failed."""
         self._cells[self._row_at + SERVING_INCARNATION] = -self.incarnation if offline else 0
+
+    def files_change(self) -> None:
+        """Says that segments' names are about to mean other files: before the first rename."""
+        self._cells[self._row_at + FILES_VERSION] |= 1
+
+    def files_changed(self) -> None:
+        """Says that they have come to: after the last rename."""
+        self._cells[self._row_at + FILES_VERSION] += 1
 
     def publish(self) -> None:
         """Brings the row up to the log: log end, then the watermarks that follow from it."""

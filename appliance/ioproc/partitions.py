@@ -94,12 +94,25 @@ class Partitions:
             self._attempt(failures, name, partial(self._lead, assigned, is_new=not command.full))
         return Assigned(command.controller_epoch, failures)
 
-    def open_again(self) -> None:
-        """Tries the assigned partitions that could not be opened, as when the disk was full, once more each."""
+    def touched_by(self, command: Assign) -> list[Partition]:
+        """Those that are led and that `command` has opened, or given other settings."""
+        if command.log_defaults is not None:
+            return list(self.by_name.values())
+        named = (self.by_name.get(TopicPartition(p.topic, p.partition)) for p in command.partitions)
+        return [partition for partition in named if partition is not None]
+
+    def open_again(self) -> list[Partition]:
+        """Tries the assigned partitions that could not be opened, as when the disk was full, once more each.
+
+        Returns those that are served now.
+        """
+        served = []
         for name, assigned in list(self.unopened.items()):
             with suppress(ApplianceError, OSError):
                 self._lead(assigned, is_new=False)
                 self._warn(f"partition {name} is served after all")
+                served.append(self.by_name[name])
+        return served
 
     def _attempt(
         self, failures: dict[str, tuple[int, str]], name: TopicPartition, action: Callable[[], None]

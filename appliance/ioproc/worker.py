@@ -34,6 +34,7 @@ from appliance.clock import Clock
 from appliance.cluster import TopicPartition
 from appliance.config import BrokerConfigs
 from appliance.errors import ApplianceError, HostFault, StorageFault
+from appliance.ioproc.compaction import Compaction
 from appliance.ioproc.flusher import Flusher
 from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.handlers.delete_records import delete_records
@@ -134,6 +135,13 @@ class Worker:
         self._start_moved = False
         self._sweeper = Sweeper(self._cycle.timers, clock, eventfd=attachment.doorbell.eventfd, warn=warn)
         self._retention: Retention | None = None
+        self._compaction = Compaction(
+            attachment,
+            self._cycle,
+            remove_later=lambda action, delay_ms: self._sweeper.add(action, delay_ms=delay_ms),
+            now_ms=clock.now_ms,
+            warn=warn,
+        )
         self._running = True
         self._say_hello()
 
@@ -150,6 +158,8 @@ class Worker:
                 if self._was_lone:
                     self._brief_wait.look_out(list(self._attachment.inbound.values()))
                 continue
+            if self._compaction.owed:
+                self._compaction.tell()
             for descriptor, _ in self._cycle.wait(1 if self._kept_back or self._pokes.owed else None):
                 if descriptor == supervision_fd:
                     self._supervised(self._supervision.receive())
@@ -162,6 +172,7 @@ class Worker:
                 self.obey(self._controller.receive())
             if self._sweeper.take_removed():
                 self._tell_removed()
+            self._compaction.serve(self._by_row)
         self.serve_rings()
         self._close()
 
@@ -372,8 +383,10 @@ class Worker:
                         reader = self._attachment.inbound.get(message.role)
                         if reader is not None:
                             self._cycle.add_inbox(reader)
+                        self._compaction.peer_up(message.role)
                 case PeerDown():
                     if self._attachment.generations.get(message.role) == message.generation:
+                        self._compaction.peer_down(message.role)
                         reader = self._attachment.inbound.get(message.role)
                         if reader is not None:
                             self._cycle.remove_inbox(reader)
@@ -402,6 +415,9 @@ class Worker:
                 continue
             if len(partitions.offline) > offline_before:
                 self._tell_offline(list(partitions.offline))
+            self._compaction.assigned(
+                partitions.touched_by(envelope.body), removed=bool(envelope.body.removed)
+            )
             self._controller.send(Envelope(envelope.id, done))
             if partitions.unopened:
                 self._open_later(OPEN_AGAIN_MS)
@@ -460,7 +476,7 @@ class Worker:
     def _open_again(self, pause_ms: int) -> None:
         self._opens_later = False
         if self._partitions is not None:
-            self._partitions.open_again()
+            self._compaction.assigned(self._partitions.open_again(), removed=False)
             if self._partitions.unopened:
                 self._open_later(min(2 * pause_ms, OPEN_AGAIN_MAX_MS))
 

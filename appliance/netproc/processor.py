@@ -123,6 +123,7 @@ class Processor:
         self._files = SegmentFiles(
             {slot: settings.log_directories(slot) for slot in range(settings.slots)},
             is_served=lambda route: table.serves(route.row, route.incarnation),
+            version=lambda route: table.files_version(route.row),
         )
         self._lines.on_removed(self._files.let_go_of_removed)
         self._local = LocalRequests(

@@ -25,10 +25,11 @@ Key = tuple[int, int, int, int]
 class SegmentFile:
     """An open segment; `holders` counts the responses that will still send from it."""
 
-    __slots__ = ("dropped", "fd", "holders")
+    __slots__ = ("dropped", "fd", "holders", "version")
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, version: int = 0) -> None:
         self.fd = fd
+        self.version = version
         self.holders = 0
         self.dropped = False
 
@@ -39,36 +40,53 @@ class SegmentFile:
             os.close(self.fd)
 
 
+class SegmentReplaced(FileNotFoundError):
+    """The owner has put another file into the place of the one it spoke of: compaction. Ask again."""
+
+
 class SegmentFiles:
     """The open segments of one network process.
 
     Args:
         directories: the log directories of each slot.
         is_served: whether a route's incarnation is the one its owner serves now.
+        version: the files version of a route's partition: as long as it stands, a name means one file.
     """
 
-    __slots__ = ("_directories", "_is_served", "_limit", "_open")
+    __slots__ = ("_directories", "_is_served", "_limit", "_open", "_version")
 
     def __init__(
         self,
         directories: dict[int, tuple[Path, ...]],
         *,
         is_served: Callable[[PartitionRoute], bool],
+        version: Callable[[PartitionRoute], int] = lambda _: 0,
         limit: int = OPEN_SEGMENTS_MAX,
     ) -> None:
+        self._version = version
         self._directories = directories
         self._is_served = is_served
         self._limit = limit
         self._open: OrderedDict[Key, SegmentFile] = OrderedDict()
 
-    def hold(self, route: PartitionRoute, segment_base_offset: int, directory: int = 0) -> SegmentFile:
+    def hold(
+        self, route: PartitionRoute, segment_base_offset: int, directory: int = 0, *, version: int = 0
+    ) -> SegmentFile:
         """The segment in the slot's log directory of that index, held for one response until its `release`.
 
+        Args:
+            version: the files version from before the owner was asked; its answer speaks of that file.
+
         Raises:
+            SegmentReplaced: it is another file by now.
             OSError: the file is gone (topic deleted, segment retired) or cannot be opened.
         """
         key = (route.row, route.incarnation, segment_base_offset, directory)
+        self.expect(route, version=version)
         held = self._open.get(key)
+        if held is not None and held.version != version:
+            self._drop(key)
+            held = None
         if held is None:
             path = self.directory_of(route, directory) / segment_file_name(segment_base_offset, LOG)
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -76,13 +94,25 @@ class SegmentFiles:
                 # Its owner withdraws a partition before it touches the files: this one may be a successor's.
                 os.close(fd)
                 raise FileNotFoundError(f"{path} is no longer of this partition")
-            held = self._open[key] = SegmentFile(fd)
+            if self._version(route) != version:
+                os.close(fd)
+                raise SegmentReplaced(f"{path} was replaced while it was opened")
+            held = self._open[key] = SegmentFile(fd, version)
             if len(self._open) > self._limit:
                 self._drop_oldest()
         else:
             self._open.move_to_end(key)
         held.holders += 1
         return held
+
+    def expect(self, route: PartitionRoute, *, version: int) -> None:
+        """Proves that since `version` was read no file of the partition has come to mean another.
+
+        Raises:
+            SegmentReplaced: one may have.
+        """
+        if self._version(route) != version:
+            raise SegmentReplaced(f"segments of {route.topic}-{route.partition}")
 
     def directory_of(self, route: PartitionRoute, directory: int) -> Path:
         """Where the files of a partition lie; `directory` is the number of its log directory."""

@@ -19,8 +19,16 @@ from tests.control.instances import Instance, Note
 from tests.support.wire import free_ports
 
 # In start order, and how many rings each has with two network processes and one worker.
-RINGS = {"controller": 0, "purgatory": 5, "ioproc 0.0": 5, "netproc 0": 4, "netproc 1": 4, "acceptor": 0}
-STOP_ORDER = ["acceptor", "netproc 0", "netproc 1", "ioproc 0.0", "purgatory", "controller"]
+RINGS = {
+    "controller": 0,
+    "purgatory": 5,
+    "ioproc 0.0": 7,
+    "cleaner": 2,
+    "netproc 0": 4,
+    "netproc 1": 4,
+    "acceptor": 0,
+}
+STOP_ORDER = ["acceptor", "netproc 0", "netproc 1", "cleaner", "ioproc 0.0", "purgatory", "controller"]
 
 
 def roles(notes: list[Note]) -> list[str]:
@@ -74,7 +82,7 @@ def test_what_a_module_prepares_before_the_fork_is_there_in_every_life(start_ins
     prepared_by = instance.wait_event("purgatory", "born", 2)["prepared_by"]
     # Once for each kind of role that names this module, and never in a child.
     assert set(prepared_by) == {instance.process.pid}
-    assert len(prepared_by) == 5
+    assert len(prepared_by) == 6
 
 
 def test_child_keeps_only_its_own_descriptors(start_instance: StartInstance) -> None:

@@ -21,7 +21,8 @@ def get(offsets: OffsetMap, keys: list[bytes]) -> list[int]:
     data = b"".join(bytes([len(key) & 0x7F]) + key for key in keys)
     stops = np.cumsum([len(key) + 1 for key in keys])
     starts = stops - [len(key) for key in keys]
-    return offsets.get(*hash_keys(data, starts.tolist(), stops.tolist())).tolist()
+    found: list[int] = offsets.get(*hash_keys(data, starts.tolist(), stops.tolist())).tolist()
+    return found
 
 
 @settings(max_examples=50, deadline=None)

@@ -10,7 +10,6 @@ import pytest
 
 from appliance.clock import ManualClock
 from appliance.errors import CorruptFile, StorageFault
-from appliance.log import segment_swap
 from appliance.log.cleaning import LogCleaning, Swap, dirtiness
 from appliance.log.config import LogSettings
 from appliance.log.partition_log import PartitionLog
@@ -66,7 +65,7 @@ def test_a_swap_that_is_killed_after_any_rename_loses_no_last_value(
         shutil.copytree(tmp_path / "log", state_after(renames))
 
     shutil.copytree(tmp_path / "log", state_after(0))
-    monkeypatch.setattr(segment_swap.os, "rename", counted)
+    monkeypatch.setattr(os, "rename", counted)
     removed = log.replace_segments(
         wish.base_offset, wish.end_offset, source_bytes=wish.source_bytes, cuts=cuts
     )
@@ -152,7 +151,7 @@ def test_a_rename_that_the_host_refuses_at_first_leaves_the_log_as_it_was(
             raise OSError(5, "Input/output error")
         rename(source, target)
 
-    monkeypatch.setattr(segment_swap.os, "rename", refused)
+    monkeypatch.setattr(os, "rename", refused)
     with pytest.raises(StorageFault):
         log.replace_segments(
             wish.base_offset, wish.end_offset, source_bytes=wish.source_bytes, cuts=log.bounds(0).cuts

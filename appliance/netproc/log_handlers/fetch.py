@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from appliance.channels.partition_table import (
+    FILES_VERSION,
     HIGH_WATERMARK,
     LAST_STABLE_OFFSET,
     LOG_START,
@@ -34,7 +35,7 @@ from appliance.netproc.connection import FilePiece, Pending, Piece
 from appliance.netproc.fetch_session import FetchSessions, SessionPartition, SessionTurn
 from appliance.netproc.log_handlers.finish import Finish
 from appliance.netproc.purgatory_line import PurgatoryLine
-from appliance.netproc.segment_files import SegmentFile, SegmentFiles
+from appliance.netproc.segment_files import SegmentFile, SegmentFiles, SegmentReplaced
 from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
 from appliance.netproc.worker_lines import Answer, WorkerLines
 from appliance.protocol.errors import ErrorCode
@@ -147,6 +148,8 @@ class FetchHandler:
             ):
                 item.error = _OUT_OF_RANGE
             else:
+                # Before the owner is asked: if it stands still when the file is opened, the answer is about that file.
+                item.files_version = cells[at + FILES_VERSION]
                 item.has_records = offset < (item.last_stable_offset if read_committed else high_watermark)
         asker.next_asked = 0
         self.ask_more(asker)
@@ -279,17 +282,35 @@ class FetchHandler:
         for item in items:
             if item.length_bytes and item.route is not None:
                 try:
-                    files[id(item)] = self._files.hold(item.route, item.segment, item.directory)
-                    if item.has_aborted:
-                        item.aborted = aborted_in(
-                            self._files.directory_of(item.route, item.directory),
-                            item.segment,
-                            offset=item.wanted.fetch_offset,
-                            upper_bound=item.last_stable_offset,
-                        )
+                    files[id(item)] = self._held(item, item.route)
+                except SegmentReplaced:
+                    item.length_bytes = 0  # nothing now; the client asks again, and so do we
                 except (OSError, StorageFault):
                     item.error, item.length_bytes = self._why_gone(item), 0
         return files
+
+    def _held(self, item: _Item, route: PartitionRoute) -> SegmentFile:
+        held = self._files.hold(route, item.segment, item.directory, version=item.files_version)
+        if item.has_aborted:
+            try:
+                item.aborted = self._aborted(item, route)
+            except (OSError, StorageFault):
+                held.release()
+                raise
+        return held
+
+    def _aborted(self, item: _Item, route: PartitionRoute) -> Sequence[AbortedTransaction]:
+        """The aborted transactions that the item's records are among."""
+        try:
+            return aborted_in(
+                self._files.directory_of(route, item.directory),
+                item.segment,
+                offset=item.wanted.fetch_offset,
+                upper_bound=item.last_stable_offset,
+            )
+        finally:
+            # Indexes are read by their names: what was swapped meanwhile no longer knows the records that we hold.
+            self._files.expect(route, version=item.files_version)
 
     def _why_gone(self, item: _Item) -> int:
         """A segment that its owner named is gone: deleted as too old since then, or with its partition."""
@@ -344,6 +365,7 @@ class _Item:
         "asked",
         "directory",
         "error",
+        "files_version",
         "first_batch_bytes",
         "has_aborted",
         "has_records",
@@ -365,6 +387,7 @@ class _Item:
         self.has_records = self.has_aborted = False
         self.aborted: Sequence[AbortedTransaction] = ()
         self.high_watermark = self.last_stable_offset = self.log_start = -1
+        self.files_version = 0
         self.directory = self.segment = self.position = self.length_bytes = self.first_batch_bytes = 0
 
     def fetched(self, *, read_committed: bool) -> FetchedPartition:

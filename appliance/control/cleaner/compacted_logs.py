@@ -1,0 +1,212 @@
+"""The compacted logs there are, what is known of each, and which is cleaned next. Pure but for the checkpoint files.
+
+unknown ─ survey ─→ examined ─ dirty enough ─→ the dirtiest is cleaned ─→ to be examined again
+   ↑                  │  └──── not yet: a time to look again, or nothing until its owner says LOOK
+   └── LOOK, or time ─┘
+uncleanable: a segment is corrupt, or a batch too large for the map. Stays so until the log is cut or made anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from appliance.channels.roles import Role, owner_of
+from appliance.cluster import ClusterImage, TopicPartition
+from appliance.errors import CorruptFile, StorageFault
+from appliance.log.checkpoint import read_offsets, write_offsets
+from appliance.log.cleaning import Dirtiness
+from appliance.log.config import LogSettings
+from appliance.log.file_names import CLEANER_OFFSETS, partition_directory_name
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class CompactedLog:
+    """One compacted partition. `found` None: to be examined."""
+
+    name: TopicPartition
+    topic_id: UUID
+    slot: int
+    row: int
+    incarnation: int
+    settings: LogSettings
+    parent: Path
+    """The log directory it lies in, as its owner last said."""
+    found: Dirtiness | None = None
+    must_examine: bool = True
+    look_again_ms: int | None = None
+    uncleanable_since_cuts: int | None = None
+    """`LogBounds.cuts` of the log that could not be cleaned."""
+    cleaned_cuts: int | None = None
+    """`LogBounds.cuts` when its checkpoint was written: after another cut the checkpoint means nothing."""
+    surveyed: bool = False
+
+    @property
+    def directory(self) -> Path:
+        """Where its files are."""
+        return self.parent / partition_directory_name(self.name)
+
+    @property
+    def owner(self) -> Role:
+        return owner_of(self.slot)
+
+
+class CompactedLogs:
+    """All of them, by row. Fed with metadata images.
+
+    Args:
+        directories: the log directories of each slot.
+        defaults: of an image and a slot, what its logs go by where their topic says nothing.
+    """
+
+    __slots__ = ("_checkpoints", "_defaults", "_directories", "_version", "by_row")
+
+    def __init__(
+        self,
+        directories: Mapping[int, Sequence[Path]],
+        defaults: Callable[[ClusterImage, int], Mapping[str, str]],
+    ) -> None:
+        self._directories = directories
+        self._defaults = defaults
+        self._version = 0
+        self.by_row: dict[int, CompactedLog] = {}
+        self._checkpoints: dict[Path, dict[TopicPartition, int]] = {}
+
+    def follow(self, image: ClusterImage) -> None:
+        """Takes in what an image says; what it says no more is forgotten, with its checkpoint."""
+        if image.version == self._version:
+            return
+        self._version = image.version
+        living: dict[int, CompactedLog] = {}
+        defaults = {slot: dict(self._defaults(image, slot)) for slot in self._directories}
+        for topic in image.topics.values():
+            by_slot = {
+                slot: LogSettings.from_configs(defaults[slot] | topic.configs)
+                for slot in {partition.leader for partition in topic.partitions}
+                if slot in defaults
+            }
+            for partition in topic.partitions:
+                settings = by_slot.get(partition.leader)
+                if settings is None or not settings.is_compacted:
+                    continue
+                name = TopicPartition(topic.name, partition.partition)
+                known = self.by_row.get(partition.row)
+                if known is None or (known.name, known.topic_id, known.incarnation, known.slot) != (
+                    name,
+                    topic.topic_id,
+                    partition.incarnation,
+                    partition.leader,
+                ):
+                    known = CompactedLog(
+                        name,
+                        topic.topic_id,
+                        partition.leader,
+                        partition.row,
+                        partition.incarnation,
+                        settings,
+                        self._directories[partition.leader][0],
+                    )
+                elif known.settings != settings:
+                    known.settings, known.must_examine = settings, True
+                living[partition.row] = known
+        gone = [log for row, log in self.by_row.items() if row not in living or living[row] is not log]
+        self.by_row = living
+        remaining = {log.name: log.topic_id for log in living.values()}
+        for log in gone:
+            if remaining.get(log.name) != log.topic_id:
+                self._forget(log)
+
+    def _forget(self, log: CompactedLog) -> None:
+        for parent in self._directories[log.slot]:
+            try:
+                if self._in(parent).pop(log.name, None) is not None:
+                    self._write(parent)
+            except StorageFault as fault:
+                _log.warning("the checkpoint of %s, which is gone: %s", log.name, fault)
+
+    def lies_in(self, log: CompactedLog, index: int) -> None:
+        """Its owner says in which log directory of the slot it lies."""
+        log.parent = self._directories[log.slot][index]
+
+    def look(self, rows: Iterable[int]) -> None:
+        """These are to be examined; unknown rows are passed over."""
+        for row in rows:
+            if (log := self.by_row.get(row)) is not None:
+                log.must_examine = True
+
+    def look_at_slot(self, slot: int) -> None:
+        """Everything of a slot whose worker has a new life is to be surveyed anew."""
+        for log in self.by_row.values():
+            if log.slot == slot:
+                log.must_examine = True
+                log.surveyed = False
+                # Cuts are counted from the beginning of the owner's life.
+                log.cleaned_cuts = log.uncleanable_since_cuts = None
+
+    def to_examine(self, now_ms: int) -> list[CompactedLog]:
+        """Whose state is not known, or may have changed by now."""
+        for log in self.by_row.values():
+            if log.look_again_ms is not None and log.look_again_ms <= now_ms:
+                log.must_examine = True
+        return [log for log in self.by_row.values() if log.must_examine]
+
+    def dirtiest(self) -> CompactedLog | None:
+        """What is to be cleaned next, by the share of dirty bytes; None if nothing is dirty enough."""
+        candidates = [
+            log
+            for log in self.by_row.values()
+            if log.found is not None
+            and log.uncleanable_since_cuts is None
+            and log.found.is_cleanable(log.settings)
+        ]
+        return max(candidates, key=lambda log: log.found.ratio if log.found else 0.0, default=None)
+
+    def next_look_ms(self) -> int | None:
+        """When one must be looked at that nobody writes to, by the wall clock."""
+        return min(
+            (log.look_again_ms for log in self.by_row.values() if log.look_again_ms is not None), default=None
+        )
+
+    # Checkpoints
+
+    def checkpoint(self, log: CompactedLog, cuts: int) -> int:
+        """Where its last round ended; 0 if that is not known."""
+        if log.cleaned_cuts not in (None, cuts):
+            return 0
+        return self._in(log.parent).get(log.name, 0)
+
+    def cleaned(self, log: CompactedLog, end_offset: int, cuts: int) -> None:
+        """A round ended here.
+
+        Raises:
+            StorageFault: the checkpoint could not be written; the next life cleans the same again.
+        """
+        log.cleaned_cuts = cuts
+        self._in(log.parent)[log.name] = end_offset
+        self._write(log.parent)
+
+    def _in(self, parent: Path) -> dict[TopicPartition, int]:
+        known = self._checkpoints.get(parent)
+        if known is None:
+            try:
+                known = read_offsets(parent / CLEANER_OFFSETS)
+            except CorruptFile as fault:
+                _log.warning("%s; every log there counts as dirty", fault)
+                known = {}
+            self._checkpoints[parent] = known
+        return known
+
+    def _write(self, parent: Path) -> None:
+        write_offsets(parent / CLEANER_OFFSETS, self._checkpoints[parent])
+
+    def statistics(self) -> dict[str, int]:
+        logs = self.by_row.values()
+        return {
+            "compacted": len(logs),
+            "uncleanable": sum(log.uncleanable_since_cuts is not None for log in logs),
+        }

@@ -1,0 +1,226 @@
+"""The duty cycle of the cleaner: drive the rounds step by step, hear everybody in between, sleep when nothing is dirty.
+
+Does: reads closed segments of compacted logs, writes `.cleaned` files and `cleaner-offset-checkpoint`.
+Never: renames, cuts or deletes a segment (it asks the owner), maps a file, reads the active segment or beyond the last
+stable offset, polls. Asleep it wakes for a LOOK, for the supervisor, and for the one time at which a log that nobody
+writes to comes due (min.compaction.lag.ms, max.compaction.lag.ms).
+Dies: the next life looks everywhere, removes what this one left half written, and cleans the round again; the owner of
+a log needs nothing from it.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+
+from appliance.channels.cleaner_channel import CleanerOp
+from appliance.channels.roles import Role, RoleKind
+from appliance.channels.supervision import Heartbeat, Message, PeerDown, PeerUp, Stop, SupervisionSocket
+from appliance.channels.wiring import Attachment
+from appliance.clock import Clock
+from appliance.config import BrokerConfigs
+from appliance.control.cleaner.compacted_logs import CompactedLogs
+from appliance.control.cleaner.rounds import Answer, Ask, Moved, OwnerLost, Rounds, Steps
+from appliance.control.cleaner.throttle import Throttle
+from appliance.ipc.agent import DutyCycle
+from appliance.ipc.process_table import BYTES_IN, COUNTER_0, ERRORS, REQUESTS, ProcessState
+
+_LOOK = int(CleanerOp.LOOK)
+_NS_PER_MS = 1_000_000
+LOOKS = 2
+"""Looks after a LOOK: a worker may say it a moment before the metadata image says why."""
+COUNTERS = ("compacted logs", "uncleanable", "rounds", "freed bytes")
+"""The process row's counters of its own, by place."""
+
+_log = logging.getLogger(__name__)
+
+
+class CleanerDutyCycle:
+    """The loop and its state; `run` returns when the supervisor said stop, or is gone."""
+
+    def __init__(self, attachment: Attachment, supervision: SupervisionSocket, *, clock: Clock) -> None:
+        self._attachment = attachment
+        self._supervision = supervision
+        self._clock = clock
+        settings = attachment.wiring.settings
+        broker = settings.broker
+        self._logs = CompactedLogs(
+            {slot: settings.log_directories(slot) for slot in range(settings.slots)},
+            lambda image, slot: BrokerConfigs.of(image.broker_configs, slot).log_defaults(settings),
+        )
+        self._rounds = Rounds(
+            self._logs,
+            attachment.image.current,
+            clock,
+            map_bytes_max=broker.log_cleaner_dedupe_buffer_bytes,
+            retry_ms=max(1, broker.log_cleaner_backoff_ms),
+        )
+        self._throttle = Throttle(broker.log_cleaner_io_max_bytes_per_second)
+        self._backoff_ns = broker.log_cleaner_backoff_ms * _NS_PER_MS
+        self._cycle = DutyCycle(attachment.doorbell, attachment.row, monotonic_ns=clock.monotonic_ns)
+        self._cycle.epoll.register(supervision.fileno(), select.EPOLLIN)
+        for reader in attachment.inbound.values():
+            self._cycle.add_inbox(reader)
+        self._steps: Steps | None = None
+        self._asked: Role | None = None
+        self._answer: Answer | None = None
+        self._lost: OwnerLost | None = None
+        self._go_on_ns = 0
+        self._looks = LOOKS
+        self._may_look_ns = 0
+        self._running = True
+
+    def run(self) -> None:
+        """Works until told to stop."""
+        supervision_fd = self._supervision.fileno()
+        while self._running:
+            for descriptor, _ in self._cycle.wait(self._timeout_ms()):
+                if descriptor == supervision_fd:
+                    self._supervised(self._supervision.receive())
+            self._hear()
+            if self._running:
+                self._work()
+        self._attachment.row.set_state(ProcessState.STOPPING)
+        if self._steps is not None:
+            self._steps.close()
+        self._cycle.close()
+
+    def _timeout_ms(self) -> int | None:
+        """How long nothing is to be done; None: until somebody says something."""
+        now_ns = self._clock.monotonic_ns()
+        if self._steps is not None:
+            if self._lost is not None:
+                return 0
+            if self._asked is not None:
+                return None
+            return _until_ms(self._go_on_ns, now_ns)
+        if self._looks:
+            return _until_ms(self._may_look_ns, now_ns)
+        look_ms = self._logs.next_look_ms()
+        if look_ms is None:
+            return None
+        wait_ms = max(0, look_ms - self._clock.now_ms())
+        # A day at a time: the wall clock may be set meanwhile.
+        return min(max(wait_ms, _until_ms(self._may_look_ns, now_ns)), 86_400_000)
+
+    def _hear(self) -> None:
+        for reader in self._attachment.inbound.values():
+            messages = reader.drain()
+            if not messages:
+                continue
+            self._attachment.row.cells[REQUESTS] += len(messages)
+            looks = [message[3] for message in messages if message[0] == _LOOK]
+            if looks:
+                self._looks = LOOKS
+                self._logs.look(looks)
+            for message in messages:
+                if message[0] != _LOOK:
+                    self._answer = message
+
+    def _work(self) -> None:
+        """One step, if one can be taken now."""
+        now_ns = self._clock.monotonic_ns()
+        if self._steps is None:
+            if not self._is_due(now_ns):
+                return
+            self._looks = max(0, self._looks - 1)
+            self._steps = self._rounds.steps()
+            self._asked = self._answer = None
+            self._take(None)
+        elif self._lost is not None:
+            lost, self._lost = self._lost, None
+            self._take(None, lost)
+        elif self._asked is not None:
+            if self._answer is not None:
+                self._asked = None
+                self._take(self._answer)
+        elif now_ns >= self._go_on_ns:
+            self._take(None)
+
+    def _is_due(self, now_ns: int) -> bool:
+        if now_ns < self._may_look_ns:
+            return False
+        look_ms = self._logs.next_look_ms()
+        return bool(self._looks) or (look_ms is not None and look_ms <= self._clock.now_ms())
+
+    def _take(self, answer: Answer | None, fault: OwnerLost | None = None) -> None:
+        """Lets the rounds go on, with an answer or without what they waited for."""
+        steps = self._steps
+        assert steps is not None
+        try:
+            if fault is not None:
+                step = steps.throw(fault)
+            elif answer is not None:
+                step = steps.send(answer)
+            else:
+                step = next(steps)
+        except StopIteration:
+            self._done()
+            return
+        match step:
+            case Moved(length_bytes):
+                self._attachment.row.cells[BYTES_IN] += length_bytes
+                self._go_on_ns = self._throttle.moved(length_bytes, self._clock.monotonic_ns())
+            case Ask(owner, message):
+                self._ask(owner, message)
+
+    def _ask(self, owner: Role, message: tuple[int, ...]) -> None:
+        writer = self._attachment.outbound.get(owner)
+        if writer is None or not writer.put(*message):
+            # Thrown from the loop: a thousand logs of one absent owner are not a thousand calls deep.
+            self._lost = OwnerLost(f"{owner} is not there")
+            return
+        self._asked, self._answer = owner, None
+        writer.publish()
+        self._attachment.bells[owner].ring()
+
+    def _done(self) -> None:
+        self._steps = None
+        self._may_look_ns = self._clock.monotonic_ns() + self._backoff_ns
+        cells, told = self._attachment.row.cells, self._logs.statistics()
+        cells[ERRORS] = self._rounds.failures
+        cells[COUNTER_0] = told["compacted"]
+        cells[COUNTER_0 + 1] = told["uncleanable"]
+        cells[COUNTER_0 + 2] = self._rounds.rounds
+        cells[COUNTER_0 + 3] = self._rounds.freed_bytes
+
+    # Peers
+
+    def _supervised(self, messages: list[Message] | None) -> None:
+        if messages is None:
+            _log.warning("the supervisor is gone; stopping")
+            self._running = False
+            return
+        for message in messages:
+            match message:
+                case PeerUp():
+                    if self._attachment.peer_up(message.role, message.generation):
+                        self._cycle.add_inbox(self._attachment.inbound[message.role])
+                        self._look_at(message.role)
+                case PeerDown():
+                    if self._attachment.generations.get(message.role) == message.generation:
+                        self._peer_down(message.role)
+                case Stop():
+                    self._running = False
+                case Heartbeat():
+                    self._supervision.send(message)
+                case _:
+                    _log.error("unexpected word of the supervisor: %s", message)
+
+    def _look_at(self, owner: Role) -> None:
+        if owner.kind is RoleKind.IOPROC:
+            self._logs.look_at_slot(owner.slot)
+            self._looks = LOOKS
+
+    def _peer_down(self, peer: Role) -> None:
+        reader = self._attachment.inbound.get(peer)
+        if reader is not None:
+            self._cycle.remove_inbox(reader)
+        self._attachment.peer_down(peer)
+        if self._steps is not None and self._rounds.working_for is peer:
+            self._asked = None
+            self._lost = OwnerLost(f"{peer} is gone")
+
+
+def _until_ms(due_ns: int, now_ns: int) -> int:
+    return max(0, -(-(due_ns - now_ns) // _NS_PER_MS))
