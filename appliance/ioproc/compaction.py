@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from appliance.channels.cleaner_channel import CleanerFlag, CleanerOp
 from appliance.channels.roles import CLEANER, Role
 from appliance.channels.wiring import Attachment
-from appliance.errors import StorageFault
+from appliance.errors import ApplianceError, StorageFault
 from appliance.ioproc.partition import Partition
 from appliance.ipc.agent import DutyCycle
 from appliance.ipc.ring import RingReader
-from appliance.log.flush import remove_files
 from appliance.log.segment_swap import SwapInterrupted
 
 _LOOK, _SURVEY, _SURVEYED = int(CleanerOp.LOOK), int(CleanerOp.SURVEY), int(CleanerOp.SURVEYED)
@@ -28,31 +26,45 @@ _DONE = int(CleanerFlag.DONE)
 ANYWHERE = 0xFFFF_FFFF
 """The row of a LOOK that concerns no row that is led: partitions were removed."""
 
-Removal = Callable[[Callable[[], None], int], None]
-
 
 class Compaction:
     """One worker's line to the cleaner.
 
     Args:
-        remove_later: runs an action that removes files after so many milliseconds, beside the requests.
+        retired: called when a swap has put files into the log directories' queues of removals.
+        refused: hears what the host refused a partition whose log is as it was.
+        interrupted: hears of one whose log is neither as it was nor as it should be, and takes it offline.
     """
 
-    __slots__ = ("_attachment", "_cycle", "_now_ms", "_reader", "_remove_later", "_warn", "owed")
+    __slots__ = (
+        "_attachment",
+        "_cycle",
+        "_interrupted",
+        "_now_ms",
+        "_reader",
+        "_refused",
+        "_retired",
+        "_warn",
+        "owed",
+    )
 
     def __init__(
         self,
         attachment: Attachment,
         cycle: DutyCycle,
         *,
-        remove_later: Removal,
         now_ms: Callable[[], int],
+        retired: Callable[[], None],
+        refused: Callable[[Partition, ApplianceError], None],
+        interrupted: Callable[[Partition, StorageFault], None],
         warn: Callable[[str], None],
     ) -> None:
         self._attachment = attachment
         self._cycle = cycle
-        self._remove_later = remove_later
         self._now_ms = now_ms
+        self._retired = retired
+        self._refused = refused
+        self._interrupted = interrupted
         self._warn = warn
         self._reader: RingReader | None = None
         self.owed: set[tuple[int, int]] = set()
@@ -140,7 +152,7 @@ class Compaction:
             log.maybe_roll_by_time(self._now_ms())
             found = log.bounds(min(log.stable_offset(partition.high_watermark), partition.last_stable_offset))
         except StorageFault as fault:
-            self._warn(f"partition {partition.topic_partition}: {fault}")
+            self._refused(partition, fault)
             return (_SURVEYED, 0, 0, row, incarnation, 0, 0, 0, 0, 0, 0)
         return (
             _SURVEYED,
@@ -157,23 +169,21 @@ class Compaction:
         )
 
     def _swap(self, partition: Partition, message: tuple[Any, ...]) -> bool:
-        """Whether it was done.
-
-        Raises:
-            SwapInterrupted: it was done in part. The next life of this worker finishes or undoes it.
-        """
-        log = partition.log
+        """Whether it was done."""
         partition.files_change()
-        removed: list[Path] | None
         try:
-            removed = log.replace_segments(message[5], message[6], source_bytes=message[7], cuts=message[8])
-        except SwapInterrupted:
-            raise
-        except StorageFault as fault:
-            self._warn(f"partition {partition.topic_partition}: {fault}")
-            removed = None
-        partition.files_changed()
-        if removed is None:
+            done = partition.log.replace_segments(
+                message[5], message[6], source_bytes=message[7], cuts=message[8]
+            )
+        except SwapInterrupted as fault:
+            # Names stay in the change: nobody reads by them until another life has opened the log.
+            self._interrupted(partition, fault)
             return False
-        self._remove_later(partial(remove_files, removed), log.settings.file_delete_delay_ms)
-        return True
+        except StorageFault as fault:
+            partition.files_changed()
+            self._refused(partition, fault)
+            return False
+        partition.files_changed()
+        if done:
+            self._retired()
+        return done

@@ -138,8 +138,10 @@ class Worker:
         self._compaction = Compaction(
             attachment,
             self._cycle,
-            remove_later=lambda action, delay_ms: self._sweeper.add(action, delay_ms=delay_ms),
             now_ms=clock.now_ms,
+            retired=self._sweep_retired,
+            refused=self._upkeep_failed,
+            interrupted=self._storage_failed,
             warn=warn,
         )
         self._running = True
@@ -461,7 +463,7 @@ class Worker:
             self._clock,
             interval_ms=self._settings.broker.log_retention_check_interval_ms,
             retired=self._sweep_retired,
-            fail=self._retention_failed,
+            fail=self._upkeep_failed,
             warn=self._complain,
         )
         self._sweeper.add(self._directories.remove_deleted)  # what a killed life of ours had still to remove
@@ -546,7 +548,7 @@ class Worker:
 
     # Files that go
 
-    def _retention_failed(self, partition: Partition, fault: ApplianceError) -> None:
+    def _upkeep_failed(self, partition: Partition, fault: ApplianceError) -> None:
         partition.fault = fault
         self._note_error(partition, _STORAGE_ERROR)
 

@@ -85,14 +85,3 @@ def flush_files(paths: Iterable[Path]) -> None:
                 os.fdatasync(descriptor)
             finally:
                 os.close(descriptor)
-
-
-def remove_files(paths: Iterable[Path]) -> None:
-    """Removes files; missing ones are passed over.
-
-    Raises:
-        StorageFault: it failed.
-    """
-    for path in paths:
-        with storage_faults(path):
-            path.unlink(missing_ok=True)

@@ -672,12 +672,11 @@ class PartitionLog:
             self.log_start_offset, uncleanable, self._active.first_timestamp_ms, self._point.cuts
         )
 
-    def replace_segments(
-        self, base_offset: int, end_offset: int, *, source_bytes: int, cuts: int
-    ) -> list[Path] | None:
-        """Swaps a cleaner's segment in for those in [base_offset, end_offset); what may be removed later.
+    def replace_segments(self, base_offset: int, end_offset: int, *, source_bytes: int, cuts: int) -> bool:
+        """Swaps a cleaner's segment in for those in [base_offset, end_offset), which are queued for their removal.
 
-        None, and no change, if these are not the closed segments that the cleaner has read.
+        False, and no change, if these are not the closed segments that the cleaner has read, or if the log is not to be
+        compacted any more.
 
         Raises:
             StorageFault: it failed; nothing has changed.
@@ -689,24 +688,30 @@ class PartitionLog:
             if base_offset <= segment.base_offset < end_offset
         ]
         if (
-            cuts != self._point.cuts
+            not self.settings.is_compacted
+            or cuts != self._point.cuts
             or not sources
             or sources[0].base_offset != base_offset
             or self._active in sources
             or sum(segment.file.size_bytes for segment in sources) != source_bytes
             or not is_prepared(self.directory, base_offset)
         ):
-            return None
+            return False
         segment, removed = swap(
-            self.directory, base_offset, sources, settings=self.settings, now_ms=self._clock.now_ms()
+            self.directory,
+            base_offset,
+            sources,
+            snapshots=self._snapshots,
+            settings=self.settings,
+            now_ms=self._clock.now_ms(),
         )
         for source in sources:
             if source in self._sealed_open:
                 self._sealed_open.remove(source)
             self._segments.remove(source)
         self._segments.add(segment)
-        self._snapshots.remove([source.base_offset for source in sources[1:]])
-        return removed
+        self._removals.append(Removal(removed, self.settings.file_delete_delay_ms))
+        return True
 
     def _drop(self, segment: Segment) -> None:
         if segment in self._sealed_open:

@@ -32,6 +32,7 @@ from appliance.log.file_names import (
     segment_file_name,
 )
 from appliance.log.segment import Segment
+from appliance.log.snapshots import Snapshots
 
 
 class SwapInterrupted(StorageFault):
@@ -47,9 +48,17 @@ def is_prepared(directory: Path, base_offset: int) -> bool:
 
 
 def swap(
-    directory: Path, base_offset: int, sources: Sequence[Segment], *, settings: LogSettings, now_ms: int
-) -> tuple[Segment, list[Path]]:
+    directory: Path,
+    base_offset: int,
+    sources: Sequence[Segment],
+    *,
+    snapshots: Snapshots,
+    settings: LogSettings,
+    now_ms: int,
+) -> tuple[Segment, tuple[Path, ...]]:
     """The new segment in the place of `sources`, and the `.deleted` files that may be removed. O(sources).
+
+    The snapshots of all sources but the first go too: their offsets begin no segment any more.
 
     Raises:
         StorageFault: nothing has changed.
@@ -75,6 +84,8 @@ def swap(
                 (directory / segment_file_name(base_offset, suffix)).stat().st_size
                 for suffix in (LOG, OFFSET_INDEX, TIME_INDEX)
             ]
+        for source in sources[1:]:
+            removed += snapshots.mark_deleted(source.base_offset)
     except StorageFault as fault:
         raise SwapInterrupted(str(fault)) from fault
     segment = Segment(
@@ -86,7 +97,7 @@ def swap(
         offset_index_bytes=sizes[1],
         time_index_bytes=sizes[2],
     )
-    return segment, removed
+    return segment, tuple(removed)
 
 
 def _rename(directory: Path, base_offset: int, suffixes: tuple[str, str]) -> bool:

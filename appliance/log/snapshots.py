@@ -43,7 +43,7 @@ class Snapshots:
         Raises:
             StorageFault: it failed.
         """
-        self.remove(offset for offset in self.offsets() if not start < offset <= end)
+        self._remove(offset for offset in self.offsets() if not start < offset <= end)
 
     def drop_strays(self, bases: Collection[int]) -> None:
         """Removes what belongs to no segment, but for the newest (`ProducerStateManager.removeStraySnapshots`).
@@ -51,7 +51,7 @@ class Snapshots:
         Raises:
             StorageFault: it failed.
         """
-        self.remove(offset for offset in self.offsets()[:-1] if offset not in bases)
+        self._remove(offset for offset in self.offsets()[:-1] if offset not in bases)
 
     def mark_deleted(self, offset: int) -> tuple[Path, ...]:
         """Renames the snapshot of a segment that goes to `.deleted`; where it lies now, nothing if there is none.
@@ -81,7 +81,7 @@ class Snapshots:
                     producers = Producers.decode_snapshot(path.read_bytes(), path)
             except CorruptFile as fault:
                 _logger.warning("%s; passing it over", fault)
-                self.remove([offset])
+                self._remove([offset])
                 continue
             self.newest = offset
             return producers, offset
@@ -105,12 +105,7 @@ class Snapshots:
         self.newest = offset
         return path
 
-    def remove(self, offsets: Iterable[int]) -> None:
-        """Removes the snapshots of these offsets, where there are any.
-
-        Raises:
-            StorageFault: it failed.
-        """
+    def _remove(self, offsets: Iterable[int]) -> None:
         for offset in offsets:
             with storage_faults(self._directory):
                 self.path(offset).unlink(missing_ok=True)

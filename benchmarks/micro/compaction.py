@@ -60,15 +60,15 @@ def in_child(directory: Path, settings: LogSettings, map_bytes: int) -> None:
         while step is not None:
             try:
                 if isinstance(step, Swap):
-                    removed = log.replace_segments(
+                    done = log.replace_segments(
                         step.base_offset,
                         step.end_offset,
                         source_bytes=step.source_bytes,
                         cuts=log.bounds(0).cuts,
                     )
-                    for path in removed or ():
+                    for path in directory.glob("*.deleted"):
                         path.unlink()
-                    step = steps.send(removed is not None)
+                    step = steps.send(done)
                 else:
                     step = next(steps)
             except StopIteration:

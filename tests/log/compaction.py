@@ -23,11 +23,11 @@ def clean(log: PartitionLog, round_: LogCleaning) -> None:
         step = next(steps)
         while True:
             if isinstance(step, Swap):
-                removed = log.replace_segments(
+                done = log.replace_segments(
                     step.base_offset, step.end_offset, source_bytes=step.source_bytes, cuts=cuts
                 )
-                assert removed is not None, "the owner refused the swap"
-                for path in removed:
+                assert done, "the owner refused the swap"
+                for path in log.directory.glob("*.deleted"):
                     path.unlink()
                 step = steps.send(True)
             else:

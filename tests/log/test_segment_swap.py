@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,11 +67,9 @@ def test_a_swap_that_is_killed_after_any_rename_loses_no_last_value(
 
     shutil.copytree(tmp_path / "log", state_after(0))
     monkeypatch.setattr(os, "rename", counted)
-    removed = log.replace_segments(
-        wish.base_offset, wish.end_offset, source_bytes=wish.source_bytes, cuts=cuts
-    )
+    done = log.replace_segments(wish.base_offset, wish.end_offset, source_bytes=wish.source_bytes, cuts=cuts)
     monkeypatch.undo()
-    assert removed is not None
+    assert done
     assert renames >= 9
     log.check()
     for count in range(renames + 1):
@@ -109,7 +108,7 @@ def test_a_fetch_at_an_offset_that_is_gone_begins_with_the_next_batch(tmp_path: 
         assert following == [place for place in left if place >= offset]
 
 
-@pytest.mark.parametrize("change", ["roll", "cut", "unprepared", "deleted"])
+@pytest.mark.parametrize("change", ["roll", "cut", "unprepared", "deleted", "policy"])
 def test_a_swap_of_segments_that_the_cleaner_has_not_read_changes_nothing(
     tmp_path: Path, change: str
 ) -> None:
@@ -126,11 +125,10 @@ def test_a_swap_of_segments_that_the_cleaner_has_not_read_changes_nothing(
             (tmp_path / "00000000000000000000.index.cleaned").unlink()
         case "deleted":
             source_bytes -= 1
+        case "policy":
+            log.update_settings(replace(SETTINGS, cleanup_policy=frozenset({"delete"})))
     before = sorted(path.name for path in tmp_path.iterdir())
-    assert (
-        log.replace_segments(wish.base_offset, end_offset, source_bytes=source_bytes, cuts=bounds.cuts)
-        is None
-    )
+    assert not log.replace_segments(wish.base_offset, end_offset, source_bytes=source_bytes, cuts=bounds.cuts)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     log.check()
 
