@@ -14,6 +14,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Final
 
+from appliance.errors import OperatorFault
 from appliance.log.checkpoint import sync_directory
 from appliance.log.config import LogSettings
 from appliance.log.faults import storage_faults
@@ -31,8 +32,13 @@ from appliance.protocol.records.batch import NO_TIMESTAMP
 
 _WRITE_BYTES: Final = 1 << 20
 _SYNC_BYTES: Final = 32 << 20
+_POSITION_MAX: Final = 2**31 - 1
 _OFFSET_ENTRY: Final = Struct(">ii")
 _TIME_ENTRY: Final = Struct(">qi")
+
+
+class SegmentOverflow(OperatorFault):
+    """`segment.bytes` leaves no room for what compaction adds to records: nine bytes at most."""
 
 
 class CleanedSegment:
@@ -81,9 +87,12 @@ class CleanedSegment:
         """Appends a batch and indexes it by the rules of `segment`.
 
         Raises:
+            SegmentOverflow: delete horizons have made the batches longer than a segment can be.
             DiskFull, StorageFault: it failed; `abandon` is all that is left to do.
         """
         position, length_bytes = self.size_bytes, len(batch)
+        if position > _POSITION_MAX:
+            raise SegmentOverflow(f"{self._path(LOG)} is too large for its index")
         if max_timestamp_ms > self._max_timestamp[0]:
             self._max_timestamp = max_timestamp_ms, last_offset
         if self._bytes_since_entry > self._index_interval_bytes:

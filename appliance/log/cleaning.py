@@ -198,6 +198,7 @@ class LogCleaning:
         Raises:
             CorruptFile: a segment does not hold what it should: this log cannot be cleaned.
             MapTooSmall: nor can it with this little memory.
+            SegmentOverflow: nor where a segment is as long as a file may be.
             SegmentGone, CleaningAbandoned: the log changed under the round.
             DiskFull, StorageFault: the host refused.
         """

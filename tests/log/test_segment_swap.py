@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from appliance.errors import CorruptFile, StorageFault
 from appliance.log.cleaning import LogCleaning, Swap, dirtiness
 from appliance.log.config import LogSettings
 from appliance.log.partition_log import PartitionLog
+from appliance.log.segment_swap import SwapInterrupted
 from tests.log.batches import NOW_MS, batch_of, crash, open_log, read_all
 from tests.log.compaction import clean, cleaning_of, compact
 
@@ -158,6 +161,48 @@ def test_a_rename_that_the_host_refuses_at_first_leaves_the_log_as_it_was(
     log.check()
     assert read_all(log) == expected
     assert not list(tmp_path.glob("*.swap"))
+
+
+def test_a_swap_that_the_host_interrupts_is_finished_or_undone_by_the_next_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = superseding_log(tmp_path / "log")
+    expected = last_values(log)
+    _, wish = prepared(log)
+    log.close(clean=False)
+    rename = os.rename
+    for refused in range(5, 13):  # the first four only prepare
+        directory = tmp_path / str(refused)
+        shutil.copytree(tmp_path / "log", directory)
+        calls = itertools.count(1)
+
+        def limited(
+            source: Path, target: Path, *, calls: Iterator[int] = calls, refused: int = refused
+        ) -> None:
+            if next(calls) == refused:
+                raise OSError(5, "Input/output error")
+            rename(source, target)
+
+        opened = prepared_again(tmp_path / "log", directory)
+        monkeypatch.setattr(os, "rename", limited)
+        with pytest.raises(SwapInterrupted):
+            opened.replace_segments(
+                wish.base_offset, wish.end_offset, source_bytes=wish.source_bytes, cuts=opened.bounds(0).cuts
+            )
+        monkeypatch.undo()
+        crash(opened)
+        again = open_log(directory, settings=SETTINGS)
+        again.check()
+        assert last_values(again) == expected
+        crash(again)
+
+
+def prepared_again(source: Path, directory: Path) -> PartitionLog:
+    """Opens a log, and puts the `.cleaned` files beside it that opening removes."""
+    opened = open_log(directory, settings=SETTINGS)
+    for path in source.glob("*.cleaned"):
+        shutil.copy2(path, directory)
+    return opened
 
 
 def test_tombstones_stay_for_their_time_and_go_in_a_later_round(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from appliance.netproc.segment_files import SegmentFiles
+from appliance.netproc.segment_files import SegmentFiles, SegmentReplaced
 from appliance.netproc.topic_routes import PartitionRoute
 
 SEGMENT = "00000000000000000000.log"
@@ -72,3 +72,53 @@ def test_a_removed_file_is_let_go_at_once_or_when_its_last_response_left(tmp_pat
     sending.release()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(sending.fd)
+
+
+class SwappingOwner:
+    """Puts another file under the segment's name at the reader's look number `swap_at` at the files version."""
+
+    def __init__(self, segment: Path, *, swap_at: int) -> None:
+        self._segment = segment
+        self._swap_at = swap_at
+        self.version = 0
+
+    def look(self, _route: PartitionRoute) -> int:
+        self._swap_at -= 1
+        if not self._swap_at:
+            other = self._segment.with_suffix(".swap")
+            other.write_bytes(b"compact")
+            other.rename(self._segment)
+            self.version += 2
+        return self.version
+
+
+@pytest.mark.parametrize("swap_at", [1, 2])
+def test_a_swapped_segment_is_never_sent_for_what_its_name_meant_before(tmp_path: Path, swap_at: int) -> None:
+    """Compaction swaps between the owner's answer and the opening of the file, or while it is opened."""
+    files_in(tmp_path, serving={1}).close()
+    owner = SwappingOwner(tmp_path / "t-0" / SEGMENT, swap_at=swap_at)
+    files = SegmentFiles({0: (tmp_path,)}, is_served=lambda _: True, version=owner.look)
+    with pytest.raises(SegmentReplaced):
+        files.hold(route(), 0, version=0)
+    assert files.statistics() == {"open": 0, "held": 0}
+    held = files.hold(route(), 0, version=2)
+    assert os.pread(held.fd, 7, 0) == b"compact"
+    held.release()
+    files.close()
+
+
+def test_a_swap_makes_the_next_reader_open_the_new_file_while_the_old_one_is_still_sent(
+    tmp_path: Path,
+) -> None:
+    files_in(tmp_path, serving={1}).close()
+    owner = SwappingOwner(tmp_path / "t-0" / SEGMENT, swap_at=3)
+    files = SegmentFiles({0: (tmp_path,)}, is_served=lambda _: True, version=owner.look)
+    sending = files.hold(route(), 0, version=0)
+    with pytest.raises(SegmentReplaced):
+        files.expect(route(), version=0)
+    after = files.hold(route(), 0, version=2)
+    assert (os.pread(sending.fd, 7, 0), os.pread(after.fd, 7, 0)) == (b"records", b"compact")
+    sending.release()
+    after.release()
+    assert files.statistics() == {"open": 1, "held": 0}
+    files.close()

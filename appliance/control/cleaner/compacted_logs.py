@@ -124,7 +124,8 @@ class CompactedLogs:
     def _forget(self, log: CompactedLog) -> None:
         for parent in self._directories[log.slot]:
             try:
-                if self._in(parent).pop(log.name, None) is not None:
+                # Only where there is a file: the place of a disk that was taken out stays empty.
+                if self._in(parent).pop(log.name, None) is not None and (parent / CLEANER_OFFSETS).exists():
                     self._write(parent)
             except StorageFault as fault:
                 _log.warning("the checkpoint of %s, which is gone: %s", log.name, fault)

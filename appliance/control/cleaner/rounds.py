@@ -21,7 +21,7 @@ from appliance.cluster import ClusterImage
 from appliance.control.cleaner.compacted_logs import CompactedLog, CompactedLogs
 from appliance.errors import ApplianceError, CorruptFile, StorageFault
 from appliance.log.chunks import SegmentGone
-from appliance.log.cleaned_segment import remove_all_cleaned
+from appliance.log.cleaned_segment import SegmentOverflow, remove_all_cleaned
 from appliance.log.cleaning import CleaningAbandoned, LogCleaning, MapTooSmall, Swap, dirtiness
 from appliance.log.cleaning_bounds import LogBounds
 
@@ -155,7 +155,7 @@ class Rounds:
         )
         try:
             yield from self._drive(log, cleaning, bounds.cuts)
-        except (CorruptFile, MapTooSmall) as fault:
+        except (CorruptFile, MapTooSmall, SegmentOverflow) as fault:
             self.failures += 1
             log.uncleanable_since_cuts = bounds.cuts
             _log.error("%s cannot be compacted and is left as it is: %s", log.name, fault)
