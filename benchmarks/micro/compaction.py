@@ -1,6 +1,6 @@
 """Compaction: MB/s and peak memory of one round, in one process, for a number of keys.
 
-    python benchmarks/micro/compaction.py [--keys 1000000] [--value-bytes 100] [--codec none] [--directory DIR]
+    python -m benchmarks.micro.compaction [--keys 1000000] [--value-bytes 100] [--codec none] [--directory DIR]
 
 A log of twice as many records as keys, keys of 16 bytes in random order and batches of 100, is compacted. MB/s are the
 bytes of the dirty part, once, over the time of both passes. Peak memory is the growth of the resident set over what the
