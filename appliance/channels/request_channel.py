@@ -16,7 +16,8 @@ Request, 64 bytes, little endian:
     │ placed_ns (52)                    │ spare (60)       │
     └───────────────────────────────────┴──────────────────┘
 
-`offset` is the fetch offset (FETCH), the timestamp in ms (LIST_OFFSETS), the first offset to stay (DELETE_RECORDS);
+`offset` is the fetch offset (FETCH), the timestamp in ms (LIST_OFFSETS), the first offset to stay (DELETE_RECORDS), the
+log directory to go to, by its place in `log.dirs` (ALTER_LOG_DIR);
 `length_bytes` the payload's length (PRODUCE) or the most bytes wanted (FETCH). `epoch` is the leader epoch the client
 believes in, -1 where it does not say.
 
@@ -31,9 +32,12 @@ Response, 64 bytes, little endian:
 | FETCH | segment base offset | high watermark | log start | last stable offset | in the segment | of the records |
 | LIST_OFFSETS | offset, -1 | timestamp ms, -1 | log start | - | - | - |
 | DELETE_RECORDS | low watermark, -1 | - | log start | - | - | - |
+| DESCRIBE_LOG_DIR | bytes | behind the high watermark | of the future log: bytes, -1 | its lag | its directory | - |
+| ALTER_LOG_DIR | - | - | - | - | - | - |
 | FILES_REMOVED | - | - | - | - | - | - |
 
-`flags` of a FETCH answer is the index of the slot's log directory in which the segment lies (7 bits), and ABORTED.
+`flags` of a FETCH answer is the index of the slot's log directory in which the segment lies (7 bits), and ABORTED; of a
+DESCRIBE_LOG_DIR answer that of the directory in which the log lies. Lags are in offsets.
 
 FILES_REMOVED answers nobody: it is a notice, under the request id that no request has, that files were removed since
 the last one. Who holds files open lets go of those that have no name any more, so that their space comes back.
@@ -62,6 +66,8 @@ class Op(IntEnum):
     LIST_OFFSETS = 3
     DELETE_RECORDS = 4
     FILES_REMOVED = 5  # a notice: only ever a response
+    DESCRIBE_LOG_DIR = 6
+    ALTER_LOG_DIR = 7
 
 
 class RequestFlag(IntEnum):

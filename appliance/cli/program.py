@@ -67,6 +67,9 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "produce": LazyCommand("appliance.cli.produce", "produce", "Send lines or files to a topic."),
     "consume": LazyCommand("appliance.cli.consume", "consume", "Print the records of a topic."),
     "log": LazyCommand("appliance.cli.log_dump", "log", "Look into log files, straight off the disk."),
+    "log-dirs": LazyCommand(
+        "appliance.cli.log_dirs", "log_dirs", "Show log directories and what lies in them."
+    ),
     "adopt": LazyCommand(
         "appliance.cli.adopt", "adopt", "Take over log directories that Apache Kafka wrote."
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from appliance.ipc.process_table import ProcessSnapshot
 
 TITLE: Final = "appliance: "
+WORKER: Final = "ioproc "
 RUN_FILE: Final = "run.json"
 SLOTS_MAX: Final = 32
 STUCK_MS: Final = 1000
@@ -117,6 +118,9 @@ def told_processes(
     slots = facts.get("slots")
     names = role_names(len(rows), {index: each.title for index, each in living.items()}, slots=slots)
     told = [_told(row, names[row.index], living.get(row.index), now_ns=now_ns) for row in rows if row.pid]
+    for process in told:
+        if process["role"].startswith(WORKER):
+            process.update(_storage(process["role"], process["counters"], facts))
     if not any(process["role"] == "supervisor" for process in told):
         told = _supervisor(facts, living) + told
     return told
@@ -187,6 +191,24 @@ def _told(row: ProcessSnapshot, role: str, living: LivingProcess | None, *, now_
     }
 
 
+def _storage(role: str, counters: Sequence[int], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What a worker says of its slot's log directories; told by their places where their paths are not known."""
+    from appliance.channels import worker_counters as counted
+    from appliance.ipc.process_table import COUNTER_0
+
+    slot = int(role.removeprefix(WORKER).partition(".")[0])
+    try:
+        paths = facts["log_dirs"][slot]
+    except (KeyError, IndexError, TypeError):
+        paths = []
+    failed = counted.directories_of(counters[counted.FAILED_DIRECTORIES - COUNTER_0])
+    return {
+        "failed_log_dirs": [paths[index] if index < len(paths) else str(index) for index in failed],
+        "offline_partitions": counters[counted.OFFLINE_PARTITIONS - COUNTER_0],
+        "moving_partitions": counters[counted.MOVING_PARTITIONS - COUNTER_0],
+    }
+
+
 def _supervisor(facts: Mapping[str, Any], living: Mapping[int, LivingProcess]) -> list[dict[str, Any]]:
     """The supervisor keeps out of shared memory: it is known as the parent of the others."""
     parents = {process.parent for process in living.values()}
@@ -233,6 +255,15 @@ def _print(processes: list[dict[str, Any]]) -> None:
         ],
         right=("PID", "RESTARTS", "UP", "QUEUE", "MAX", "IDLE", *load),
     )
+    for each in processes:
+        for path in each.get("failed_log_dirs", ()):
+            click.echo(f"{each['role']}: log directory {path} has failed")
+        if each.get("offline_partitions"):
+            click.echo(f"{each['role']}: {each['offline_partitions']} partitions are offline")
+        if each.get("moving_partitions"):
+            click.echo(
+                f"{each['role']}: {each['moving_partitions']} partitions move to another log directory"
+            )
 
 
 def _shown_state(process: Mapping[str, Any]) -> str:

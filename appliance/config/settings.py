@@ -22,6 +22,7 @@ _DECLARATION: Final = "declaration"
 _PORT_MAX: Final = 65535
 _MIB: Final = 2**20
 _SLOT: Final = "{slot}"
+_LOG_DIRS_MAX: Final = 63
 _DATA_DIR: Final = Path("data")
 
 
@@ -397,6 +398,10 @@ class Settings:
             names = _names(self.log_dirs)
             if not names or len({os.path.normpath(self.data_dir / name) for name in names}) < len(names):
                 raise ConfigurationError(f"log.dirs = {self.log_dirs!r}: wants different directories")
+            if len(names) > _LOG_DIRS_MAX:
+                raise ConfigurationError(
+                    f"log.dirs names {len(names)} directories, at most {_LOG_DIRS_MAX} serve"
+                )
             if self.slots > 1 and not all(_SLOT in name for name in names):
                 raise ConfigurationError(
                     f"log.dirs = {self.log_dirs!r}: {self.slots} slots want {_SLOT} in each"

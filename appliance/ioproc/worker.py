@@ -30,6 +30,7 @@ from appliance.channels.supervision import (
     SupervisionSocket,
 )
 from appliance.channels.wiring import Attachment
+from appliance.channels.worker_counters import FAILED_DIRECTORIES, OFFLINE_PARTITIONS
 from appliance.clock import Clock
 from appliance.cluster import TopicPartition
 from appliance.config import BrokerConfigs
@@ -38,6 +39,7 @@ from appliance.ioproc.compaction import Compaction
 from appliance.ioproc.flusher import Flusher
 from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.handlers.delete_records import delete_records
+from appliance.ioproc.handlers.describe_log_dir import describe_log_dir
 from appliance.ioproc.handlers.fetch import fetch
 from appliance.ioproc.handlers.list_offsets import list_offsets
 from appliance.ioproc.handlers.produce import Answer, produce
@@ -48,7 +50,7 @@ from appliance.ioproc.retention import Retention
 from appliance.ioproc.sweeper import Sweeper
 from appliance.ipc.agent import DutyCycle
 from appliance.ipc.brief_wait import BriefWait
-from appliance.ipc.process_table import BYTES_IN, COUNTER_0, ERRORS, REQUESTS, ProcessState
+from appliance.ipc.process_table import BYTES_IN, ERRORS, REQUESTS, ProcessState
 from appliance.ipc.ring import RingWriter
 from appliance.journal import RateLimited
 from appliance.log.directory_watch import DirectoryWatch
@@ -65,8 +67,6 @@ BURST_BYTES: Final = 1 << 20
 OPEN_AGAIN_MS: Final = 500
 OPEN_AGAIN_MAX_MS: Final = 60_000
 BURSTS_A_LOOK: Final = 8
-FAILED_DIRECTORIES: Final = COUNTER_0
-OFFLINE_PARTITIONS: Final = COUNTER_0 + 1
 # How long a checkpoint waits for another one under way.
 CHECKPOINT_AGAIN_MS: Final = 100
 END_COMMITS_LOOK_MS: Final = 100
@@ -75,6 +75,7 @@ _PRODUCE: Final = int(Op.PRODUCE)
 _FETCH: Final = int(Op.FETCH)
 _LIST_OFFSETS: Final = int(Op.LIST_OFFSETS)
 _DELETE_RECORDS: Final = int(Op.DELETE_RECORDS)
+_DESCRIBE_LOG_DIR: Final = int(Op.DESCRIBE_LOG_DIR)
 _FILES_REMOVED: Final = int(Op.FILES_REMOVED)
 _LONE: Final = int(RequestFlag.LONE)
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -269,6 +270,8 @@ class Worker:
             if not answer[2]:
                 self._note_start_moved()
             return answer
+        if op == _DESCRIBE_LOG_DIR:
+            return describe_log_dir(partition, message)
         return (op, 0, _INVALID_REQUEST, message[3], message[4], message[5], -1, -1, -1, 0, 0, 0, -1, -1)
 
     def _note_error(self, partition: Partition | None, error: int) -> None:

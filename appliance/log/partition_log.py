@@ -573,7 +573,7 @@ class PartitionLog:
         if settings.is_deletable:
             rules = RetentionRules(settings.retention_bytes, settings.retention_ms if by_time else UNLIMITED)
             if rules.retention_bytes >= 0:
-                size_bytes = sum(segment.size_bytes for segment in self._segments)
+                size_bytes = self.size_bytes
         return expired(
             self._segments,
             rules,
@@ -742,6 +742,11 @@ class PartitionLog:
     def first_base_offset(self) -> int:
         """Where the files begin; the log start is there or above."""
         return self._segments.first_base_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all batches. O(segments)."""
+        return sum(segment.size_bytes for segment in self._segments)
 
     @property
     def recovery_point(self) -> int:

@@ -40,7 +40,9 @@ from appliance.netproc.fetch_session import FetchSessions
 from appliance.netproc.intake import CLOSED, STARVED, Intake
 from appliance.netproc.local_handlers.view import ProducerIds
 from appliance.netproc.local_requests import LocalRequests
+from appliance.netproc.log_dirs import LogDirs
 from appliance.netproc.log_handlers.delete_records import DeleteRecordsHandler
+from appliance.netproc.log_handlers.describe_log_dirs import DescribeLogDirsHandler
 from appliance.netproc.log_handlers.fetch import FetchHandler
 from appliance.netproc.log_handlers.list_offsets import ListOffsetsHandler
 from appliance.netproc.log_handlers.produce import ProduceHandler
@@ -120,8 +122,9 @@ class Processor:
         self._purgatory = PurgatoryLine(attachment)
         self._questions = Questions(controller, self._cycle.timers, clock)
         table = attachment.partitions
+        directories = {slot: settings.log_directories(slot) for slot in range(settings.slots)}
         self._files = SegmentFiles(
-            {slot: settings.log_directories(slot) for slot in range(settings.slots)},
+            directories,
             is_served=lambda route: table.serves(route.row, route.incarnation),
             version=lambda route: table.files_version(route.row),
         )
@@ -157,9 +160,17 @@ class Processor:
         delete_records = DeleteRecordsHandler(
             routes, self._lines, attachment.partitions, finish=self._finish_owed
         )
+        describe_log_dirs = DescribeLogDirsHandler(
+            routes,
+            self._lines,
+            attachment.partitions,
+            log_dirs=LogDirs(directories, attachment, self._lines),
+            finish=self._finish_owed,
+        )
         self._begin_seldom: dict[int, Callable[[Pending, memoryview, int, int], None]] = {
             int(ApiKey.LIST_OFFSETS): list_offsets.begin,
             int(ApiKey.DELETE_RECORDS): delete_records.begin,
+            int(ApiKey.DESCRIBE_LOG_DIRS): describe_log_dirs.begin,
         }
         self._answered: set[Connection] = set()
         self._closed_ids: list[int] = []

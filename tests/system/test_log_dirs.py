@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -12,10 +13,16 @@ from typing import Final
 import pytest
 
 from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResult,
+)
 from appliance.protocol.apis.metadata import MetadataRequest
 from appliance.protocol.apis.topic_selector import TopicSelector
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.record import Record, decode_records, encode_batch
+from tests.cli.command import appliance
 from tests.support.broker import Appliance
 from tests.support.power_loss import layer_environment
 from tests.support.raw_fetch import fetch
@@ -154,6 +161,56 @@ def test_a_disk_that_fails_takes_its_directory_offline_and_one_bad_file_its_part
         assert {number for number, error in told.items() if error} == {bad, *lost}, "tried again"
     finally:
         disks.broker.stop()
+
+
+def test_describe_log_dirs_says_what_lies_where_and_how_large_it_is(disks: Disks) -> None:
+    found = described(disks.broker.port)
+    for disk, partitions in ((disks.a, set(range(PARTITIONS)) - disks.in_b()), (disks.b, disks.in_b())):
+        result = found[str(disk)]
+        assert (result.error_code, result.is_cordoned) == (0, False)
+        assert 0 < result.usable_bytes <= result.total_bytes
+        (topic,) = result.topics
+        assert {each.partition_index for each in topic.partitions} == partitions
+        for each in topic.partitions:
+            size_bytes = len(encode_batch([Record(b"%d" % each.partition_index)]))
+            assert (each.partition_size, each.offset_lag, each.is_future_key) == (size_bytes, 0, False)
+    (lone,) = disks.in_b() - {max(disks.in_b())}
+    asked = (DescribableLogDirTopic("t", (lone, lone, 99)), DescribableLogDirTopic("unknown", (0,)))
+    found = described(disks.broker.port, asked)
+    assert found[str(disks.a)].topics == ()
+    assert [each.partition_index for each in found[str(disks.b)].topics[0].partitions] == [lone]
+
+
+def test_a_failed_directory_is_shown_by_describe_log_dirs_and_by_status(disks: Disks) -> None:
+    lost = disks.in_b()
+    shutil.rmtree(disks.b)
+    wait_until(lambda: described(disks.broker.port)[str(disks.b)].error_code != 0, "told", timeout_s=30)
+    found = described(disks.broker.port)
+    assert found[str(disks.b)].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert found[str(disks.b)].topics == ()
+    assert len(found[str(disks.a)].topics[0].partitions) == PARTITIONS - len(lost)
+    told = appliance("status", "--data-dir", disks.broker.data_dir, "--json").succeeded()
+    (worker,) = [each for each in json.loads(told.text)["processes"] if each["role"] == "ioproc 0.0"]
+    assert worker["failed_log_dirs"] == [str(disks.b)]
+    assert worker["offline_partitions"] == len(lost)
+    told = appliance("status", "--data-dir", disks.broker.data_dir).succeeded()
+    assert f"log directory {disks.b} has failed" in told.text
+    shown = appliance("log-dirs", "describe", "-b", disks.broker.address, "--json")
+    assert shown.code == 1
+    assert {each["log_dir"]: each["error"] for each in json.loads(shown.text)} == {
+        str(disks.a): None,
+        str(disks.b): "The log directory could not be read or written. (KAFKA_STORAGE_ERROR)",
+    }
+
+
+def described(
+    port: int, topics: tuple[DescribableLogDirTopic, ...] | None = None
+) -> dict[str, DescribeLogDirsResult]:
+    """Path → what DescribeLogDirs says of the directory."""
+    with WireSocket(port) as connection:
+        response = ask(connection, ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(topics))
+    assert response.error_code == 0
+    return {result.log_dir: result for result in response.results}
 
 
 def test_without_any_directory_nothing_starts(tmp_path: Path) -> None:

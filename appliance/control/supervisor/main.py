@@ -154,6 +154,7 @@ def _run_facts(settings: Settings, instance: str) -> dict[str, object]:
         "host": settings.host,
         "port": settings.port,
         "slots": settings.slots,
+        "log_dirs": [list(map(str, settings.log_directories(slot))) for slot in range(settings.slots)],
         "started_ms": SystemClock().now_ms(),
     }
 

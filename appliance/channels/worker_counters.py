@@ -1,0 +1,31 @@
+"""What a worker counts in its row of the process table, for whoever looks.
+
+| counter | holds |
+|---|---|
+| 0 | which of its slot's log directories have failed, a bit each, by their place in `log.dirs` |
+| 1 | partitions that are offline |
+| 2 | partitions that are on their way to another log directory |
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from appliance.ipc.process_table import COUNTER_0, ProcessRow
+
+FAILED_DIRECTORIES: Final = COUNTER_0
+OFFLINE_PARTITIONS: Final = COUNTER_0 + 1
+MOVING_PARTITIONS: Final = COUNTER_0 + 2
+
+DIRECTORIES_MAX: Final = 63
+"""Log directories of a slot: a bit each in a signed word."""
+
+
+def has_failed(row: ProcessRow, directory: int) -> bool:
+    """Whether the worker says that this log directory has failed."""
+    return bool(row.cells[FAILED_DIRECTORIES] >> directory & 1)
+
+
+def directories_of(bits: int) -> list[int]:
+    """The indexes that FAILED_DIRECTORIES names."""
+    return [index for index in range(DIRECTORIES_MAX) if bits >> index & 1]

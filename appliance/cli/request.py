@@ -1,0 +1,53 @@
+"""Requests that librdkafka's admin client does not know, sent by our own codec: one connection, one answer."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from appliance.cli.client import CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, BrokerError, split_address
+from appliance.errors import ApplianceError
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.framing import SIZE
+from appliance.protocol.messages import decode_response, encode_request
+
+_FRAME_BYTES_MAX = 1 << 30
+_CORRELATION_ID = 1
+
+
+def request(address: str, api: ApiKey, version: int, body: Any) -> Any:
+    """The response, as the shape of its API, of the broker at one `HOST:PORT`.
+
+    Raises:
+        BrokerError: nobody answers there, or not in time, or with something that is no answer.
+    """
+    host, port = split_address(address)
+    try:
+        with socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S) as connection:
+            connection.settimeout(REQUEST_TIMEOUT_S)
+            connection.sendall(encode_request(api, version, body, _CORRELATION_ID, client_id="appliance"))
+            size = _read(connection, SIZE.size)
+            length_bytes = SIZE.unpack(size)[0]
+            if not 0 < length_bytes <= _FRAME_BYTES_MAX:
+                raise BrokerError(f"{address}: an answer of {length_bytes} bytes")
+            frame = size + _read(connection, length_bytes)
+        return decode_response(api, version, memoryview(frame))[1]
+    except TimeoutError as fault:
+        raise BrokerError(f"{address}: no answer within {REQUEST_TIMEOUT_S:.0f} s") from fault
+    except OSError as fault:
+        raise BrokerError(f"no broker answers at {address}: {fault.strerror or fault}") from fault
+    except BrokerError:
+        raise
+    except ApplianceError as fault:
+        raise BrokerError(f"{address}: {fault}") from fault
+
+
+def _read(connection: socket.socket, length_bytes: int) -> bytes:
+    pieces: list[bytes] = []
+    while length_bytes:
+        piece = connection.recv(min(length_bytes, 1 << 20))
+        if not piece:
+            raise ConnectionError("the connection was closed")
+        pieces.append(piece)
+        length_bytes -= len(piece)
+    return b"".join(pieces)

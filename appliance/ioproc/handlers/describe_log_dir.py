@@ -1,0 +1,36 @@
+"""DESCRIBE_LOG_DIR on a partition's owner: in which log directory it lies, how large it is, and how far its move is.
+
+O(segments), and no file is touched: sizes are those of the batches, without the room taken ahead.
+"""
+
+from __future__ import annotations
+
+from appliance.channels.request_channel import Op
+from appliance.ioproc.handlers.produce import Answer
+from appliance.ioproc.partition import Partition
+
+_OP = int(Op.DESCRIBE_LOG_DIR)
+_NO_FUTURE = -1
+
+
+def describe_log_dir(partition: Partition, message: tuple[int, ...]) -> Answer:
+    """Fields as in `channels.request_channel`; source: `ReplicaManager.describeLogDirs`."""
+    request_id, item, row = message[3], message[4], message[5]
+    log = partition.log
+    lag = max(partition.high_watermark - log.log_end_offset, 0)
+    return (
+        _OP,
+        partition.directory,
+        0,
+        request_id,
+        item,
+        row,
+        log.size_bytes,
+        lag,
+        _NO_FUTURE,
+        0,
+        0,
+        0,
+        partition.leader_epoch,
+        0,
+    )

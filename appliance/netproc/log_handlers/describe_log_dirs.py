@@ -1,0 +1,204 @@
+"""DescribeLogDirs 1-5 in the network process: every partition's owner is asked where it lies and how large it is.
+
+A request may ask for all partitions there are, so owners are asked ASKED_AT_ONCE at a time. Partitions that are not led
+by this slot, or not served, lie in no directory. A directory that has failed is KAFKA_STORAGE_ERROR and holds nothing,
+and so are all of them while their worker is down. Unknown partitions are passed over, as in Kafka.
+
+Left out: the permission to describe the cluster (security issue). No directory is ever cordoned (KIP-1066).
+Source: `ReplicaManager.describeLogDirs`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping
+
+from appliance.channels.partition_table import PartitionTable
+from appliance.channels.request_channel import Op
+from appliance.channels.roles import Role
+from appliance.netproc.connection import Pending
+from appliance.netproc.log_dirs import LogDirs
+from appliance.netproc.log_handlers.finish import Finish
+from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
+from appliance.netproc.worker_lines import Answer, WorkerLines
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.messages import decode_request, encode_response
+
+ASKED_AT_ONCE = 256
+_DESCRIBE_LOG_DIR = int(Op.DESCRIBE_LOG_DIR)
+_STORAGE_ERROR = int(ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+class DescribeLogDirsHandler:
+    """Serves DescribeLogDirs for one network process."""
+
+    __slots__ = ("_finish", "_lines", "_log_dirs", "_routes", "_table")
+
+    def __init__(
+        self,
+        routes: TopicRoutes,
+        lines: WorkerLines,
+        table: PartitionTable,
+        *,
+        log_dirs: LogDirs,
+        finish: Finish,
+    ) -> None:
+        self._routes = routes
+        self._lines = lines
+        self._table = table
+        self._log_dirs = log_dirs
+        self._finish = finish
+
+    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
+        """Answers when the owners have.
+
+        Raises:
+            MalformedFrame: the body does not parse.
+        """
+        request: DescribeLogDirsRequest = decode_request(
+            ApiKey.DESCRIBE_LOG_DIRS, pending.version, view, position, end
+        )
+        slot = pending.connection.slot
+        asker = _Asker(self, pending, deque(self._routes_of(request, slot)))
+        self._lines.enter(asker)
+        self.ask_more(asker)
+
+    def _routes_of(self, request: DescribeLogDirsRequest, slot: int) -> Iterator[PartitionRoute]:
+        for name, numbers in self._wanted(request).items():
+            topic = self._routes.by_name(name)
+            if topic is None:
+                continue
+            for number in range(len(topic.partitions)) if numbers is None else sorted(numbers):
+                route = topic.partition(number)
+                if route is not None and route.leader == slot:
+                    yield route
+
+    def _wanted(self, request: DescribeLogDirsRequest) -> Mapping[str, set[int] | None]:
+        """Topic → partitions; None for all of them."""
+        if request.topics is None:
+            image = self._routes.image
+            return {} if image is None else dict.fromkeys(image.topics)
+        wanted: dict[str, set[int] | None] = {}
+        for each in request.topics:
+            numbers = wanted.setdefault(each.topic, set())
+            assert numbers is not None
+            numbers.update(each.partitions)
+        return wanted
+
+    def ask_more(self, asker: _Asker) -> None:
+        """Asks the owners of the next partitions; completes the answer when there are none."""
+        while asker.todo and asker.outstanding < ASKED_AT_ONCE:
+            route = asker.todo.popleft()
+            item = len(asker.asked)
+            operation = (
+                _DESCRIBE_LOG_DIR,
+                0,
+                0,
+                asker.request_id,
+                item,
+                route.row,
+                route.incarnation,
+                -1,
+                0,
+                0,
+                asker.pending.version,
+                0,
+                0,
+                0,
+            )
+            if (
+                route.worker is not None
+                and self._table.serves(route.row, route.incarnation)
+                and self._lines.place(route.worker, operation)
+            ):
+                asker.asked.append(route)
+                asker.open[item] = route.worker
+                asker.outstanding += 1
+        if not asker.outstanding:
+            self._complete(asker)
+
+    def _complete(self, asker: _Asker) -> None:
+        self._lines.leave(asker)
+        pending = asker.pending
+        slot = pending.connection.slot
+        results = tuple(
+            _result(path, asker.found.get(index, {}))
+            if self._log_dirs.is_online(slot, index)
+            else DescribeLogDirsResult(_STORAGE_ERROR, path)
+            for index, path in enumerate(self._log_dirs.paths[slot])
+        )
+        frame = encode_response(
+            ApiKey.DESCRIBE_LOG_DIRS,
+            pending.version,
+            DescribeLogDirsResponse(results),
+            pending.correlation_id,
+        )
+        self._finish(pending, [frame])
+
+
+def _result(path: str, topics: dict[str, list[DescribeLogDirsPartition]]) -> DescribeLogDirsResult:
+    try:
+        room = os.statvfs(path)
+    except OSError:
+        return DescribeLogDirsResult(_STORAGE_ERROR, path)  # its owner has not noticed yet
+    return DescribeLogDirsResult(
+        0,
+        path,
+        tuple(DescribeLogDirsTopic(name, tuple(partitions)) for name, partitions in topics.items()),
+        total_bytes=room.f_blocks * room.f_frsize,
+        usable_bytes=room.f_bavail * room.f_frsize,
+    )
+
+
+class _Asker:
+    """One DescribeLogDirs request while owners are asked. `found`: directory → topic → partitions."""
+
+    __slots__ = ("_handler", "asked", "found", "open", "outstanding", "pending", "request_id", "todo")
+
+    def __init__(
+        self, handler: DescribeLogDirsHandler, pending: Pending, todo: deque[PartitionRoute]
+    ) -> None:
+        self._handler = handler
+        self.pending = pending
+        self.request_id = 0
+        self.outstanding = 0
+        self.todo = todo
+        self.asked: list[PartitionRoute] = []
+        self.open: dict[int, Role] = {}
+        self.found: dict[int, dict[str, list[DescribeLogDirsPartition]]] = {}
+
+    def answered(self, answer: Answer) -> None:
+        item = answer[4]
+        if self.open.pop(item, None) is None:
+            return
+        if not answer[2]:
+            route = self.asked[item]
+            self._found(answer[1], route, size_bytes=answer[6], lag=answer[7], is_future=False)
+            if answer[8] >= 0:
+                self._found(answer[9], route, size_bytes=answer[8], lag=answer[13], is_future=True)
+        self.outstanding -= 1
+        self._handler.ask_more(self)
+
+    def worker_lost(self, worker: Role) -> None:
+        """Where it is the slot's own, the directories will be said to be offline."""
+        if worker not in self.open.values():
+            return
+        self.todo.clear()
+        self.open.clear()
+        self.outstanding = 0
+        self._handler.ask_more(self)
+
+    def _found(
+        self, directory: int, route: PartitionRoute, *, size_bytes: int, lag: int, is_future: bool
+    ) -> None:
+        partition = DescribeLogDirsPartition(route.partition, size_bytes, lag, is_future)
+        self.found.setdefault(directory, {}).setdefault(route.topic, []).append(partition)

@@ -1,0 +1,59 @@
+"""DescribeLogDirs (35), versions 1-5: the log directories of a broker, and the sizes of what lies in them.
+
+v3 has an error for the whole request, v4 the room of the file system, v5 whether new partitions go there (KIP-1066).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+UNKNOWN_BYTES = -1
+UNKNOWN_LAG = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DescribableLogDirTopic:
+    topic: str
+    partitions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeLogDirsRequest:
+    """`topics` None asks for every partition."""
+
+    topics: tuple[DescribableLogDirTopic, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeLogDirsPartition:
+    """`offset_lag`: how far the log end is behind the high watermark; of a future log, behind the log it copies."""
+
+    partition_index: int
+    partition_size: int
+    offset_lag: int
+    is_future_key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeLogDirsTopic:
+    name: str
+    partitions: tuple[DescribeLogDirsPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeLogDirsResult:
+    """One directory. `total_bytes` and `usable_bytes` are its file system's."""
+
+    error_code: int
+    log_dir: str
+    topics: tuple[DescribeLogDirsTopic, ...] = ()
+    total_bytes: int = UNKNOWN_BYTES
+    usable_bytes: int = UNKNOWN_BYTES
+    is_cordoned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeLogDirsResponse:
+    results: tuple[DescribeLogDirsResult, ...]
+    error_code: int = 0
+    throttle_time_ms: int = 0
