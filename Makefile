@@ -84,7 +84,7 @@ reformat: $(VENV)/.installed-test
 #   make bench BROKERS=appliance,pure,kafka
 #   make bench-scaling                growth with partitions, topics, connections, bytes and workers; kept
 #   make bench-all                    every case, the heavy ones too
-#   make profile CASE=requests_64     a flame graph of each process
+#   make profile CASE=requests_64     a flame graph of each process of the pure build; NATIVE=1: of the compiled one
 BENCH   := .cache/bench/venv
 ROUNDS  ?= 5
 BROKERS ?= appliance,mock,kafka
@@ -110,4 +110,4 @@ bench-cases: $(BENCH)/.installed
 
 profile: $(BENCH)/.installed
 	@scripts/install-librdkafka.sh
-	@$(BENCH)/bin/python -m benchmarks profile $(CASE)
+	@$(BENCH)/bin/python -m benchmarks profile $(CASE) $(if $(NATIVE),--native)

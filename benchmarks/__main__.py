@@ -59,6 +59,9 @@ def main() -> int:
     profile.add_argument("cases", nargs=1, metavar="CASE")
     profile.add_argument("--at", metavar="HOST:PORT", help="a broker that runs already")
     profile.add_argument("--seconds", type=float, default=5.0)
+    profile.add_argument(
+        "--native", action="store_true", help="the compiled build, with stacks of its C code"
+    )
 
     commands.add_parser("cases", help="what can be measured")
     page = commands.add_parser("page", help="write the page of a kept run again")

@@ -139,6 +139,9 @@ FIGURES: tuple[Figure, ...] = (
     Figure("start_1000.cpu_percent", "1,000 idle partitions: processor", "% of a core", LESS, (Goal(0.5),)),
     Figure("topics_1000.kb_per_topic", "topic of one partition: memory", "KB", LESS, (KAFKA_QUARTER,)),
     Figure("topics_1000.create_ms_per_topic", "topic of one partition: creation", "ms", LESS),
+    Figure(
+        "topics_1000.first_round_seconds", "1,000 topics: clients know all, one record in each", "s", LESS
+    ),
     Figure("idle_connections.kb_per_connection", "idle connection: memory", "KB", LESS, (KAFKA_QUARTER,)),
     Figure(
         "idle_connections.cpu_percent", "5,000 idle connections: processor", "% of a core", LESS, (Goal(0.5),)

@@ -1,4 +1,9 @@
-"""Flame graphs: py-spy watches every Python process of the appliance while one case runs."""
+"""Flame graphs: py-spy watches every Python process of the appliance while one case runs.
+
+Of the pure build by default: its frames are Python's, and it is watched without being paused. With `--native` of the
+compiled build, with the stacks of its C code; for that py-spy must pause what it watches at each sample, so read
+shares there, no times.
+"""
 
 import argparse
 import shutil
@@ -23,10 +28,14 @@ SAMPLES_PER_SECOND = 200
 
 def record(case: Case, options: argparse.Namespace) -> int:
     """Repeat the case for `--seconds`, leave one SVG a process in the cache. Returns the exit status."""
+    if case.own:
+        raise SystemExit(f"{case.name} starts and kills its broker: nobody could watch it all the while")
     spy = shutil.which("py-spy") or str(Path(sys.executable).parent / "py-spy")
-    folder = CACHE / "profiles" / case.name
+    folder = CACHE / "profiles" / (f"{case.name}-native" if options.native else case.name)
+    # Of a run before: other processes, which nobody should take for those of this one.
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
-    with _broker(options.at) as broker:
+    with _broker(options) as broker:
         bench = Bench(
             broker=broker,
             scale=Scale(stream_bytes=2 * GIB, seconds=options.seconds + 2, busy_limit_share=float("inf")),
@@ -47,7 +56,8 @@ def record(case: Case, options: argparse.Namespace) -> int:
                 str(SAMPLES_PER_SECOND),
             ]
             # Without pausing what it watches: a paused broker would be another broker.
-            words += ["--nonblocking", "--duration", str(round(options.seconds))]
+            words += ["--native" if options.native else "--nonblocking"]
+            words += ["--duration", str(round(options.seconds))]
             watchers.append(
                 (path, subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
             )
@@ -75,5 +85,7 @@ def _keep_busy(case: Case, bench: Bench, *, until: list["subprocess.Popen[str]"]
         show(case, case.run(bench))
 
 
-def _broker(at: str | None) -> AbstractContextManager[Broker]:
-    return fresh("appliance") if at is None else nullcontext(Running(at))
+def _broker(options: argparse.Namespace) -> AbstractContextManager[Broker]:
+    if options.at is None:
+        return fresh("appliance" if options.native else "pure")
+    return nullcontext(Running(options.at))

@@ -24,7 +24,7 @@ from benchmarks.void import Void
 
 FIRST_TOPIC = "first"
 """Of the record that is knocked with while a broker starts; made by auto-creation."""
-START_PATIENCE_SECONDS = 60.0
+START_PATIENCE_SECONDS = 240.0
 STOP_PATIENCE_SECONDS = 30.0
 CREATE_PATIENCE_SECONDS = 120.0
 

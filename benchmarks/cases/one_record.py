@@ -99,7 +99,7 @@ def fixed_rate_figures(told: FixedRate, cpu_seconds: float) -> Figures:
         "end_p50_us": told.end_p50_us,
         "end_p99_us": told.end_p99_us,
         "end_p999_us": told.end_p999_us,
-        "cpu_percent": cpu_seconds / told.whole_seconds * 100,
+        "cpu_percent": cpu_seconds / (told.first_round_seconds + told.whole_seconds) * 100,
         "generator_share": told.cpu_share,
     }
 

@@ -74,6 +74,10 @@ def _grow(bench: Bench, points: Sequence[int], grow: Callable[[int, int], None],
 
 
 def _partitions(bench: Bench) -> Figures:
+    if isinstance(bench.broker, Appliance):
+        bench.broker.stop()
+        bench.broker.options["max.partitions"] = "20000"
+        bench.broker.start()
     return _grow(
         bench,
         (1, 10, 100, 1000, 10_000),

@@ -93,7 +93,7 @@ def one_record(
 class Knocker:
     """Knocks at an address where nobody may listen yet, until one record is acknowledged."""
 
-    def __init__(self, address: str, topic: str, *, patience_seconds: int = 60) -> None:
+    def __init__(self, address: str, topic: str, *, patience_seconds: int = 240) -> None:
         words: list[str | Path] = [
             build.one_record(),
             "first",
@@ -160,6 +160,8 @@ class FixedRate:
     """Records written and read back at a fixed rate; times in µs from when each was due."""
 
     records: int
+    first_round_seconds: float
+    """Until one record had gone to each partition and come back, unhurried."""
     whole_seconds: float
     produce_p50_us: float
     produce_p99_us: float
