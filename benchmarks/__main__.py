@@ -5,6 +5,7 @@ python -m benchmarks quick CASE …       one look at a broker, nothing kept
 python -m benchmarks profile CASE       flame graphs of one case              (make profile)
 python -m benchmarks cases              what can be measured
 python -m benchmarks page FILE.json     write page and plots of a kept run again
+python -m benchmarks readme FILE.json   put its table and plot into the README
 """
 
 import argparse
@@ -67,6 +68,9 @@ def main() -> int:
     page = commands.add_parser("page", help="write the page of a kept run again")
     page.add_argument("file", type=Path)
 
+    readme = commands.add_parser("readme", help="put the table and plot of a kept run into the README")
+    readme.add_argument("file", type=Path)
+
     options = parser.parse_args()
     # A broker must not outlive the harness: SIGTERM unwinds as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -86,6 +90,10 @@ def main() -> int:
                 print(f"{name:24}{found.what}{' (by name)' if found.by_name else ''}")
         case "page":
             _write(load(options.file), options.file.with_suffix(""))
+        case "readme":
+            from benchmarks.readme import insert
+
+            insert(load(options.file))
     return 0
 
 

@@ -24,11 +24,12 @@ def look(cases: tuple[Case, ...], options: argparse.Namespace) -> int:
 
 def _look(cases: tuple[Case, ...], options: argparse.Namespace) -> int:
     with _broker(options.at, options.broker) as broker:
-        streams = any(case.lends_bytes > GIB for case in cases)
+        streams = any(case.lends_bytes >= GIB for case in cases)
         bench = Bench(
             broker=broker,
             scale=Scale(
                 stream_bytes=GIB // 2,
+                backlog_bytes=GIB // 2,
                 seconds=options.seconds,
                 idle_seconds=5.0,
                 idle_connections=500,
@@ -40,7 +41,7 @@ def _look(cases: tuple[Case, ...], options: argparse.Namespace) -> int:
         for _ in range(options.repeat):
             for case in cases:
                 try:
-                    show(case, run_case(case, bench))
+                    show(case, case.run(bench) if case.own else run_case(case, bench))
                 except Void as why:
                     failed = True
                     print(f"{case.name}: VOID: {why}", flush=True)

@@ -179,7 +179,7 @@ def _turns(plan: Plan, setting: Setting, names: list[str], number: int) -> Itera
     """Case by case, each over the brokers; who comes first moves on by one each round."""
     first = (number - 1) % max(len(names), 1)
     for case in plan.cases_under(setting):
-        if number <= case.rounds:
+        if number <= min(case.rounds, setting.rounds):
             for name in (*names[first:], *names[:first]):
                 if name not in case.not_for and not (setting.fsync and name == "mock"):
                     yield case, name

@@ -239,7 +239,8 @@ def create_topics(address: str, topics: Sequence[str], partitions: int) -> None:
                 if len(topics) == 1
                 else admin.list_topics(timeout=30)
             ).topics
-            if all(topic in known and _is_led(known[topic], partitions) for topic in topics):
+            led = all(topic in known and _is_led(known[topic], partitions) for topic in topics)
+            if led and _answers(admin, topics, partitions):
                 return
             time.sleep(0.05)
         raise Void(f"{topics[0]} and its like had no leaders in time")
@@ -254,6 +255,18 @@ def delete_topic(address: str, topic: str) -> None:
         admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
     except (KafkaException, TimeoutError) as error:
         raise Void(f"topic {topic} was not deleted: {error}") from error
+
+
+def _answers(admin: AdminClient, topics: Sequence[str], partitions: int) -> bool:
+    """Whether each leader serves already: a broker may be named as leader a moment before it knows."""
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    wanted = {TopicPartition(topic, number): latest for topic in topics for number in range(partitions)}
+    try:
+        for found in admin.list_offsets(wanted).values():
+            found.result(30)
+    except KafkaException:
+        return False
+    return True
 
 
 def _is_led(topic: TopicMetadata, partitions: int) -> bool:

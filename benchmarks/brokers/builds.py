@@ -4,12 +4,15 @@ A build is a directory under the cache, named for its kind and for the digest of
 built in the work tree, and what somebody compiled in the work tree is not measured by accident.
 """
 
+import fcntl
+import functools
 import hashlib
 import os
 import platform
 import shutil
 import subprocess
 import sys
+import time
 from enum import Enum
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from benchmarks.void import Void
 
 SOURCES = ("appliance", "spark_connector")
 SETUP = ("setup.py", "pyproject.toml", "README.md")
+KEPT_SECONDS = 24 * 3600
 
 
 class Kind(Enum):
@@ -28,12 +32,21 @@ class Kind(Enum):
     PURE = "pure"
 
 
+@functools.cache  # one run measures one build, whatever happens to the source meanwhile
 def build(kind: Kind) -> Path:
     """The directory to put first on the module path; built now when it is not there. Raises Void."""
     home = CACHE / "builds" / f"{kind.value}-{_digest(kind)}"
-    if home.exists():
-        return home
-    fresh = home.with_name(f"{home.name}.{os.getpid()}")
+    home.parent.mkdir(parents=True, exist_ok=True)
+    # One at a time: whoever waited finds it done.
+    with (home.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not home.exists():
+            _make(kind, home)
+    return home
+
+
+def _make(kind: Kind, home: Path) -> None:
+    fresh = home.with_name(f"{home.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     for name in SOURCES:
         shutil.copytree(ROOT / name, fresh / name, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
@@ -47,17 +60,16 @@ def build(kind: Kind) -> Path:
         shutil.rmtree(fresh / "build", ignore_errors=True)
     _ran([sys.executable, "-m", "compileall", "-q", *SOURCES], fresh, {})
     for old in home.parent.glob(f"{kind.value}-*"):
-        if old != fresh:
+        if time.time() - old.stat().st_mtime > KEPT_SECONDS:  # younger ones may be running
             shutil.rmtree(old, ignore_errors=True)
     fresh.rename(home)
-    return home
 
 
 def _digest(kind: Kind) -> str:
     """Of every source file, how it is built and by which Python."""
     digest = hashlib.sha256(f"{kind.value} {platform.python_version()}".encode())
     files = sorted(path for name in SOURCES for path in (ROOT / name).rglob("*") if path.is_file())
-    for path in (*files, *(ROOT / name for name in SETUP)):
+    for path in (*files, ROOT / "setup.py", ROOT / "pyproject.toml"):
         if path.suffix != ".so" and "__pycache__" not in path.parts:
             digest.update(str(path.relative_to(ROOT)).encode())
             digest.update(path.read_bytes())

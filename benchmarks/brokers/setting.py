@@ -16,6 +16,9 @@ class Setting:
     fsync: bool = False
     """Acknowledged means on the disk: our `durability`, Kafka's `flush.messages=1`."""
 
+    rounds: int = 99
+    """It takes part in at most: five for what is as shipped, three for variants, or a run would be too long."""
+
     def key(self, case: str) -> str:
         """What stands before the dot of a figure's key."""
         return f"{self.name}/{case}" if self.name else case
@@ -28,6 +31,6 @@ def _halves() -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 AS_SHIPPED = Setting("", "as shipped")
-PINNED = Setting("pinned", "broker on one half of the cores, generator on the other", *_halves())
-FSYNC = Setting("fsync", "acknowledged when on the disk", fsync=True)
+PINNED = Setting("pinned", "broker on one half of the cores, generator on the other", *_halves(), rounds=3)
+FSYNC = Setting("fsync", "acknowledged when on the disk", fsync=True, rounds=3)
 SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (AS_SHIPPED, PINNED, FSYNC)}

@@ -68,7 +68,7 @@ CASES = (
         "a fresh broker that nobody asks anything",
         _idle,
         not_for=NOT_FOR_MOCK,
-        rounds=2,
+        rounds=1,
         own=True,
     ),
     Case(
@@ -76,6 +76,6 @@ CASES = (
         "5,000 open connections that say nothing after ApiVersions",
         _idle_connections,
         not_for=NOT_FOR_MOCK,
-        rounds=2,
+        rounds=1,
     ),
 )
