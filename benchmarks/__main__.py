@@ -5,7 +5,8 @@ python -m benchmarks quick CASE …       one look at a broker, nothing kept
 python -m benchmarks profile CASE       flame graphs of one case              (make profile)
 python -m benchmarks cases              what can be measured
 python -m benchmarks page FILE.json     write page and plots of a kept run again
-python -m benchmarks readme FILE.json   put its table and plot into the README
+python -m benchmarks plan [CASE …]      what a run would do, with the time of each case
+python -m benchmarks publish            README, docs/scaling.md and pages from the newest kept runs
 """
 
 import argparse
@@ -16,11 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.brokers import MAKERS
-from benchmarks.brokers.appliance import knows_durability
 from benchmarks.brokers.setting import SETTINGS
 from benchmarks.cases import CASES
 from benchmarks.cases.case import QUICK, Case, Scale
-from benchmarks.places import CACHE, RESULTS
+from benchmarks.places import CACHE, RESULTS, ROOT
+from benchmarks.plan import Plan, minutes, timetable
 from benchmarks.results import Run, last_kept, load, save
 
 
@@ -30,23 +31,10 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
 
     run = commands.add_parser("run", help="alternating rounds, results page")
-    run.add_argument("cases", nargs="*", metavar="CASE", help="all when none is given")
-    run.add_argument("--brokers", default="appliance,mock,kafka", help=f"of {', '.join(MAKERS)}")
-    run.add_argument("--rounds", type=int, default=5)
-    run.add_argument(
-        "--busy-limit", type=float, default=Scale().busy_limit_share, metavar="CORES", help="void above"
-    )
-    run.add_argument("--quick", action="store_true", help="small, kept in the cache only")
-    run.add_argument(
-        "--scaling", action="store_true", help="the cases about growth; kept as a page of its own"
-    )
-    run.add_argument("--all", action="store_true", help="also the cases that run only by name")
-    run.add_argument(
-        "--settings",
-        default=",".join(SETTINGS),
-        metavar="NAME,…",
-        help="of '' (as shipped), pinned and fsync; by default each case under those it is made for",
-    )
+    _add_plan(run)
+
+    planned = commands.add_parser("plan", help="what a run would do, with the time of each case")
+    _add_plan(planned)
 
     quick = commands.add_parser("quick", help="one look at one broker, nothing kept")
     quick.add_argument("cases", nargs="+", metavar="CASE")
@@ -68,8 +56,7 @@ def main() -> int:
     page = commands.add_parser("page", help="write the page of a kept run again")
     page.add_argument("file", type=Path)
 
-    readme = commands.add_parser("readme", help="put the table and plot of a kept run into the README")
-    readme.add_argument("file", type=Path)
+    commands.add_parser("publish", help="README, docs/scaling.md and pages from the newest kept runs")
 
     options = parser.parse_args()
     # A broker must not outlive the harness: SIGTERM unwinds as Ctrl-C does.
@@ -77,6 +64,8 @@ def main() -> int:
     match options.command:
         case "run":
             return _run(options)
+        case "plan":
+            print(timetable(_plan(options)))
         case "quick":
             from benchmarks.quick import look
 
@@ -90,11 +79,33 @@ def main() -> int:
                 print(f"{name:24}{found.what}{' (by name)' if found.by_name else ''}")
         case "page":
             _write(load(options.file), options.file.with_suffix(""))
-        case "readme":
-            from benchmarks.readme import insert
+        case "publish":
+            from benchmarks.publish import publish
 
-            insert(load(options.file))
+            for path in publish():
+                print(path.relative_to(ROOT))
     return 0
+
+
+def _add_plan(parser: argparse.ArgumentParser) -> None:
+    """What chooses cases, brokers and rounds."""
+    parser.add_argument("cases", nargs="*", metavar="CASE", help="all when none is given")
+    parser.add_argument("--brokers", default="appliance,mock,kafka", help=f"of {', '.join(MAKERS)}")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--busy-limit", type=float, default=Scale().busy_limit_share, metavar="CORES", help="void above"
+    )
+    parser.add_argument("--quick", action="store_true", help="small, kept in the cache only")
+    parser.add_argument(
+        "--scaling", action="store_true", help="the cases about growth; kept as a page of its own"
+    )
+    parser.add_argument("--all", action="store_true", help="also the cases that run only by name")
+    parser.add_argument(
+        "--settings",
+        default=",".join(SETTINGS),
+        metavar="NAME,…",
+        help="of '' (as shipped), pinned and fsync; by default each case under those it is made for",
+    )
 
 
 def _chosen(names: list[str]) -> tuple[Case, ...]:
@@ -104,9 +115,7 @@ def _chosen(names: list[str]) -> tuple[Case, ...]:
     return tuple(CASES[name] for name in names) or tuple(CASES.values())
 
 
-def _run(options: argparse.Namespace) -> int:
-    from benchmarks.rounds import Plan, run
-
+def _plan(options: argparse.Namespace) -> Plan:
     brokers = tuple(options.brokers.split(","))
     if unknown := [name for name in brokers if name not in MAKERS]:
         raise SystemExit(f"no broker {', '.join(unknown)}; there are {', '.join(MAKERS)}")
@@ -115,14 +124,20 @@ def _run(options: argparse.Namespace) -> int:
     )
     if not (options.cases or options.all or options.scaling):
         cases = tuple(case for case in cases if not case.by_name)
-    settings = [SETTINGS[name] for name in options.settings.split(",")]
-    plan = Plan(
+    return Plan(
         brokers=brokers,
         cases=cases,
         rounds=options.rounds,
         scale=replace(QUICK if options.quick else Scale(), busy_limit_share=options.busy_limit),
-        settings=tuple(setting for setting in settings if knows_durability() or not setting.fsync),
+        settings=tuple(SETTINGS[name] for name in options.settings.split(",")),
     )
+
+
+def _run(options: argparse.Namespace) -> int:
+    from benchmarks.rounds import run
+
+    plan = _plan(options)
+    print(f"about {minutes(plan):.0f} minutes", file=sys.stderr, flush=True)
     began = time.monotonic()
     done = run(
         plan, lambda line: print(f"{time.monotonic() - began:6.0f} s  {line}", file=sys.stderr, flush=True)

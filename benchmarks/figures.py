@@ -62,6 +62,8 @@ def _stream(case: str, title: str, *goals: Goal) -> tuple[Figure, ...]:
         Figure(f"{case}.ceiling_mb_s", f"in, {title}: a plain pwrite loop just before", "MB/s", MORE),
         Figure(f"{case}.in_records_s", f"in, {title}", "records/s", MORE),
         Figure(f"{case}.in_cpu_s_per_gb", f"in, {title}: broker", "CPU s/GB", LESS, (KAFKA_HALF,)),
+        Figure(f"{case}.in_cpu_s_per_million", f"in, {title}: broker", "CPU s/million records", LESS),
+        Figure(f"{case}.pss_mb", f"in, {title}: memory (PSS) afterwards", "MB", LESS),
         Figure(f"{case}.in_switches_per_mb", f"in, {title}: context switches", "/MB", LESS),
         Figure(f"{case}.disk_bytes_per_byte", f"in, {title}: disk bytes a byte", "B/B", LESS),
         Figure(f"{case}.out_mb_s", f"out, {title}", "MB/s", MORE, goals),
@@ -79,6 +81,8 @@ def _requests(case: str, title: str, *goals: Goal) -> tuple[Figure, ...]:
         Figure(f"{case}.p999_us", f"{title}: p99.9", "µs", LESS),
         Figure(f"{case}.cpu_us_per_request", f"{title}: broker", "CPU s/million", LESS),
         Figure(f"{case}.switches_per_request", f"{title}: context switches", "/request", LESS),
+        Figure(f"{case}.pss_mb", f"{title}: memory (PSS) afterwards", "MB", LESS),
+        Figure(f"{case}.disk_bytes_per_record", f"{title}: disk bytes a record", "B", LESS),
     )
 
 
@@ -197,7 +201,4 @@ PLACES: tuple[Place, ...] = (
         "3 slots, RF 3, acks=all beside 3 Kafka brokers; failover of a slot", "slots and replicas, issue 5"
     ),
     Place("select-all and a one-minute window with Spark", "the Spark connector, issue 7"),
-)
-FSYNC_PLACE = Place(
-    "acknowledged when on the disk, beside Kafka's `flush.messages=1`", "`durability`, issue 4"
 )

@@ -2,7 +2,8 @@
 
 from benchmarks.brokers.setting import SETTINGS
 from benchmarks.cases import CASES
-from benchmarks.figures import FSYNC_PLACE, PLACES
+from benchmarks.figures import PLACES
+from benchmarks.goals import TARGETS, Verdict, reached, remarks, verdicts
 from benchmarks.guard import falls
 from benchmarks.results import OURS, RIVALS, Row, Run, Spread, rows
 from benchmarks.scaling_page import tables
@@ -15,10 +16,10 @@ def page(run: Run, kept: Run | None) -> str:
         f"# Figures of {run.date}, commit {run.commit}" + (" with uncommitted changes" if run.dirty else ""),
         _machine(run),
         _missing(run),
-        _goals(run, made),
+        _goals(run),
         _table(run, made),
         _growth(run),
-        _places(run),
+        _places(),
         _void(run),
         _guard(run, kept),
         _cases(made),
@@ -68,41 +69,70 @@ def _missing(run: Run) -> str:
     return "\n\n".join(lines)
 
 
-def _goals(run: Run, made: list[Row]) -> str:
-    lines = ["## Goals", "", "| what | appliance | goal | |", "|---|---|---|---|"]
-    for row in made:
-        for goal in row.figure.goals:
-            ours = row.values.get(OURS)
-            if ours is None:
-                continue
-            reached = goal.reached(row.figure.better, value=ours.median, ratios=row.ratios)
-            if reached is None:
-                if goal.beside in run.taken:
-                    lines.append(f"| {row.figure.title} | | {goal.text(row.figure.better)} | ratio missing |")
-                continue
-            shown = (
-                f"{number(ours.median)} {row.figure.unit}"
-                if goal.beside is None
-                else f"{number(row.ratios[goal.beside])}× {goal.beside}"
-            )
-            verdict = "reached" if reached else "**missed**"
-            lines.append(f"| {row.figure.title} | {shown} | {goal.text(row.figure.better)} | {verdict} |")
-    return "\n".join(lines) if len(lines) > 4 else ""
+def _goals(run: Run) -> str:
+    found = verdicts(run)
+    if not found:
+        return ""
+    lines = ["## Goals", "", "| goal | row | appliance | bound | |", "|---|---|---|---|---|"]
+    for target in TARGETS:
+        of_target = [verdict for verdict in found if verdict.target is target]
+        for index, verdict in enumerate(of_target):
+            lines.append(f"| {f'{target.what}: {target.goal}' if index == 0 else ''} | {_verdict(verdict)} |")
+        if target.waits_for or not of_target:
+            first = "" if of_target else f"{target.what}: {target.goal}"
+            why = f"waits for {target.waits_for}" if target.waits_for else "not in this run"
+            lines.append(f"| {first} | | | | {why} |")
+    return "\n".join([*lines, *_missed(found)])
+
+
+def _verdict(verdict: Verdict) -> str:
+    figure, bound = verdict.row.figure, verdict.bound
+    words = {True: "reached", False: "**missed**", None: "ratio missing"}[verdict.reached]
+    shown = ""
+    if bound.beside is None:
+        shown = f"{number(verdict.row.values[OURS].median)} {figure.unit}"
+    elif bound.beside in verdict.row.ratios:
+        shown = f"{number(verdict.row.ratios[bound.beside])}× {bound.beside}"
+    return f"{figure.title} | {shown} | {bound.text(figure.better)} | {words}"
+
+
+def _missed(found: list[Verdict]) -> list[str]:
+    """Reason and next step of each goal that was missed: by hand, from `goals.toml`."""
+    names = dict.fromkeys(verdict.target for verdict in found if verdict.reached is False)
+    if not names:
+        return []
+    lines = ["", "### Missed: why, and what comes next", "", "| goal | why | next |", "|---|---|---|"]
+    for target in names:
+        said = remarks().get(target.name)
+        why, then = (said.why, said.next) if said else ("**not said yet** (`benchmarks/goals.toml`)", "")
+        lines.append(f"| {target.what} | {_whole_line(why)} | {_whole_line(then)} |")
+    return lines
 
 
 def _table(run: Run, made: list[Row]) -> str:
     brokers = [name for name in run.taken if any(run.taken[name])]
     rivals = [rival for rival in RIVALS if rival in run.taken]
     head = ["what", "unit", *brokers, *(f"÷ {rival}" for rival in rivals)]
-    lines = ["## All figures", "", f"| {' | '.join(head)} |", "|---" * 2 + "|--:" * (len(head) - 2) + "|"]
+    lines = ["## All figures", "", f"| {' | '.join(head)} | goal |"]
+    lines.append("|---" * 2 + "|--:" * (len(head) - 2) + "|---|")
     for row in made:
         cells = [row.figure.title, row.figure.unit]
         cells += [_cell(row.values.get(name)) for name in brokers]
         cells += [
             f"{row.ratios[rival]:.2f}" if rival in row.ratios else _no_ratio(run, rival) for rival in rivals
         ]
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(f"| {' | '.join(cells)} | {bounds(row)} |")
     return "\n".join(lines)
+
+
+def bounds(row: Row) -> str:
+    """What was set for the row, and which of it was missed or has no ratio."""
+    if OURS not in row.values:
+        return ""
+    told = {True: "reached", False: "**missed**", None: "no ratio"}
+    return "; ".join(
+        f"{bound.text(row.figure.better)}: {told[reached(row, bound)]}" for bound in row.figure.goals
+    )
 
 
 def _cell(spread: Spread | None) -> str:
@@ -129,11 +159,10 @@ def _no_ratio(run: Run, rival: str) -> str:
     return "" if any(run.taken[rival]) else "missing"
 
 
-def _places(run: Run) -> str:
+def _places() -> str:
     """What has a place and no figure yet."""
-    places = PLACES if "fsync" in run.settings else (*PLACES, FSYNC_PLACE)
     lines = ["## Not built yet", "", "| workload | waits for |", "|---|---|"]
-    return "\n".join([*lines, *(f"| {place.what} | {place.waits_for} |" for place in places)])
+    return "\n".join([*lines, *(f"| {place.what} | {place.waits_for} |" for place in PLACES)])
 
 
 def _void(run: Run) -> str:
@@ -161,4 +190,8 @@ def _cases(made: list[Row]) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.replace("|", "/").split())[:300]
+    return _whole_line(text)[:300]
+
+
+def _whole_line(text: str) -> str:
+    return " ".join(text.replace("|", "/").split())

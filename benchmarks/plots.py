@@ -50,6 +50,7 @@ def draw(run: Run, stem: Path) -> list[Path]:
     except ImportError:
         return []
     matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "benchmarks"  # the same figures make the same file
     from matplotlib import pyplot
 
     made = {row.figure.key: row for row in rows(run)}

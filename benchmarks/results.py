@@ -40,6 +40,8 @@ class Run:
     minutes: float = 0.0
     kind: str = ""
     """`scaling`, or empty for the usual cases."""
+    began: str = ""
+    """UTC, ISO 8601; not known of runs of old."""
 
     @property
     def name(self) -> str:
@@ -109,17 +111,26 @@ def load(path: Path) -> Run:
     return Run(**data)
 
 
+def kept_runs(kind: str = "") -> list[Run]:
+    """All kept runs of a kind, oldest first."""
+    runs = (load(path) for path in sorted(RESULTS.glob("*.json")))
+    return sorted((run for run in runs if run.kind == kind), key=_when)
+
+
 def last_kept(run: Run) -> Run | None:
-    """The newest kept run on a machine of the same kind: by date, then by time of the file."""
-    kept = [(path, load(path)) for path in RESULTS.glob("*.json")]
+    """The newest run that was kept before this one, on a machine of the same kind."""
     alike = [
-        (other.date, path.stat().st_mtime, other)
-        for path, other in kept
+        other
+        for other in kept_runs(run.kind)
         if other.name != run.name
+        and _when(other) <= _when(run)
         and other.machine.get("processor") == run.machine.get("processor")
         and other.machine.get("cores") == run.machine.get("cores")
         and other.pinned == run.pinned
-        and other.kind == run.kind
         and any(other.taken.get(OURS, []))
     ]
-    return max(alike, key=lambda entry: entry[:2])[2] if alike else None
+    return alike[-1] if alike else None
+
+
+def _when(run: Run) -> tuple[str, str]:
+    return run.date, run.began

@@ -26,26 +26,13 @@ from benchmarks.cases.case import Bench, Case, Figures, Scale, run_case, run_own
 from benchmarks.load import generators
 from benchmarks.machine import WarmMemory, description
 from benchmarks.places import DATA, ROOT
+from benchmarks.plan import Plan
 from benchmarks.results import Run, VoidCase
 from benchmarks.void import Busy, Void
 
 BUSY_TRIES = 3
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a run does."""
-
-    brokers: tuple[str, ...]
-    cases: tuple[Case, ...]
-    rounds: int
-    scale: Scale
-    settings: tuple[Setting, ...] = (AS_SHIPPED,)
-
-    def cases_under(self, setting: Setting) -> list[Case]:
-        return [case for case in self.cases if setting.name in case.settings]
 
 
 @dataclass(slots=True)
@@ -101,8 +88,10 @@ def run(plan: Plan, say: Say) -> Run:
         seats = {name: Seat(name, setting, memory, plan.scale, say) for name in versions}
         try:
             for number in range(1, plan.rounds + 1):
-                for case, name in _turns(plan, setting, list(versions), number):
+                for case, name in plan.turns(setting, list(versions), number):
+                    started = time.monotonic()
                     got = _one(case, seats[name])
+                    took_s = time.monotonic() - started
                     where = f"round {number} {setting.key(case.name)} {name}"
                     if isinstance(got, Void):
                         voids.append(VoidCase(number, name, setting.key(case.name), str(got)))
@@ -111,7 +100,8 @@ def run(plan: Plan, say: Say) -> Run:
                     taken[name][number - 1].update(
                         {f"{setting.key(case.name)}.{key}": value for key, value in got.items()}
                     )
-                    say(f"{where}: {'  '.join(_brief(got))}")
+                    taken[name][number - 1][f"{setting.key(case.name)}.took_s"] = took_s
+                    say(f"{where}, {took_s:.0f} s: {'  '.join(_brief(got))}")
                 for seat in seats.values():
                     if seat.bench is not None and not seat.bench.broker.keeps_topics:
                         seat.leave()
@@ -120,6 +110,7 @@ def run(plan: Plan, say: Say) -> Run:
                 seat.leave()
     return Run(
         date=began.strftime("%Y-%m-%d"),
+        began=began.isoformat(timespec="seconds"),
         commit=_git("rev-parse", "--short", "HEAD"),
         dirty=bool(_git("status", "--porcelain", "--", "appliance", "setup.py")),
         machine=description(),
@@ -173,16 +164,6 @@ def warm_up(broker: Broker, seconds: float) -> None:
         generators.one_record("fetch", broker.address, topic=topic, seconds=2, connections=64, max_bytes=150)
         generators.one_record("latency", broker.address, topic=topic, seconds=3)
         broker.delete_topic(topic)
-
-
-def _turns(plan: Plan, setting: Setting, names: list[str], number: int) -> Iterator[tuple[Case, str]]:
-    """Case by case, each over the brokers; who comes first moves on by one each round."""
-    first = (number - 1) % max(len(names), 1)
-    for case in plan.cases_under(setting):
-        if number <= min(case.rounds, setting.rounds):
-            for name in (*names[first:], *names[:first]):
-                if name not in case.not_for and not (setting.fsync and name == "mock"):
-                    yield case, name
 
 
 def _one(case: Case, seat: Seat) -> "Figures | Void":

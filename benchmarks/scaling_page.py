@@ -76,6 +76,7 @@ def draw(run: Run, stem: Path) -> list[Path]:
     except ImportError:
         return []
     matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "benchmarks"  # the same figures make the same file
     from matplotlib import pyplot
 
     paths: list[Path] = []

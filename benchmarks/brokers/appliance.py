@@ -8,7 +8,6 @@ from pathlib import Path
 from benchmarks.brokers.broker import SpawnedBroker, free_port
 from benchmarks.brokers.builds import Kind, build
 from benchmarks.brokers.setting import AS_SHIPPED, Setting
-from benchmarks.void import Void
 
 
 class Appliance(SpawnedBroker):
@@ -38,8 +37,6 @@ class Appliance(SpawnedBroker):
 
     def start(self) -> None:
         build(self._kind)  # before the clock starts
-        if self.setting.fsync and not knows_durability():
-            raise Void("not built yet: the option `durability` (issue 4)")
         super().start()
 
     def on_ready(self, line: str) -> None:
@@ -49,10 +46,3 @@ class Appliance(SpawnedBroker):
     def version(self) -> str:
         how = "hot modules compiled by mypyc" if self._kind is Kind.COMPILED else "pure Python"
         return f"{version('log-appliance')}, {how}"
-
-
-def knows_durability() -> bool:
-    """Whether this tree has the option that asks for fsync before an acknowledgement."""
-    from appliance.config.reference import reference_page
-
-    return "`durability`" in reference_page()

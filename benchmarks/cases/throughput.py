@@ -1,5 +1,6 @@
 """Records streamed in at full rate, then streamed out again: librdkafka's client, its default batching."""
 
+from benchmarks import proc
 from benchmarks.cases.case import Bench, Case, Figures
 from benchmarks.load import generators
 from benchmarks.machine import GIB, forget
@@ -24,6 +25,7 @@ def _both_ways(
             partition=0 if partitions == 1 else None,
             settings=settings,
         )
+    pss_bytes = proc.pss_bytes(bench.broker.pids())
     bench.check_records(topic, records, partitions=partitions)
     with bench.measure() as out:
         read = generators.stream_out(
@@ -34,6 +36,8 @@ def _both_ways(
         "in_mb_s": sent.mb_s,
         "in_records_s": sent.records_s,
         "in_cpu_s_per_gb": into.used.cpu_seconds / (sent.payload_bytes / GB),
+        "in_cpu_s_per_million": into.used.cpu_seconds / records * 1e6,
+        "pss_mb": pss_bytes / 1e6,
         "in_switches_per_mb": into.used.context_switches / (sent.payload_bytes / 1e6),
         "in_generator_share": sent.generator_share,
         "out_mb_s": read.mb_s,
@@ -108,6 +112,7 @@ def _stream(
     by_name: bool = False,
     beside_mock: bool = False,
     under: frozenset[str] = frozenset({""}),
+    rounds: int = 99,
 ) -> Case:
     return Case(
         name,
@@ -117,6 +122,7 @@ def _stream(
         by_name=by_name,
         not_for=frozenset() if beside_mock else NOT_FOR_MOCK,
         settings=under,
+        rounds=rounds,
     )
 
 
@@ -137,7 +143,9 @@ CASES = (
         beside_mock=True,
         under=frozenset({"", "pinned"}),
     ),
-    _stream("throughput_1k_16", "1 KiB records over 16 partitions, acks=all, linger 5 ms", partitions=16),
+    _stream(
+        "throughput_1k_16", "1 KiB records over 16 partitions, acks=all, linger 5 ms", partitions=16, rounds=3
+    ),
     _stream(
         "throughput_100_16",
         "100 B records over 16 partitions, acks=all, linger 5 ms",
@@ -146,10 +154,18 @@ CASES = (
         by_name=True,
     ),
     _stream(
-        "throughput_lz4", "1 KiB records, 1 partition, lz4 batches, passed through unopened", settings=LZ4
+        "throughput_lz4",
+        "1 KiB records, 1 partition, lz4 batches, passed through unopened",
+        settings=LZ4,
+        rounds=3,
     ),
-    _stream("throughput_zstd", "1 KiB records, 1 partition, zstd batches", settings=ZSTD),
-    _stream("throughput_idempotent", "1 KiB records, 1 partition, idempotent producer", settings=IDEMPOTENT),
+    _stream("throughput_zstd", "1 KiB records, 1 partition, zstd batches", settings=ZSTD, rounds=3),
+    _stream(
+        "throughput_idempotent",
+        "1 KiB records, 1 partition, idempotent producer",
+        settings=IDEMPOTENT,
+        rounds=3,
+    ),
     Case(
         "backlog",
         "1 GiB of 1 KiB records read back by 1 and by 5 readers, from the page cache and from the disk",

@@ -73,6 +73,7 @@ def _loop(name: str, seconds: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         bench = Bench(Path(directory))
         try:
+            bench.request(produce_frame())  # something to fetch: an empty log would be waited for
             until, spent, requests = time.monotonic() + seconds, 0, 0
             while time.monotonic() < until:
                 spent += sum(bench.request(frame)[:3])
@@ -93,7 +94,6 @@ def _tell(name: str, seconds: int) -> None:
             "raw",
             "--rate",
             str(RATE),
-            "--nonblocking",
             "--output",
             str(told),
         ]
@@ -113,10 +113,10 @@ def _tell(name: str, seconds: int) -> None:
                 functions[f"{where} {function}"] += int(count)
     total = sum(looks.values())
     print(f"{name}: {whole_us:.1f} µs, {total} looks")
-    for step, count in looks.most_common():
-        print(f"| {step} | {count / total * whole_us:.1f} |")
-    for function, count in functions.most_common(FUNCTIONS_SHOWN):
-        print(f"    {count / total * whole_us:5.1f}  {function}")
+    for step, seen in looks.most_common():
+        print(f"| {step} | {seen / total * whole_us:.1f} |")
+    for function, seen in functions.most_common(FUNCTIONS_SHOWN):
+        print(f"    {seen / total * whole_us:5.1f}  {function}")
 
 
 def _ours(frames: list[str]) -> tuple[str, str]:

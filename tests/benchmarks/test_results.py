@@ -92,7 +92,9 @@ def test_the_guard_compares_with_the_newest_run_of_a_machine_alike(
     )
     for kept in (older, newer, foreign):
         save(kept, tmp_path / kept.name)
-    assert last_kept(run([{P50: 9.0}], commit="now")) == newer
+    now = replace(run([{P50: 9.0}], commit="now"), date="2026-04-01")
+    assert last_kept(now) == newer
+    assert last_kept(newer) == older
 
 
 def test_the_page_tells_goals_voids_and_falls() -> None:

@@ -11,8 +11,8 @@ from benchmarks import rounds
 from benchmarks.cases import CASES
 from benchmarks.cases.case import QUICK
 from benchmarks.page import page
+from benchmarks.plan import Plan
 from benchmarks.results import Run
-from benchmarks.rounds import Plan
 
 pytestmark = pytest.mark.slow
 

@@ -1,0 +1,164 @@
+"""From the figures of a run on a small machine to a host of 64 cores and 12 disks, by arithmetic that shows itself.
+
+    one-record requests   min(cores of network processes / µs in one, workers / µs in one)
+    bytes                 the card's rate × CPU s/GB = cores that it takes
+    memory                base + more processes + partitions + connections, each at its measured price
+
+Nothing here was measured on such a host; `docs/scaling.md` says what is assumed.
+"""
+
+import statistics
+from dataclasses import dataclass
+
+from benchmarks.page import number
+from benchmarks.results import OURS, Run
+
+PROCESS_MB = 13.0
+"""Private memory of one more network process or worker: what `idle` shows for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What is assumed."""
+
+    cores: int = 64
+    network_processes: int = 20
+    workers: int = 12
+    card_gb_s: float = 12.5
+    """100 Gbit/s."""
+    disks: int = 12
+    fast_disk_gb_s: float = 2.0
+    slow_disk_gb_s: float = 0.15
+    partitions: int = 10_000
+    connections: int = 5_000
+    recovered_gib: int = 500
+    """Past the recovery points: half a segment in each of 1,000 partitions that are written to."""
+
+
+def arithmetic(run: Run, host: Host | None = None) -> str:
+    """A table in Markdown; a line whose figures the run does not have is left out."""
+    host = host or Host()
+    taken = _Taken(run)
+    lines = [
+        f"From the [run of {run.date}](../benchmarks/results/{run.name}.md).",
+        "",
+        "| question | arithmetic | answer | what bounds it |",
+        "|---|---|---|---|",
+        *filter(None, (_requests(taken, host), *_bytes(taken, host), _partition(taken))),
+        *filter(None, (_memory(taken, host), _start(taken, host), _recovery(taken, host))),
+    ]
+    return "\n".join(lines)
+
+
+class _Taken:
+    """Medians of ours, by key."""
+
+    def __init__(self, run: Run) -> None:
+        self._rounds = run.taken.get(OURS, [])
+
+    def __getitem__(self, key: str) -> float | None:
+        found = [figures[key] for figures in self._rounds if key in figures]
+        return statistics.median(found) if found else None
+
+    def by_title(self, prefix: str, word: str) -> float | None:
+        """The sum over processes whose title holds `word`."""
+        names = {key for figures in self._rounds for key in figures if key.startswith(f"{prefix} ")}
+        found = [self[name] or 0.0 for name in names if word in name]
+        return sum(found) if found else None
+
+
+def _requests(taken: _Taken, host: Host) -> str:
+    for case in ("requests_64", "requests_50"):
+        network = taken.by_title(f"{case}.cpu_us_per_request", "netproc")
+        worker = taken.by_title(f"{case}.cpu_us_per_request", "ioproc")
+        if network and worker:
+            millions = host.network_processes / network, host.workers / worker
+            bound = "network processes" if millions[0] < millions[1] else "workers"
+            return (
+                f"| one-record requests | {network:.1f} µs of processor each in a network process, "
+                f"{worker:.1f} in a worker: "
+                f"{host.network_processes} / {network:.1f} µs, {host.workers} / {worker:.1f} µs "
+                f"| {min(millions):.1f} million/s | {bound} |"
+            )
+    return ""
+
+
+def _bytes(taken: _Taken, host: Host) -> tuple[str, ...]:
+    told = []
+    disks = host.disks * host.slow_disk_gb_s
+    for way, more in (
+        (
+            "in",
+            f"the card; with spinning disks ({host.disks} × {host.slow_disk_gb_s * 1000:.0f} MB/s) {disks:.1f} GB/s",
+        ),
+        ("out", "the card, while the page cache holds what is read"),
+    ):
+        price = taken[f"throughput_1k.{way}_cpu_s_per_gb"]
+        if price:
+            needed = host.card_gb_s * price
+            most = host.card_gb_s if needed <= host.cores / 2 else host.cores / 2 / price
+            bound = more if needed <= host.cores / 2 else f"half of the cores, then {more}"
+            told.append(
+                f"| bytes {way}, 1 KiB records | {price:.2f} CPU s/GB × {host.card_gb_s} GB/s of a 100 Gbit/s card "
+                f"= {needed:.0f} cores, of {host.cores // 2} | {most:.1f} GB/s | {bound} |"
+            )
+    return tuple(told)
+
+
+def _partition(taken: _Taken) -> str:
+    speed = taken["pinned/throughput_1k.in_mb_s"] or taken["throughput_1k.in_mb_s"]
+    if not speed:
+        return ""
+    where = "pinned" if taken["pinned/throughput_1k.in_mb_s"] else "as shipped"
+    return (
+        f"| one partition, in | one worker is one core, whatever the host: as measured ({where}) "
+        f"| {number(speed)} MB/s | that core |"
+    )
+
+
+def _memory(taken: _Taken, host: Host) -> str:
+    base, partition = taken["idle.pss_mb"], taken["start_1000.kb_per_partition"]
+    connection = taken["idle_connections.kb_per_connection"]
+    if base is None or partition is None or connection is None:
+        return ""
+    more = host.network_processes - 2 + host.workers - 1
+    whole = (
+        base
+        + more * PROCESS_MB
+        + (host.partitions * max(partition, 0.0) + host.connections * max(connection, 0.0)) / 1000
+    )
+    return (
+        f"| memory of the broker | {base:.0f} MB + {more} more processes × {PROCESS_MB:.0f} MB "
+        f"+ {host.partitions:,} partitions × {partition:.1f} KB "
+        f"+ {host.connections:,} connections × {connection:.1f} KB "
+        f"| {whole / 1000:.1f} GB | the rest is page cache |"
+    )
+
+
+def _start(taken: _Taken, host: Host) -> str:
+    empty, many = taken["start.first_ack_ms"], taken["start_1000.first_ack_ms"]
+    if empty is None or many is None:
+        return ""
+    each_ms = max(0.0, many - empty) / 1000
+    return (
+        f"| clean start, {host.partitions:,} partitions "
+        f"| {empty / 1000:.2f} s + {host.partitions:,} × {each_ms:.2f} ms, were it one worker "
+        f"| {(empty + host.partitions * each_ms) / 1000:.0f} s at most "
+        f"| opening segments; shared by {host.workers} workers, not measured |"
+    )
+
+
+def _recovery(taken: _Taken, host: Host) -> str:
+    empty, killed = taken["start.first_ack_ms"], taken["recovery_1g.first_ack_ms"]
+    if empty is None or killed is None:
+        return ""
+    each_s = max(0.0, killed - empty) / 1000
+    gigabytes = host.recovered_gib * 1.074
+    cores_s = each_s * host.recovered_gib / host.workers
+    fast, slow = (gigabytes / host.disks / rate for rate in (host.fast_disk_gb_s, host.slow_disk_gb_s))
+    return (
+        f"| start after `kill -9`, {host.recovered_gib} GiB past the recovery points | {each_s:.2f} s a GiB: "
+        f"{host.recovered_gib} × {each_s:.2f} / {host.workers} workers = {cores_s:.0f} s; from {host.disks} disks "
+        f"{fast:.0f} s at {host.fast_disk_gb_s:g} GB/s each, {slow:.0f} s at {host.slow_disk_gb_s:g} "
+        f"| {max(cores_s, fast):.0f} to {max(cores_s, slow):.0f} s | the larger of the two |"
+    )

@@ -1,0 +1,91 @@
+"""What a run does, in which order, and how long it takes.
+
+`ABOUT` holds seconds of one case on one broker, seen on two cores, load and deletion in it and a JVM's warm-up apart. A
+run has the true ones (`took_s` in its JSON file).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchmarks.brokers.setting import AS_SHIPPED, Setting
+from benchmarks.cases.case import Case, Scale
+
+ABOUT: dict[str, tuple[float, float, float]] = {
+    "start": (2, 0, 9),
+    "idle": (10, 0, 17),
+    "idle_connections": (9, 0, 9),
+    "start_1000": (8, 0, 25),
+    "recovery_1g": (12, 0, 22),
+    "topics_1000": (15, 0, 30),
+    "latency": (5, 4, 5),
+    "latency_client": (5, 0, 5),
+    "requests_64": (5, 4, 5),
+    "requests_500": (5, 4, 5),
+    "fetches_64": (6, 0, 6),
+    "rate_10k": (8, 0, 8),
+    "throughput_1k": (8, 6, 8),
+    "throughput_100": (8, 6, 8),
+    "throughput_1k_16": (8, 0, 8),
+    "throughput_lz4": (6, 0, 6),
+    "throughput_zstd": (6, 0, 6),
+    "throughput_idempotent": (8, 0, 8),
+    "backlog": (20, 0, 20),
+}
+"""Case → seconds with ours, the mock, Kafka."""
+UNKNOWN = (10.0, 10.0, 15.0)
+START_SECONDS = (2.0, 1.0, 10.0)
+"""The trial start, and one for each setting."""
+COLUMNS = {"appliance": 0, "pure": 0, "mock": 1, "kafka": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run does."""
+
+    brokers: tuple[str, ...]
+    cases: tuple[Case, ...]
+    rounds: int
+    scale: Scale
+    settings: tuple[Setting, ...] = (AS_SHIPPED,)
+
+    def cases_under(self, setting: Setting) -> list[Case]:
+        return [case for case in self.cases if setting.name in case.settings]
+
+    def turns(self, setting: Setting, names: list[str], number: int) -> Iterator[tuple[Case, str]]:
+        """Case by case, each over the brokers; who comes first moves on by one each round."""
+        first = (number - 1) % max(len(names), 1)
+        for case in self.cases_under(setting):
+            if number <= min(case.rounds, setting.rounds):
+                for name in (*names[first:], *names[:first]):
+                    if name not in case.not_for and not (setting.fsync and name == "mock"):
+                        yield case, name
+
+
+def minutes(plan: Plan) -> float:
+    """About how long all of it takes."""
+    return sum(seconds for _, _, seconds in _seconds(plan)) / 60
+
+
+def timetable(plan: Plan) -> str:
+    """Each case with its turns and its time, under each setting; the sum below."""
+    lines = [f"{'case':32}{'turns':>6}{'seconds':>9}"]
+    for title, turns, seconds in _seconds(plan):
+        lines.append(f"{title:32}{turns:6}{seconds:9.0f}")
+    return "\n".join([*lines, f"{'all':32}{'':6}{minutes(plan) * 60:9.0f}  = {minutes(plan):.0f} minutes"])
+
+
+def _seconds(plan: Plan) -> Iterator[tuple[str, int, float]]:
+    yield "trial starts", len(plan.brokers), sum(START_SECONDS[COLUMNS[name]] for name in plan.brokers)
+    for setting in plan.settings:
+        cases: dict[str, list[float]] = {}
+        stays: set[str] = set()
+        for number in range(1, plan.rounds + 1):
+            for case, name in plan.turns(setting, list(plan.brokers), number):
+                cases.setdefault(case.name, []).append(ABOUT.get(case.name, UNKNOWN)[COLUMNS[name]])
+                stays |= set() if case.own else {name}
+        if stays:
+            warm = plan.scale.warm_up_seconds if "kafka" in stays else 0.0
+            title = f"{setting.name or 'as shipped'}: starts, warm-up"
+            yield title, len(stays), warm + sum(START_SECONDS[COLUMNS[name]] for name in stays)
+        for case_name, each in cases.items():
+            yield setting.key(case_name), len(each), sum(each)

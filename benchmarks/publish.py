@@ -1,0 +1,126 @@
+"""What is generated from the kept runs, between two marks of each page: the README's table and plot, the tables of
+docs/scaling.md. Also the pages of the runs themselves.
+
+What stands outside the marks, and `goals.toml`, is written by hand and stays.
+"""
+
+from pathlib import Path
+
+from benchmarks import host, scaling_page
+from benchmarks.goals import TARGETS
+from benchmarks.page import bounds, number, page
+from benchmarks.places import RESULTS, ROOT
+from benchmarks.plots import draw
+from benchmarks.results import OURS, Row, Run, kept_runs, last_kept, rows
+
+README, SCALING = ROOT / "README.md", ROOT / "docs" / "scaling.md"
+KEYS = (
+    "start.first_ack_ms",
+    "start_1000.first_ack_ms",
+    "recovery_1g.first_ack_ms",
+    "recovery_10g.first_ack_ms",
+    "idle.pss_mb",
+    "idle.cpu_percent",
+    "latency.p50_us",
+    "latency.p99_us",
+    "requests_50.requests_s",
+    "requests_64.requests_s",
+    "requests_500.requests_s",
+    "rate_10k.end_p99_us",
+    "throughput_1k.in_mb_s",
+    "throughput_1k.out_mb_s",
+    "throughput_100.in_mb_s",
+    "throughput_100.out_mb_s",
+    "throughput_1k.in_cpu_s_per_gb",
+    "throughput_1k.out_cpu_s_per_gb",
+    "pinned/requests_64.requests_s",
+    "pinned/throughput_1k.in_mb_s",
+    "fsync/requests_64.requests_s",
+    "fsync/throughput_1k.in_mb_s",
+)
+NO_RUN = "No run is kept yet: `make bench-scaling` makes one."
+
+
+def publish() -> list[Path]:
+    """Write all of it again from the newest kept runs. Returns the paths."""
+    usual, growth = newest(), newest("scaling")
+    written = []
+    for run in (usual, growth):
+        if run is not None:
+            stem = RESULTS / run.name
+            stem.with_suffix(".md").write_text(page(run, last_kept(run)))
+            written += [stem.with_suffix(".md"), *scaling_page.draw(run, stem)]
+            written += [] if run.kind else draw(run, stem)
+    for path, text in texts(usual, growth).items():
+        path.write_text(text)
+        written.append(path)
+    return written
+
+
+def newest(kind: str = "") -> Run | None:
+    """The newest kept run of a kind."""
+    kept = kept_runs(kind)
+    return kept[-1] if kept else None
+
+
+def texts(usual: Run | None, growth: Run | None) -> dict[Path, str]:
+    """What the written pages are to hold, whole."""
+    scaling = SCALING.read_text()
+    if usual is not None:
+        scaling = between(scaling, "host", host.arithmetic(usual))
+    growing = scaling_page.tables(growth, f"../benchmarks/results/{growth.name}") if growth else ""
+    scaling = between(scaling, "growth", growing or NO_RUN)
+    readme = README.read_text()
+    return {
+        SCALING: scaling,
+        README: between(readme, "figures", block(usual)) if usual is not None else readme,
+    }
+
+
+def between(text: str, name: str, block: str) -> str:
+    """`text` with what stands between the marks of `name` replaced. Raises ValueError when it has no such marks."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    if begin not in text or end not in text:
+        raise ValueError(f"no marks of {name}")
+    before, _, rest = text.partition(begin)
+    return f"{before}{begin}\n{block}\n{end}{rest.partition(end)[2]}"
+
+
+def block(run: Run) -> str:
+    """Table and plot for the README, as Markdown."""
+    made = {row.figure.key: row for row in rows(run)}
+    lines = [
+        f"| {run.machine['cores']} shared cores, one slot, {run.date} | appliance | Kafka | ÷ Kafka | ÷ mock | goal |",
+        "|---|--:|--:|--:|--:|---|",
+        *(_line(made[key]) for key in KEYS if key in made and OURS in made[key].values),
+    ]
+    waiting = [target for target in TARGETS if not target.keys]
+    page_name = f"benchmarks/results/{run.name}.md"
+    return "\n".join(
+        [
+            f"Every row, what was missed, why, and the next step: [the latest results]({page_name}#goals).",
+            "",
+            *lines,
+            "",
+            *(
+                f"No figure yet: {target.what} (goal {target.goal}), waits for {target.waits_for}.  "
+                for target in waiting
+            ),
+            "",
+            f"![ours beside theirs](benchmarks/results/{run.name}.svg)",
+        ]
+    )
+
+
+def _line(row: Row) -> str:
+    ours, theirs = row.values[OURS], row.values.get("kafka")
+    unit = f" {row.figure.unit}"
+    cells = [
+        row.figure.title,
+        number(ours.median) + unit,
+        number(theirs.median) + unit if theirs else "missing",
+        f"{row.ratios['kafka']:.2f}" if "kafka" in row.ratios else "missing",
+        f"{row.ratios['mock']:.2f}" if "mock" in row.ratios else "",
+        bounds(row),
+    ]
+    return f"| {' | '.join(cells)} |"

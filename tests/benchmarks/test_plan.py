@@ -1,0 +1,39 @@
+"""The plan of a run: its order, its time, and that every workload has its place."""
+
+from __future__ import annotations
+
+from benchmarks.brokers.setting import SETTINGS
+from benchmarks.cases import CASES
+from benchmarks.cases.case import Scale
+from benchmarks.figures import FIGURES
+from benchmarks.plan import ABOUT, Plan, minutes, timetable
+
+USUAL = Plan(
+    brokers=("appliance", "mock", "kafka"),
+    cases=tuple(case for case in CASES.values() if not case.by_name),
+    rounds=5,
+    scale=Scale(),
+    settings=tuple(SETTINGS.values()),
+)
+
+
+def test_the_usual_run_takes_about_twenty_minutes() -> None:
+    assert 15 <= minutes(USUAL) <= 27, timetable(USUAL)
+
+
+def test_every_usual_case_has_a_known_time_and_a_row() -> None:
+    cases = {figure.case.rpartition("/")[2] for figure in FIGURES}
+    for case in USUAL.cases:
+        assert case.name in ABOUT
+        assert case.name in cases
+
+
+def test_each_broker_comes_first_in_some_round() -> None:
+    names = list(USUAL.brokers)
+    firsts = {next(USUAL.turns(SETTINGS[""], names, number))[1] for number in (1, 2, 3)}
+    shared = {
+        next(name for case, name in USUAL.turns(SETTINGS[""], names, number) if case.name == "throughput_1k")
+        for number in (1, 2, 3)
+    }
+    assert shared == set(names)
+    assert firsts == {"appliance", "kafka"}  # the first case has no meaning for the mock

@@ -1,0 +1,78 @@
+"""What is generated from the kept runs is up to date, and honest about what is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import host
+from benchmarks.figures import FIGURES
+from benchmarks.goals import TARGETS, remarks, verdicts
+from benchmarks.page import page
+from benchmarks.places import RESULTS
+from benchmarks.publish import between, block, newest, texts
+from benchmarks.results import last_kept
+from tests.benchmarks.test_results import run
+
+
+def test_what_stands_in_readme_and_docs_is_what_the_newest_kept_runs_say() -> None:
+    for path, text in texts(newest(), newest("scaling")).items():
+        assert path.read_text() == text, f"{path.name} is stale: make bench-publish"
+
+
+def test_the_page_of_the_newest_kept_run_is_what_its_figures_say() -> None:
+    for kept in filter(None, (newest(), newest("scaling"))):
+        path = RESULTS / f"{kept.name}.md"
+        assert path.read_text() == page(kept, last_kept(kept)), f"{path.name} is stale: make bench-publish"
+
+
+def test_each_goal_that_the_newest_kept_run_missed_has_a_reason_and_a_next_step() -> None:
+    kept = newest()
+    assert kept is not None
+    missed = {verdict.target.name for verdict in verdicts(kept) if verdict.reached is False}
+    unsaid = [
+        name for name in missed if not (name in remarks() and remarks()[name].why and remarks()[name].next)
+    ]
+    assert not unsaid, "say why and what comes next in benchmarks/goals.toml"
+
+
+def test_goals_remarks_and_rows_name_each_other() -> None:
+    with_goals = {figure.key for figure in FIGURES if figure.goals}
+    assert {key for target in TARGETS for key in target.keys} <= with_goals
+    assert set(remarks()) <= {target.name for target in TARGETS}
+    assert all(target.keys or target.waits_for for target in TARGETS)
+
+
+def test_the_readme_marks_a_missing_rival_and_a_missed_goal() -> None:
+    text = block(run([{"latency.p50_us": 70.0}]))
+    verdict = "≤ 60: **missed**; ≤ 0.2× kafka: no ratio"
+    assert f"| one record at a time: p50 | 70 µs | missing | missing |  | {verdict} |" in text
+    assert "No figure yet: failover of a slot" in text
+
+
+def test_a_page_tells_of_each_goal_whether_it_was_reached_missed_or_waits() -> None:
+    text = page(run([{"latency.p50_us": 70.0, "idle.pss_mb": 80.0}]), None)
+    assert "| one record at a time: p50 | 70 µs | ≤ 60 | **missed** |" in text
+    assert "| idle: memory (PSS) | 80 MB | ≤ 150 | reached |" in text
+    assert all(f"| {target.what}: {target.goal} |" in text for target in TARGETS)
+    assert "### Missed: why, and what comes next" in text
+    assert remarks()["latency"].next in text
+
+
+def test_a_text_without_marks_is_refused_and_the_rest_of_a_page_stays() -> None:
+    text = "before\n<!-- a: begin -->\nold\n<!-- a: end -->\nafter\n"
+    assert between(text, "a", "new") == "before\n<!-- a: begin -->\nnew\n<!-- a: end -->\nafter\n"
+    with pytest.raises(ValueError, match="no marks"):
+        between(text, "b", "new")
+
+
+def test_the_arithmetic_for_a_big_host_shows_what_it_multiplies() -> None:
+    figures = {
+        "requests_64.cpu_us_per_request netproc 0": 6.0,
+        "requests_64.cpu_us_per_request netproc 1": 4.0,
+        "requests_64.cpu_us_per_request ioproc 0.0": 8.0,
+        "throughput_1k.in_cpu_s_per_gb": 0.8,
+    }
+    text = host.arithmetic(run([figures]))
+    assert "20 / 10.0 µs, 12 / 8.0 µs | 1.5 million/s | workers |" in text
+    assert "0.80 CPU s/GB × 12.5 GB/s of a 100 Gbit/s card = 10 cores, of 32 | 12.5 GB/s |" in text
+    assert "clean start" not in text
