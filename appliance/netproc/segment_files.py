@@ -15,6 +15,7 @@ from typing import Final
 
 from appliance.cluster import TopicPartition
 from appliance.log.file_names import LOG, partition_directory_name, segment_file_name
+from appliance.netproc.segment_replaced import SegmentReplaced
 from appliance.netproc.topic_routes import PartitionRoute
 
 OPEN_SEGMENTS_MAX: Final = 1024
@@ -38,10 +39,6 @@ class SegmentFile:
         self.holders -= 1
         if self.dropped and not self.holders:
             os.close(self.fd)
-
-
-class SegmentReplaced(FileNotFoundError):
-    """The owner has put another file into the place of the one it spoke of: compaction. Ask again."""
 
 
 class SegmentFiles:

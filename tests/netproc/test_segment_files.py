@@ -8,7 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from appliance.netproc.segment_files import SegmentFiles, SegmentReplaced
+from appliance.netproc.segment_files import SegmentFiles
+from appliance.netproc.segment_replaced import SegmentReplaced
 from appliance.netproc.topic_routes import PartitionRoute
 
 SEGMENT = "00000000000000000000.log"

@@ -35,7 +35,8 @@ from appliance.netproc.connection import FilePiece, Pending, Piece
 from appliance.netproc.fetch_session import FetchSessions, SessionPartition, SessionTurn
 from appliance.netproc.log_handlers.finish import Finish
 from appliance.netproc.purgatory_line import PurgatoryLine
-from appliance.netproc.segment_files import SegmentFile, SegmentFiles, SegmentReplaced
+from appliance.netproc.segment_files import SegmentFile, SegmentFiles
+from appliance.netproc.segment_replaced import SegmentReplaced
 from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
 from appliance.netproc.worker_lines import Answer, WorkerLines
 from appliance.protocol.errors import ErrorCode
@@ -294,7 +295,7 @@ class FetchHandler:
         if item.has_aborted:
             try:
                 item.aborted = self._aborted(item, route)
-            except (OSError, StorageFault):
+            except (OSError, StorageFault, SegmentReplaced):
                 held.release()
                 raise
         return held
