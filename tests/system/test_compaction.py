@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,6 +169,33 @@ def test_no_last_value_is_lost_when_cleaner_and_worker_are_killed_at_random(appl
     assert not told
     appliance.start()
     assert read_back(appliance)[0] == load.last
+
+
+@pytest.mark.parametrize("role", ["cleaner", "ioproc"])
+def test_a_kill_in_the_midst_of_a_round_costs_no_more_than_the_round(tmp_path: Path, role: str) -> None:
+    """The round is slowed down, so that the kill surely meets files that are half written."""
+    slow = SETTINGS | {"log.cleaner.io.max.bytes.per.second": 3 << 20}
+    broker = Appliance(tmp_path / "data", settings=slow)
+    broker.start()
+    try:
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        admin.create_topics([NewTopic(TOPIC, 1, 1, config=CONFIGS)])[TOPIC].result(20)
+        load = Load(broker, "none")
+        load.write(16_000)
+        directory = broker.data_dir / "slot-0" / f"{TOPIC}-0"
+        (pid,) = broker.pids(role)
+        wait_until(lambda: any(directory.glob("*.cleaned")), "a segment in the making", timeout_s=PATIENCE_S)
+        before = compacted_to(broker)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: broker.pids(role) not in ([], [pid]), "another life", timeout_s=PATIENCE_S)
+        assert read_back(broker)[0] == load.last
+        wait_for_compaction(broker, before)
+        found, count = read_back(broker)
+        assert found == load.last
+        assert count < 16_000
+        wait_until(lambda: not swap_leftovers(broker), "nothing left of the round", timeout_s=PATIENCE_S)
+    finally:
+        broker.stop()
 
 
 def set_policy(broker: Appliance, policy: str) -> None:
