@@ -149,10 +149,10 @@ def _start(taken: _Taken, host: Host) -> str:
 
 
 def _recovery(taken: _Taken, host: Host) -> str:
-    empty, killed = taken["start.first_ack_ms"], taken["recovery_1g.first_ack_ms"]
+    empty, killed = taken["start.first_ack_ms"], taken["recovery_10g.first_ack_ms"]
     if empty is None or killed is None:
         return ""
-    each_s = max(0.0, killed - empty) / 1000
+    each_s = max(0.0, killed - empty) / 1000 / 10
     gigabytes = host.recovered_gib * 1.074
     cores_s = each_s * host.recovered_gib / host.workers
     fast, slow = (gigabytes / host.disks / rate for rate in (host.fast_disk_gb_s, host.slow_disk_gb_s))

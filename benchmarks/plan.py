@@ -11,12 +11,13 @@ from benchmarks.brokers.setting import AS_SHIPPED, Setting
 from benchmarks.cases.case import Case, Scale
 
 ABOUT: dict[str, tuple[float, float, float]] = {
-    "start": (2, 0, 9),
-    "idle": (10, 0, 17),
-    "idle_connections": (9, 0, 9),
-    "start_1000": (8, 0, 25),
-    "recovery_1g": (12, 0, 22),
-    "topics_1000": (15, 0, 30),
+    "start": (3, 0, 14),
+    "idle": (9, 0, 19),
+    "idle_connections": (10, 0, 12),
+    "start_1000": (12, 0, 30),
+    "recovery_1g": (14, 0, 35),
+    "recovery_10g": (45, 0, 75),
+    "topics_1000": (14, 0, 30),
     "latency": (5, 4, 5),
     "latency_client": (5, 0, 5),
     "requests_64": (5, 4, 5),

@@ -34,8 +34,8 @@ PANELS = (
     ("Idle memory (MB PSS, less)", ("idle.pss_mb",), ("",)),
     (
         "Until the first record is acknowledged (s, less)",
-        ("start.first_ack_ms", "start_1000.first_ack_ms", "recovery_1g.first_ack_ms"),
-        ("start", "1,000 part.", "kill -9, 1 GiB"),
+        ("start.first_ack_ms", "start_1000.first_ack_ms", "recovery_10g.first_ack_ms"),
+        ("start", "1,000 part.", "kill -9, 10 GiB"),
     ),
 )
 THOUSANDTHS = ("end_", "first_ack")

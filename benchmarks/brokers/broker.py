@@ -225,7 +225,7 @@ def create_topic(address: str, topic: str, partitions: int) -> None:
 
 def create_topics(address: str, topics: Sequence[str], partitions: int) -> None:
     """Many at once, and wait until every partition of all has a leader. Raises Void."""
-    admin = AdminClient({"bootstrap.servers": address, "log_level": 4})
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
     wanted = [NewTopic(topic, num_partitions=partitions, replication_factor=1) for topic in topics]
     patience = CREATE_PATIENCE_SECONDS
     try:
@@ -250,7 +250,7 @@ def create_topics(address: str, topics: Sequence[str], partitions: int) -> None:
 
 def delete_topic(address: str, topic: str) -> None:
     """Through the admin API of confluent-kafka. Raises Void."""
-    admin = AdminClient({"bootstrap.servers": address, "log_level": 4})
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
     try:
         admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
     except (KafkaException, TimeoutError) as error:
@@ -276,7 +276,7 @@ def _is_led(topic: TopicMetadata, partitions: int) -> bool:
 
 def end_offset(address: str, topic: str, partitions: int) -> int:
     """Sum of the latest offsets by ListOffsets. Raises Void."""
-    admin = AdminClient({"bootstrap.servers": address, "log_level": 4})
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     wanted = {TopicPartition(topic, number): latest for number in range(partitions)}
     try:

@@ -32,5 +32,5 @@ def _halves() -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 AS_SHIPPED = Setting("", "as shipped")
 PINNED = Setting("pinned", "broker on one half of the cores, generator on the other", *_halves(), rounds=3)
-FSYNC = Setting("fsync", "acknowledged when on the disk", fsync=True, rounds=3)
+FSYNC = Setting("fsync", "acknowledged when on the disk", fsync=True, rounds=2)
 SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (AS_SHIPPED, PINNED, FSYNC)}

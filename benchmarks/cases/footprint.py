@@ -60,7 +60,7 @@ CASES = (
         "exec to the first acknowledged record, on an empty data directory, byte code warm",
         _start,
         not_for=NOT_FOR_MOCK,
-        rounds=3,
+        rounds=2,
         own=True,
     ),
     Case(

@@ -141,7 +141,6 @@ CASES = (
         "100 B records, 1 partition, acks=all, linger 5 ms",
         record_bytes=100,
         beside_mock=True,
-        under=frozenset({"", "pinned"}),
     ),
     _stream(
         "throughput_1k_16", "1 KiB records over 16 partitions, acks=all, linger 5 ms", partitions=16, rounds=3
@@ -172,7 +171,7 @@ CASES = (
         lambda bench: _backlog(bench, bench.scale.backlog_bytes),
         lends_bytes=2 * GIB,
         not_for=NOT_FOR_MOCK,
-        rounds=2,
+        rounds=1,
     ),
     Case(
         "backlog_5g",
