@@ -52,7 +52,7 @@ def in_child(directory: Path, settings: LogSettings, map_bytes: int) -> None:
     what = dirtiness(directory, log.bounds(log.log_end_offset), settings, checkpoint=0, now_ms=now_ms)
     before = resource.getrusage(resource.RUSAGE_SELF)
     before_s, before_cpu = time.monotonic(), before.ru_utime + before.ru_stime
-    end, rounds, map_peak, read = 0, 0, 0, 0
+    end, rounds, map_peak, read = 0, 0, 0, what.dirty_bytes
     while what.dirty_bytes:
         round_ = LogCleaning(directory, what, settings, now_ms=now_ms, map_bytes_max=map_bytes)
         steps = round_.steps()
@@ -76,7 +76,6 @@ def in_child(directory: Path, settings: LogSettings, map_bytes: int) -> None:
         rounds += 1
         end = round_.end_offset
         map_peak = max(map_peak, round_.statistics.map_bytes)
-        read += round_.statistics.mapped_bytes
         what = dirtiness(directory, log.bounds(log.log_end_offset), settings, checkpoint=end, now_ms=now_ms)
     after = resource.getrusage(resource.RUSAGE_SELF)
     took_s = time.monotonic() - before_s
