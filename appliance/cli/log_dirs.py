@@ -1,4 +1,4 @@
-"""`appliance log-dirs`: describe."""
+"""`appliance log-dirs`: describe, move."""
 
 from __future__ import annotations
 
@@ -11,18 +11,26 @@ from appliance.cli.client import BrokerError, admin_client, asked
 from appliance.cli.options import bootstrap_option
 from appliance.cli.output import json_option, print_json, print_table, shown_bytes
 from appliance.cli.request import request
+from appliance.cluster import TopicPartition
+from appliance.log.file_names import parse_partition_directory_name
 from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from appliance.protocol.apis.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResult
 from appliance.protocol.errors import ErrorCode
 
 DESCRIBE_VERSION = 4
 """Since then a file system's room is told; brokers older than Apache Kafka 3.3 know less."""
+MOVE_VERSION = 2
 TIMEOUT_S = 30.0
 
 
-@click.group(name="log-dirs", short_help="Show log directories and what lies in them.")
+@click.group(name="log-dirs", short_help="Show log directories; move partitions between them.")
 def log_dirs() -> None:
-    """Show the log directories of brokers."""
+    """Show the log directories of brokers, and move partitions from one to another."""
 
 
 @log_dirs.command()
@@ -39,6 +47,62 @@ def describe(*, topics: tuple[str, ...], as_json: bool, bootstrap: str) -> int:
     else:
         _print(found)
     return 1 if any(each["error"] for each in found) else 0
+
+
+@log_dirs.command()
+@click.argument("places", metavar="TOPIC-PARTITION...", nargs=-1, required=True)
+@click.option("--to", "path", metavar="DIRECTORY", required=True, help="One of the broker's log directories.")
+@click.option("--broker", type=int, help="Whose; else each partition's leader is asked.")
+@bootstrap_option
+def move(*, places: tuple[str, ...], path: str, broker: int | None, bootstrap: str) -> int:
+    """Move partitions to another log directory of their broker while they are used.
+
+    Done when it has begun; `log-dirs describe` shows how far it is. To where a partition is, it takes a move back.
+    """
+    wanted = {text: parse_partition_directory_name(text) for text in dict.fromkeys(places)}
+    for text, partition in wanted.items():
+        if partition is None:
+            raise click.UsageError(f"{text!r}: wants TOPIC-PARTITION, as orders-0")
+    partitions = [partition for partition in wanted.values() if partition is not None]
+    addresses = dict(_brokers(bootstrap))
+    code = 0
+    for identity, of_broker in _by_broker(bootstrap, partitions, broker).items():
+        if identity not in addresses:
+            raise BrokerError(f"there is no broker {identity}")
+        topics: dict[str, list[int]] = {}
+        for partition in of_broker:
+            topics.setdefault(partition.topic, []).append(partition.partition)
+        asked_for = tuple(AlterReplicaLogDirTopic(name, tuple(numbers)) for name, numbers in topics.items())
+        body = AlterReplicaLogDirsRequest((AlterReplicaLogDir(path, asked_for),))
+        response = request(addresses[identity], ApiKey.ALTER_REPLICA_LOG_DIRS, MOVE_VERSION, body)
+        for topic in response.results:
+            for each in topic.partitions:
+                if each.error_code:
+                    click.echo(
+                        f"appliance: {topic.topic_name}-{each.partition_index}: {_named(each.error_code)}",
+                        err=True,
+                    )
+                    code = 1
+                else:
+                    click.echo(f"{topic.topic_name}-{each.partition_index} moves to {path}")
+    return code
+
+
+def _by_broker(
+    bootstrap: str, partitions: list[TopicPartition], broker: int | None
+) -> dict[int, list[TopicPartition]]:
+    if broker is not None:
+        return {broker: partitions}
+    client = admin_client(bootstrap)
+    topics = asked(lambda: client.list_topics(timeout=TIMEOUT_S)).topics
+    found: dict[int, list[TopicPartition]] = {}
+    for partition in partitions:
+        topic = topics.get(partition.topic)
+        known = topic.partitions.get(partition.partition) if topic is not None else None
+        if known is None:
+            raise BrokerError(f"there is no partition {partition}")
+        found.setdefault(known.leader, []).append(partition)
+    return found
 
 
 def _brokers(bootstrap: str) -> list[tuple[int, str]]:

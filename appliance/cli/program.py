@@ -68,7 +68,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "consume": LazyCommand("appliance.cli.consume", "consume", "Print the records of a topic."),
     "log": LazyCommand("appliance.cli.log_dump", "log", "Look into log files, straight off the disk."),
     "log-dirs": LazyCommand(
-        "appliance.cli.log_dirs", "log_dirs", "Show log directories and what lies in them."
+        "appliance.cli.log_dirs", "log_dirs", "Show log directories; move partitions between them."
     ),
     "adopt": LazyCommand(
         "appliance.cli.adopt", "adopt", "Take over log directories that Apache Kafka wrote."

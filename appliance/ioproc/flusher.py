@@ -30,10 +30,11 @@ Ended = Callable[[StorageFault | None], None]
 class Flusher:
     """The threads of one directory. `ended` is called on them, so it may do no more than note what it is told."""
 
-    __slots__ = ("_eventfd", "_name", "_queue", "_threads")
+    __slots__ = ("_count", "_eventfd", "_name", "_queue", "_threads")
 
-    def __init__(self, name: str, *, eventfd: int) -> None:
+    def __init__(self, name: str, *, eventfd: int, threads: int = THREADS) -> None:
         self._name = name
+        self._count = threads
         self._eventfd = eventfd
         self._queue: SimpleQueue[tuple[Callable[[], None], Ended] | None] = SimpleQueue()
         self._threads: list[Thread] = []
@@ -45,7 +46,7 @@ class Flusher:
             sys.setswitchinterval(SWITCH_INTERVAL_S)
             self._threads = [
                 Thread(target=self._run, name=f"flush {self._name} {number}", daemon=True)
-                for number in range(THREADS)
+                for number in range(self._count)
             ]
             for thread in self._threads:
                 thread.start()

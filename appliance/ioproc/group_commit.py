@@ -49,7 +49,7 @@ Held = tuple[Role, Answer]
 class _Line:
     """One log: who waits for its next flush, who for the one under way."""
 
-    __slots__ = ("appended_bytes", "flush", "in_flight", "log", "partition", "tail", "waiting")
+    __slots__ = ("appended_bytes", "between", "flush", "in_flight", "log", "partition", "tail", "waiting")
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -58,6 +58,7 @@ class _Line:
         self.waiting: list[Held] = []
         self.in_flight: list[Held] = []
         self.flush: TailFlush | None = None
+        self.between: Callable[[], None] | None = None
         self.appended_bytes = 0
 
 
@@ -120,6 +121,27 @@ class GroupCommit:
             return
         del self._lines[partition.row]
         self._refuse(line, _NOT_LEADER)
+
+    def between_flushes(self, partition: Partition, action: Callable[[], None]) -> None:
+        """Runs `action` when no flush of the log is under way: now, or before the next one begins.
+
+        Never, if the partition is led no more by then.
+        """
+        line = self._lines.get(partition.row)
+        if line is None or line.flush is None:
+            action()
+        else:
+            line.between = action
+
+    def relocated(self, partition: Partition) -> None:
+        """The log's files are others now: what was acknowledged stays so, and the next flush covers what they lack."""
+        line = self._lines.get(partition.row)
+        if line is not None:
+            acknowledged = line.tail.offset
+            line.tail = DurableTail(line.log, flushed_to=line.log.recovery_point)
+            line.tail.offset = acknowledged
+            if partition.durable is not None:
+                partition.durable = line.tail
 
     def drop_asker(self, peer: Role) -> None:
         """That life of a network process is over; its successor must not hear what was meant for it."""
@@ -188,6 +210,9 @@ class GroupCommit:
         held, line.in_flight = line.in_flight, []
         for peer, answer in held:
             self._reply(peer, answer)
+        action, line.between = line.between, None
+        if action is not None:
+            action()
 
     def _failed(self, line: _Line, fault: StorageFault) -> None:
         self._lines.pop(line.partition.row, None)

@@ -38,11 +38,13 @@ from appliance.errors import ApplianceError, HostFault, StorageFault
 from appliance.ioproc.compaction import Compaction
 from appliance.ioproc.flusher import Flusher
 from appliance.ioproc.group_commit import GroupCommit
+from appliance.ioproc.handlers.alter_log_dir import alter_log_dir
 from appliance.ioproc.handlers.delete_records import delete_records
 from appliance.ioproc.handlers.describe_log_dir import describe_log_dir
 from appliance.ioproc.handlers.fetch import fetch
 from appliance.ioproc.handlers.list_offsets import list_offsets
 from appliance.ioproc.handlers.produce import Answer, produce
+from appliance.ioproc.log_moves import NO_FUTURE, LogMoves
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
 from appliance.ioproc.pokes import Pokes
@@ -75,6 +77,7 @@ _PRODUCE: Final = int(Op.PRODUCE)
 _FETCH: Final = int(Op.FETCH)
 _LIST_OFFSETS: Final = int(Op.LIST_OFFSETS)
 _DELETE_RECORDS: Final = int(Op.DELETE_RECORDS)
+_ALTER_LOG_DIR: Final = int(Op.ALTER_LOG_DIR)
 _DESCRIBE_LOG_DIR: Final = int(Op.DESCRIBE_LOG_DIR)
 _FILES_REMOVED: Final = int(Op.FILES_REMOVED)
 _LONE: Final = int(RequestFlag.LONE)
@@ -136,6 +139,7 @@ class Worker:
         self._start_moved = False
         self._sweeper = Sweeper(self._cycle.timers, clock, eventfd=attachment.doorbell.eventfd, warn=warn)
         self._retention: Retention | None = None
+        self._moves: LogMoves | None = None
         self._compaction = Compaction(
             attachment,
             self._cycle,
@@ -176,6 +180,8 @@ class Worker:
             if self._sweeper.take_removed():
                 self._tell_removed()
             self._compaction.serve(self._by_row)
+            if self._moves is not None and self._moves.done:
+                self._moves.turn()
         self.serve_rings()
         self._close()
 
@@ -271,7 +277,10 @@ class Worker:
                 self._note_start_moved()
             return answer
         if op == _DESCRIBE_LOG_DIR:
-            return describe_log_dir(partition, message)
+            shown = NO_FUTURE if self._moves is None else self._moves.shown(partition)
+            return describe_log_dir(partition, message, shown)
+        if op == _ALTER_LOG_DIR and self._moves is not None:
+            return alter_log_dir(partition, message, self._moves)
         return (op, 0, _INVALID_REQUEST, message[3], message[4], message[5], -1, -1, -1, 0, 0, 0, -1, -1)
 
     def _note_error(self, partition: Partition | None, error: int) -> None:
@@ -328,6 +337,12 @@ class Worker:
             gone = self._partitions.take_directory_offline(index, fault)
             self._warn(f"{len(gone)} partitions are offline with their log directory")
             self._tell_offline(gone)
+
+    def _suspect_directory(self, index: int) -> None:
+        """It has refused something: whether it has failed shows in a probe."""
+        wider = None if self._directories is None else self._directories.probe(index)
+        if wider is not None:
+            self._directory_failed(index, wider)
 
     def _tell_offline(self, gone: list[TopicPartition]) -> None:
         self._controller.ask(PartitionsOffline(self._slot, tuple((n.topic, n.partition) for n in gone)))
@@ -424,6 +439,8 @@ class Worker:
                 partitions.touched_by(envelope.body), removed=bool(envelope.body.removed)
             )
             self._controller.send(Envelope(envelope.id, done))
+            if self._moves is not None:
+                self._moves.opened()
             if partitions.unopened:
                 self._open_later(OPEN_AGAIN_MS)
             if envelope.body.full and not self._serves:
@@ -469,6 +486,19 @@ class Worker:
             fail=self._upkeep_failed,
             warn=self._complain,
         )
+        self._moves = LogMoves(
+            self._partitions,
+            self._directories,
+            self._commits,
+            thread=Flusher(f"moves {self._slot}", eventfd=self._attachment.doorbell.eventfd, threads=1),
+            cells=self._attachment.row.cells,
+            removed=self._sweep_marked,
+            suspect=self._suspect_directory,
+            fail=self._storage_failed,
+            moved=self._note_moved,
+        )
+        self._cycle.add_inbox(self._moves)
+        self._directories.remove_needless()
         self._sweeper.add(self._directories.remove_deleted)  # what a killed life of ours had still to remove
         return self._partitions
 
@@ -560,6 +590,14 @@ class Worker:
             for removal in self._directories.take_removals():
                 self._sweeper.add(removal.run, delay_ms=removal.delay_ms)
 
+    def _sweep_marked(self) -> None:
+        if self._directories is not None:
+            self._sweeper.add(self._directories.remove_deleted)
+
+    def _note_moved(self) -> None:
+        self._note_dirty()
+        self._note_start_moved()
+
     def _tell_removed(self) -> None:
         """To the network processes, on the rings their answers come on: a file that one holds open takes room still."""
         notice: Answer = (_FILES_REMOVED, 0, 0, NOTICE_ID, 0, 0, -1, -1, -1, 0, 0, 0, -1, -1)
@@ -574,6 +612,8 @@ class Worker:
         if self._flusher is not None:
             self._flusher.join()
         self._end_commits()
+        if self._moves is not None:
+            self._moves.close()
         if self._directories is not None and self._partitions is not None:
             for partition in self._partitions.by_name.values():
                 partition.withdraw()

@@ -10,6 +10,8 @@
             leader-epoch-checkpoint  partition.metadata
             recovered/                             what a recovery cut (ours; Kafka does not look into it)
         <topic>-<partition>.<uuid hex>-delete/     a partition that waits for its removal
+        <topic>-<partition>.<uuid hex>-future/     a copy of one in another directory, whose place it will take
+            moved-here                             (ours) it has: where both are called the same, this one may count
 
 A segment's file may carry one more suffix: `.deleted` (waits for its removal), `.cleaned` (a cleaner's output,
 unfinished), `.swap` (finished, being put in place). Source: `LogFileUtils.java`, `LocalLog.java`.
@@ -47,6 +49,8 @@ DIRECTORY_DELETED = "-delete"
 DIRECTORY_STRAY = "-stray"
 DIRECTORY_FUTURE = "-future"
 
+MOVED_HERE = "moved-here"
+
 _DIGITS = 20
 _NAME_LENGTH_MAX = 255
 
@@ -81,3 +85,17 @@ def marked_directory_name(partition: TopicPartition, mark: str) -> str:
     """`topic-3.<uuid hex>-delete`: a name nobody has, cut so that the file system takes it."""
     suffix = f"-{partition.partition}.{uuid4().hex}{mark}"
     return partition.topic[: _NAME_LENGTH_MAX - len(suffix)] + suffix
+
+
+def future_directory_name(partition: TopicPartition) -> str | None:
+    """`topic-3.<uuid hex>-future`; None where the name would be too long, as in Kafka (KAFKA-4893)."""
+    name = f"{partition}.{uuid4().hex}{DIRECTORY_FUTURE}"
+    return name if len(name.encode()) <= _NAME_LENGTH_MAX else None
+
+
+def parse_future_directory_name(name: str) -> TopicPartition | None:
+    """The partition whose copy lives in a directory of this name; None for any other directory."""
+    if not name.endswith(DIRECTORY_FUTURE):
+        return None
+    partition, dot, unique = name.removesuffix(DIRECTORY_FUTURE).rpartition(".")
+    return parse_partition_directory_name(partition) if dot and unique else None

@@ -21,9 +21,9 @@ class RecoveryPoint:
 
     __slots__ = ("_cuts", "_lock", "offset")
 
-    def __init__(self, offset: int) -> None:
+    def __init__(self, offset: int, *, cuts: int = 0) -> None:
         self.offset = offset
-        self._cuts = 0
+        self._cuts = cuts
         self._lock = Lock()
 
     @property

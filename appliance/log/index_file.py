@@ -41,6 +41,17 @@ class IndexFile:
     def is_open(self) -> bool:
         return self._view is not None
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its entries."""
+        return self.entries * self.ENTRY_BYTES
+
+    def relocate(self, path: Path) -> None:
+        """Goes on in another file, which holds the same entries and no room ahead."""
+        self.release_mapping()
+        self.path = path
+        self._allocated_bytes = self.size_bytes
+
     def create(self) -> None:
         """Makes the empty file.
 

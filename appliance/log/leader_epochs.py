@@ -122,14 +122,18 @@ class LeaderEpochs:
         self._starts[0] = start_offset
         self.write()
 
-    def write(self) -> None:
-        """Replaces the file.
+    def relocate(self, path: Path) -> None:
+        """Goes on with another file, which says the same or is written soon."""
+        self._path = path
+
+    def write(self, path: Path | None = None) -> None:
+        """Replaces the file, or writes another one of the same content.
 
         Raises:
             StorageFault: it failed.
         """
         lines = (f"{epoch} {start}" for epoch, start in self.entries())
-        replace_file(self._path, encode_entries(lines), durable=False)
+        replace_file(path or self._path, encode_entries(lines), durable=False)
 
     def entries(self) -> list[tuple[int, int]]:
         """(epoch, start offset), oldest first."""

@@ -8,7 +8,8 @@
 | one that was in use is empty now: a disk that is not mounted | it has failed |
 | it fails later, or is removed | its partitions go offline for the life of the process; it is touched no more |
 | a partition is in none that serves, while one has failed | offline, unless it is new: it may be in that one |
-| a partition is in two | offline: nobody knows which one counts |
+| a partition is in two | what a move left behind is resolved; otherwise offline: nobody knows which one counts |
+| a copy in the making (`-future`) is found | the move goes on; it goes where its partition is, or is not |
 
 A new partition goes to the directory with the fewest. Which directories a slot has used is kept beside the metadata
 (`KnownDirectories`), because an empty mount point looks like a new disk. Source: `LogManager.java`.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,15 +28,27 @@ from uuid import UUID
 
 from appliance.clock import Clock
 from appliance.cluster import TopicPartition
-from appliance.errors import CorruptFile, LogDirectoryOffline, StorageFault
-from appliance.log.checkpoint import replace_file
+from appliance.errors import CorruptFile, LogDirectoryOffline, RejectedRequest, StorageFault
+from appliance.log.checkpoint import replace_file, sync_directory
 from appliance.log.config import LogSettings
 from appliance.log.faults import storage_faults
-from appliance.log.file_names import parse_partition_directory_name
+from appliance.log.file_names import (
+    DIRECTORY_DELETED,
+    LEADER_EPOCHS,
+    MOVED_HERE,
+    future_directory_name,
+    marked_directory_name,
+    parse_future_directory_name,
+    parse_partition_directory_name,
+    partition_directory_name,
+)
 from appliance.log.log_directory import LogDirectory
 from appliance.log.meta_properties import directory_id
 from appliance.log.partition_log import PartitionLog
+from appliance.log.partition_metadata import read_topic_id, write_topic_id
 from appliance.log.removal import Removal
+from appliance.log.settlement import Settlement
+from appliance.protocol.errors import ErrorCode
 
 _logger = logging.getLogger(__name__)
 
@@ -83,6 +97,9 @@ class LogDirectories:
         self.failed: dict[int, StorageFault] = {}
         self._homes: dict[TopicPartition, int] = {}
         self._twice: set[TopicPartition] = set()
+        self.futures: dict[TopicPartition, tuple[int, Path]] = {}
+        """Copies in the making: where, and in which directory's file system."""
+        self._needless: list[Path] = []
 
     @classmethod
     def open(
@@ -113,6 +130,7 @@ class LogDirectories:
                     all_of_them._look_for_partitions(index, directory)
                 except StorageFault as fault:
                     all_of_them.fail(index, fault)
+            all_of_them._sort_futures()
             if not all_of_them.serving:
                 raise next(iter(all_of_them.failed.values()))
         except BaseException:
@@ -127,6 +145,19 @@ class LogDirectories:
             partition = parse_partition_directory_name(name)
             if partition is not None and self._homes.setdefault(partition, index) != index:
                 self._twice.add(partition)
+            moving = parse_future_directory_name(name)
+            if (
+                moving is not None
+                and self.futures.setdefault(moving, (index, directory.path / name))[1].name != name
+            ):
+                self._needless.append(directory.path / name)
+
+    def _sort_futures(self) -> None:
+        for partition, (index, path) in list(self.futures.items()):
+            home = self._homes.get(partition)
+            if home == index or (home is None and not self.failed):
+                del self.futures[partition]
+                self._needless.append(path)
 
     # Partitions
 
@@ -139,7 +170,7 @@ class LogDirectories:
             StorageFault: as there; or its directory has failed, or may have; or it is in two.
         """
         if partition in self._twice:
-            raise LogDirectoryOffline(f"{partition} is in two log directories; move one of them away")
+            self._resolve_twins(partition, topic_id, settings)
         home = self._homes.get(partition)
         if home is None:
             if self.failed and not is_new:
@@ -151,13 +182,46 @@ class LogDirectories:
             raise LogDirectoryOffline(str(self.failed[home])) from self.failed[home]
         log = self.serving[home].open_partition(partition, topic_id, settings)
         self._homes[partition] = home
+        if not self.failed:
+            with suppress(OSError):
+                (log.directory / MOVED_HERE).unlink()
         return log
+
+    def _resolve_twins(self, partition: TopicPartition, topic_id: UUID, settings: LogSettings) -> None:
+        """A move ended between its swap and its settlement: see `settlement`."""
+        name = partition_directory_name(partition)
+        found = {
+            index: each.path / name for index, each in self.serving.items() if (each.path / name).is_dir()
+        }
+        marked = [index for index, path in found.items() if (path / MOVED_HERE).exists()]
+        if len(found) != 2 or len(marked) != 1 or any(read_topic_id(p) != topic_id for p in found.values()):
+            raise LogDirectoryOffline(f"{partition} is in two log directories; move one of them away")
+        (target,) = marked
+        (source,) = found.keys() - {target}
+        ends = {
+            index: self.serving[index].open_partition(partition, topic_id, settings).log_end_offset
+            for index in (source, target)
+        }
+        winner, loser = (target, source) if ends[target] >= ends[source] else (source, target)
+        _logger.warning(
+            "%s is in two log directories after an interrupted move: %s, which ends at %d, counts; %s, at %d, goes",
+            partition,
+            found[winner],
+            ends[winner],
+            found[loser],
+            ends[loser],
+        )
+        self.serving[loser].delete_partition(partition, topic_id)
+        with storage_faults(found[loser]):
+            sync_directory(self.serving[loser].path)
+        self._homes[partition] = winner
+        self._twice.discard(partition)
 
     def _fewest(self) -> int:
         counts = dict.fromkeys(self.serving, 0)
         if not counts:
             raise LogDirectoryOffline("every log directory has failed")
-        for home in self._homes.values():
+        for home in (*self._homes.values(), *(index for index, _ in self.futures.values())):
             if home in counts:
                 counts[home] += 1
         return min(counts, key=lambda index: (counts[index], index))
@@ -179,6 +243,7 @@ class LogDirectories:
         Raises:
             StorageFault: it failed, or its directory has.
         """
+        self.cancel_move(partition)
         home = self._homes.get(partition)
         if home is None:
             return False
@@ -188,6 +253,80 @@ class LogDirectories:
         if deleted:
             del self._homes[partition]
         return deleted
+
+    # Moves
+
+    def begin_move(self, partition: TopicPartition, to: int) -> Path:
+        """Makes the directory in which the copy of an open partition will grow.
+
+        Raises:
+            RejectedRequest: INVALID_TOPIC_EXCEPTION, its name would be too long.
+            StorageFault: it failed.
+        """
+        name = future_directory_name(partition)
+        if name is None:
+            raise RejectedRequest(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic name is too long.")
+        path = self.serving[to].path / name
+        log = self.serving[self._homes[partition]].partitions[partition]
+        with storage_faults(path):
+            path.mkdir()
+        self.futures[partition] = to, path
+        if log.topic_id is not None:
+            write_topic_id(path, log.topic_id)
+        return path
+
+    def cancel_move(self, partition: TopicPartition) -> None:
+        """Gives a copy up; `remove_deleted` removes it later. What the disk refuses here is left to the next start."""
+        found = self.futures.pop(partition, None)
+        if found is None or found[0] not in self.serving:
+            return
+        index, path = found
+        self.serving[index].forget(partition)
+        with suppress(OSError):
+            os.rename(path, path.with_name(marked_directory_name(partition, DIRECTORY_DELETED)))
+
+    def expect(self, partition: TopicPartition, *, recovery_point: int) -> Callable[[], None]:
+        """What has to run, on any thread, before `swap_in`: the target's checkpoints, and the mark of a move."""
+        index, path = self.futures[partition]
+        log = self.serving[self._homes[partition]].partitions[partition]
+        checkpoint = self.serving[index].expect(
+            partition, recovery_point=recovery_point, log_start=log.log_start_offset
+        )
+
+        def run() -> None:
+            checkpoint()
+            replace_file(path / MOVED_HERE, b"")
+
+        return run
+
+    def swap_in(self, partition: TopicPartition, *, recovery_point: int) -> Settlement:
+        """The copy, which must hold every byte of the log, takes its place: one rename. What has to run after it.
+
+        Raises:
+            StorageFault: it failed, and nothing has changed.
+        """
+        index, path = self.futures[partition]
+        source, target = self.serving[self._homes[partition]], self.serving[index]
+        log = source.partitions[partition]
+        log.write_epochs(path)
+        old, new = log.directory, target.path / partition_directory_name(partition)
+        with storage_faults(path):
+            os.rename(path, new)
+        del self.futures[partition]
+        self._homes[partition] = index
+        source.forget(partition)
+        target.take_in(partition, log, recovery_point=recovery_point)
+        files = [file for segment in log.segments_since(recovery_point) for file in segment.paths]
+        return Settlement(partition, old, new, (*files, new / LEADER_EPOCHS))
+
+    def remove_needless(self) -> None:
+        """Copies of an earlier life that nobody goes on with are marked for `remove_deleted`."""
+        for path in self._needless:
+            partition = parse_future_directory_name(path.name)
+            if partition is not None:
+                with suppress(OSError):
+                    os.rename(path, path.with_name(marked_directory_name(partition, DIRECTORY_DELETED)))
+        self._needless.clear()
 
     def give_up(self, partition: TopicPartition) -> None:
         """Lets go of a partition whose storage failed."""

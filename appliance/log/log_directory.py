@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Final, Self
 from uuid import UUID
 
@@ -77,6 +78,7 @@ class LogDirectory:
         self._lock = lock
         self._given_up = False
         self.flush_fault: StorageFault | None = None
+        self._writing = Lock()
         self._flushes: deque[FlushTask] = deque()
         self._removals: deque[Removal] = deque()
         self._recovery_points = self._read_checkpoint(RECOVERY_POINTS)
@@ -220,6 +222,40 @@ class LogDirectory:
             log.close(clean=False)
         self._given_up = True
 
+    # Moves between directories
+
+    def expect(self, partition: TopicPartition, *, recovery_point: int, log_start: int) -> Callable[[], None]:
+        """A partition will come here by `take_in`; what is returned writes that to the checkpoints, on any thread.
+
+        Raises, when it is called:
+            StorageFault: it failed.
+        """
+        self._recovery_points[partition] = recovery_point
+        self._log_starts[partition] = log_start
+
+        def run() -> None:
+            for name, offset in ((RECOVERY_POINTS, recovery_point), (LOG_STARTS, log_start)):
+                with self._writing:
+                    self._write(name, {**self._written[name], partition: offset})
+
+        return run
+
+    def take_in(self, partition: TopicPartition, log: PartitionLog, *, recovery_point: int) -> None:
+        """A partition whose files were renamed into this directory is served from here on."""
+        log.relocate(
+            self.path / partition_directory_name(partition),
+            recovery_point=recovery_point,
+            flushes=self._flushes,
+            removals=self._removals,
+        )
+        self.partitions[partition] = log
+
+    def forget(self, partition: TopicPartition) -> None:
+        """A partition has gone elsewhere, or did not come; its files are not touched."""
+        self.partitions.pop(partition, None)
+        for offsets in (self._recovery_points, self._log_starts, self._high_watermarks):
+            offsets.pop(partition, None)
+
     def is_there(self) -> bool:
         """Whether the directory is still where it was, by the lock file that we hold in it."""
         try:
@@ -244,8 +280,7 @@ class LogDirectory:
         source = self.path / partition_directory_name(partition)
         with storage_faults(source):
             os.rename(source, self.path / marked_directory_name(partition, mark))
-        for offsets in (self._recovery_points, self._log_starts, self._high_watermarks):
-            offsets.pop(partition, None)
+        self.forget(partition)
 
     def remove_deleted(self) -> int:
         """Removes the files of deleted partitions; how many partitions. May run on any thread.
@@ -319,10 +354,12 @@ class LogDirectory:
     ) -> None:
         # Partitions that were not opened keep what was written of them.
         recovery_points = self._recovery_points | {name: log.recovery_point for name, log in logs.items()}
-        self._write(RECOVERY_POINTS, recovery_points)
+        with self._writing:
+            self._write(RECOVERY_POINTS, recovery_points)
         self._write_log_starts(logs)
         if high_watermarks is not None:
-            self._write(HIGH_WATERMARKS, {**self._high_watermarks, **high_watermarks})
+            with self._writing:
+                self._write(HIGH_WATERMARKS, {**self._high_watermarks, **high_watermarks})
 
     def log_starts_task(self) -> Callable[[], None]:
         """Writes the log starts alone; to be called once, on any thread, and never beside a `flush_task`.
@@ -347,7 +384,8 @@ class LogDirectory:
             start = log.log_start_offset
             if start > log.first_base_offset and self.partitions.get(name) is log:
                 starts[name] = start
-        self._write(LOG_STARTS, starts)
+        with self._writing:
+            self._write(LOG_STARTS, starts)
 
     def take_removals(self) -> list[Removal]:
         """Files of retired segments that nobody has taken charge of yet, to be removed in time."""

@@ -732,6 +732,35 @@ class PartitionLog:
         self._validator = Validator(settings)
         self._active.update_settings(settings)
 
+    def relocate(
+        self,
+        directory: Path,
+        *,
+        recovery_point: int,
+        flushes: deque[FlushTask],
+        removals: deque[Removal],
+    ) -> None:
+        """Goes on with the files of `directory`, which hold the same bytes. No file is touched.
+
+        Below `recovery_point` those are on the disk. Flushes of the old files that are under way say nothing of them.
+        """
+        for segment in self._segments:
+            segment.relocate(directory)
+        self._sealed_open.clear()
+        self._snapshots.relocate(directory)
+        self._epochs.relocate(directory / LEADER_EPOCHS)
+        self._point = RecoveryPoint(min(recovery_point, self.log_end_offset), cuts=self._point.cuts)
+        self._flushes, self._removals = flushes, removals
+        self.directory = directory
+
+    def write_epochs(self, directory: Path) -> None:
+        """Writes the leader epochs into another directory, beside a copy of the log.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        self._epochs.write(directory / LEADER_EPOCHS)
+
     def expire_producers(self, now_ms: int) -> None:
         """Forgets producers that were silent for `producer.id.expiration.ms`."""
         self._producers.expire(now_ms, expiration_ms=self.settings.producer_id_expiration_ms)

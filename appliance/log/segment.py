@@ -117,6 +117,14 @@ class Segment:
         """Where the file of this segment with a suffix lies."""
         return self.directory / segment_file_name(self.base_offset, suffix)
 
+    def relocate(self, directory: Path) -> None:
+        """Goes on with the files of the same names and contents in another directory."""
+        self.directory = directory
+        self.file.relocate(self.path(LOG))
+        self.offset_index.relocate(self.path(OFFSET_INDEX))
+        self.time_index.relocate(self.path(TIME_INDEX))
+        self.transaction_index.path = self.path(TRANSACTION_INDEX)
+
     def create(self) -> None:
         """Makes the empty files.
 

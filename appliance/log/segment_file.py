@@ -256,6 +256,12 @@ class SegmentFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    def relocate(self, path: Path) -> None:
+        """Goes on in another file, which holds the same batches and no room ahead."""
+        self.abandon()
+        self.path = path
+        self._allocated_bytes = self.size_bytes
+
     @property
     def is_open(self) -> bool:
         return self._descriptor >= 0

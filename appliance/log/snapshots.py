@@ -24,6 +24,10 @@ class Snapshots:
         self._directory = directory
         self.newest = 0
 
+    def relocate(self, directory: Path) -> None:
+        """Goes on in another directory. Which of the files are there is looked up when it counts."""
+        self._directory = directory
+
     def offsets(self) -> list[int]:
         """Offsets of the snapshot files there are, rising.
 

@@ -66,6 +66,15 @@ class TransactionIndex:
             self._entries = decode_transactions(content)
         return self._entries
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its entries; 0 means that there may be no file.
+
+        Raises:
+            StorageFault: the file cannot be read.
+        """
+        return len(self.entries()) * _ENTRY.size
+
     def append(self, transaction: AbortedTransaction) -> None:
         """Adds an entry, to the file first.
 

@@ -41,6 +41,7 @@ from appliance.netproc.intake import CLOSED, STARVED, Intake
 from appliance.netproc.local_handlers.view import ProducerIds
 from appliance.netproc.local_requests import LocalRequests
 from appliance.netproc.log_dirs import LogDirs
+from appliance.netproc.log_handlers.alter_replica_log_dirs import AlterReplicaLogDirsHandler
 from appliance.netproc.log_handlers.delete_records import DeleteRecordsHandler
 from appliance.netproc.log_handlers.describe_log_dirs import DescribeLogDirsHandler
 from appliance.netproc.log_handlers.fetch import FetchHandler
@@ -160,16 +161,21 @@ class Processor:
         delete_records = DeleteRecordsHandler(
             routes, self._lines, attachment.partitions, finish=self._finish_owed
         )
+        log_dirs = LogDirs(directories, attachment, self._lines)
+        alter_log_dirs = AlterReplicaLogDirsHandler(
+            routes, self._lines, attachment.partitions, log_dirs=log_dirs, finish=self._finish_owed
+        )
         describe_log_dirs = DescribeLogDirsHandler(
             routes,
             self._lines,
             attachment.partitions,
-            log_dirs=LogDirs(directories, attachment, self._lines),
+            log_dirs=log_dirs,
             finish=self._finish_owed,
         )
         self._begin_seldom: dict[int, Callable[[Pending, memoryview, int, int], None]] = {
             int(ApiKey.LIST_OFFSETS): list_offsets.begin,
             int(ApiKey.DELETE_RECORDS): delete_records.begin,
+            int(ApiKey.ALTER_REPLICA_LOG_DIRS): alter_log_dirs.begin,
             int(ApiKey.DESCRIBE_LOG_DIRS): describe_log_dirs.begin,
         }
         self._answered: set[Connection] = set()

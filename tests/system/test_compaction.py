@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.cimpl import NewTopic
 
+from tests.cli.command import appliance as command_line
 from tests.support.broker import Appliance
 from tests.system.raw import wait_until
 from tests.system.test_kafka_reads_our_files import dump_complaints
@@ -265,6 +266,17 @@ def test_each_directory_has_its_own_checkpoint_and_one_that_is_gone_stops_no_oth
             load.write(8_000)
             wait_for_compaction(broker, 0, home[number])
             assert [name for name, _ in checkpointed(home[number])] == [f"{TOPIC}-{number}"]
+        # Compaction goes on where a partition has moved to, from the checkpoint that moved along.
+        (other,) = set(disks) - {home[0]}
+        reached = compacted_to(broker, home[0])
+        command_line("log-dirs", "move", f"{TOPIC}-0", "--to", other, "-b", broker.address).succeeded()
+        loads[0].write(8_000)
+        wait_for_compaction(broker, reached, other)
+        assert read_back(broker)[0] == loads[0].last
+        assert [name for name, _ in checkpointed(home[0])] == []
+        command_line("log-dirs", "move", f"{TOPIC}-0", "--to", home[0], "-b", broker.address).succeeded()
+        loads[0].write(8_000)
+        wait_for_compaction(broker, compacted_to(broker, other), home[0])
         home[1].rename(tmp_path / "taken-out")
         home[1].mkdir()
         before = compacted_to(broker, home[0])

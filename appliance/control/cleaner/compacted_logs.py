@@ -131,8 +131,16 @@ class CompactedLogs:
                 _log.warning("the checkpoint of %s, which is gone: %s", log.name, fault)
 
     def lies_in(self, log: CompactedLog, index: int) -> None:
-        """Its owner says in which log directory of the slot it lies."""
-        log.parent = self._directories[log.slot][index]
+        """Its owner says in which log directory of the slot it lies; its checkpoint goes there with it."""
+        before, log.parent = log.parent, self._directories[log.slot][index]
+        if before == log.parent or log.name not in self._in(before):
+            return
+        self._in(log.parent)[log.name] = self._in(before).pop(log.name)
+        try:
+            for parent in (log.parent, before):
+                self._write(parent)
+        except StorageFault as fault:
+            _log.warning("the checkpoint of %s, which has moved: %s", log.name, fault)
 
     def look(self, rows: Iterable[int]) -> None:
         """These are to be examined; unknown rows are passed over."""

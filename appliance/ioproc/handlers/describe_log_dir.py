@@ -10,11 +10,13 @@ from appliance.ioproc.handlers.produce import Answer
 from appliance.ioproc.partition import Partition
 
 _OP = int(Op.DESCRIBE_LOG_DIR)
-_NO_FUTURE = -1
 
 
-def describe_log_dir(partition: Partition, message: tuple[int, ...]) -> Answer:
-    """Fields as in `channels.request_channel`; source: `ReplicaManager.describeLogDirs`."""
+def describe_log_dir(partition: Partition, message: tuple[int, ...], future: tuple[int, int, int]) -> Answer:
+    """Fields as in `channels.request_channel`; `future` as of `LogMoves.shown`.
+
+    Source: `ReplicaManager.describeLogDirs`.
+    """
     request_id, item, row = message[3], message[4], message[5]
     log = partition.log
     lag = max(partition.high_watermark - log.log_end_offset, 0)
@@ -27,10 +29,10 @@ def describe_log_dir(partition: Partition, message: tuple[int, ...]) -> Answer:
         row,
         log.size_bytes,
         lag,
-        _NO_FUTURE,
-        0,
+        future[0],
+        future[2],
         0,
         0,
         partition.leader_epoch,
-        0,
+        future[1],
     )

@@ -1,0 +1,23 @@
+"""ALTER_LOG_DIR on a partition's owner: its move to another log directory begins, or is taken back."""
+
+from __future__ import annotations
+
+from appliance.channels.request_channel import Op
+from appliance.errors import ApplianceError
+from appliance.ioproc.handlers.produce import Answer
+from appliance.ioproc.log_moves import LogMoves
+from appliance.ioproc.partition import Partition
+from appliance.protocol.errors import code_for
+
+_OP = int(Op.ALTER_LOG_DIR)
+
+
+def alter_log_dir(partition: Partition, message: tuple[int, ...], moves: LogMoves) -> Answer:
+    """Answered when the copy's directory is made; source of the checks: `ReplicaManager.alterReplicaLogDirs`."""
+    error = 0
+    try:
+        moves.alter(partition, message[11])
+    except ApplianceError as fault:
+        partition.fault = fault
+        error = int(code_for(fault))
+    return (_OP, 0, error, message[3], message[4], message[5], -1, -1, -1, 0, 0, 0, -1, -1)

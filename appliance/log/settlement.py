@@ -1,0 +1,53 @@
+"""The end of a move between log directories, beside the requests: the new place is made sure of, then the old one goes.
+
+    swap (owner, one rename)    <target>/t-0, with moved-here in it     and    <source>/t-0
+    1  target forced            its content and its name
+    2  source renamed           <source>/t-0.<uuid>-delete
+    3  moved-here removed
+
+Killed, or without power, before 2: both are called `t-0`, and the next start opens both. The target counts, which was
+appended to since, unless it is the shorter one: then what it holds more was acknowledged to nobody (it is forced before
+it may be, under `durability = "fsync"`), while the source holds what was (`LogDirectories`). Before 3 the mark means
+nothing any more, and goes with the next start.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from appliance.cluster import TopicPartition
+from appliance.log.checkpoint import sync_directory
+from appliance.log.faults import storage_faults
+from appliance.log.file_names import DIRECTORY_DELETED, MOVED_HERE, marked_directory_name
+from appliance.log.flush import flush_files
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """Steps 1 to 3 of one move, to be run once, on any thread. `files` of the target may not be on the disk yet."""
+
+    partition: TopicPartition
+    source: Path
+    target: Path
+    files: tuple[Path, ...]
+
+    def run(self) -> None:
+        """Does them.
+
+        Raises:
+            StorageFault: one failed; those after it were not begun.
+        """
+        flush_files(self.files)
+        with storage_faults(self.target):
+            with suppress(FileNotFoundError):  # deleted since
+                sync_directory(self.target)
+            sync_directory(self.target.parent)
+        with storage_faults(self.source):
+            aside = self.source.with_name(marked_directory_name(self.partition, DIRECTORY_DELETED))
+            os.rename(self.source, aside)
+            sync_directory(self.source.parent)
+        with storage_faults(self.target):
+            (self.target / MOVED_HERE).unlink(missing_ok=True)

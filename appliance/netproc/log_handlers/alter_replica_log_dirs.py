@@ -1,0 +1,178 @@
+"""AlterReplicaLogDirs 1-2 in the network process: each partition's owner is told where it shall go.
+
+| why not | error, in this order |
+|---|---|
+| the name is too long for a copy's directory (KAFKA-4893) | INVALID_TOPIC_EXCEPTION |
+| the slot has no log directory of that path | LOG_DIR_NOT_FOUND |
+| it, the partition's own, or any other, has failed | KAFKA_STORAGE_ERROR |
+| the slot does not serve the partition | REPLICA_NOT_AVAILABLE |
+
+No error means that the move goes on, not that it is done: DescribeLogDirs shows that. As in Kafka, a partition that is
+named twice goes where it was named last. Left out: remembering where a partition that does not exist yet shall be made;
+the permission to alter the cluster (security issue). Source: `ReplicaManager.alterReplicaLogDirs`.
+"""
+
+from __future__ import annotations
+
+from appliance.channels.partition_table import PartitionTable
+from appliance.channels.request_channel import Op
+from appliance.channels.roles import Role
+from appliance.cluster import TopicPartition
+from appliance.log.file_names import future_directory_name
+from appliance.netproc.connection import Pending
+from appliance.netproc.log_dirs import LogDirs
+from appliance.netproc.log_handlers.finish import Finish
+from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
+from appliance.netproc.worker_lines import Answer, WorkerLines
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.messages import decode_request, encode_response
+
+_ALTER_LOG_DIR = int(Op.ALTER_LOG_DIR)
+_NOT_AVAILABLE = int(ErrorCode.REPLICA_NOT_AVAILABLE)
+_NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+class AlterReplicaLogDirsHandler:
+    """Serves AlterReplicaLogDirs for one network process."""
+
+    __slots__ = ("_finish", "_lines", "_log_dirs", "_routes", "_table")
+
+    def __init__(
+        self,
+        routes: TopicRoutes,
+        lines: WorkerLines,
+        table: PartitionTable,
+        *,
+        log_dirs: LogDirs,
+        finish: Finish,
+    ) -> None:
+        self._routes = routes
+        self._lines = lines
+        self._table = table
+        self._log_dirs = log_dirs
+        self._finish = finish
+
+    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
+        """Answers at once, or when the owners have.
+
+        Raises:
+            MalformedFrame: the body does not parse.
+        """
+        request: AlterReplicaLogDirsRequest = decode_request(
+            ApiKey.ALTER_REPLICA_LOG_DIRS, pending.version, view, position, end
+        )
+        wanted = {
+            TopicPartition(topic.name, partition): each.path
+            for each in request.dirs
+            for topic in each.topics
+            for partition in topic.partitions
+        }
+        asker = _Asker(self, pending, tuple(wanted))
+        self._lines.enter(asker)
+        for item, (partition, path) in enumerate(wanted.items()):
+            asker.errors[item] = self._begin_partition(asker, item, partition, path)
+        if not asker.outstanding:
+            self.complete(asker)
+
+    def complete(self, asker: _Asker) -> None:
+        """Every partition has its answer."""
+        self._lines.leave(asker)
+        by_topic: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
+        for partition, error in zip(asker.partitions, asker.errors, strict=True):
+            by_topic.setdefault(partition.topic, []).append(
+                AlterReplicaLogDirPartitionResult(partition.partition, error)
+            )
+        results = tuple(AlterReplicaLogDirTopicResult(name, tuple(each)) for name, each in by_topic.items())
+        pending = asker.pending
+        frame = encode_response(
+            ApiKey.ALTER_REPLICA_LOG_DIRS,
+            pending.version,
+            AlterReplicaLogDirsResponse(results),
+            pending.correlation_id,
+        )
+        self._finish(pending, [frame])
+
+    def _begin_partition(self, asker: _Asker, item: int, partition: TopicPartition, path: str) -> int:
+        """Asks the owner, or says at once what is wrong; 0 while it is asked."""
+        slot = asker.pending.connection.slot
+        if future_directory_name(partition) is None:
+            return int(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        directory = self._log_dirs.index(slot, path)
+        if directory is None:
+            return int(ErrorCode.LOG_DIR_NOT_FOUND)
+        if not self._log_dirs.is_online(slot, directory):
+            return int(ErrorCode.KAFKA_STORAGE_ERROR)
+        topic = self._routes.by_name(partition.topic)
+        route = topic.partition(partition.partition) if topic is not None else None
+        if route is None or route.worker is None or route.leader != slot:
+            return _NOT_AVAILABLE
+        if self._table.is_offline(route.row, route.incarnation):
+            return int(ErrorCode.KAFKA_STORAGE_ERROR)
+        if not self._table.serves(route.row, route.incarnation) or not self._lines.place(
+            route.worker, _operation(asker, item, route, directory)
+        ):
+            return _NOT_AVAILABLE
+        asker.workers[item] = route.worker
+        asker.outstanding += 1
+        return 0
+
+
+def _operation(asker: _Asker, item: int, route: PartitionRoute, directory: int) -> tuple[int, ...]:
+    return (
+        _ALTER_LOG_DIR,
+        0,
+        0,
+        asker.request_id,
+        item,
+        route.row,
+        route.incarnation,
+        -1,
+        0,
+        0,
+        asker.pending.version,
+        directory,
+        0,
+        0,
+    )
+
+
+class _Asker:
+    """One AlterReplicaLogDirs request while owners are told. `errors` by item, in the order of `partitions`."""
+
+    __slots__ = ("_handler", "errors", "outstanding", "partitions", "pending", "request_id", "workers")
+
+    def __init__(
+        self, handler: AlterReplicaLogDirsHandler, pending: Pending, partitions: tuple[TopicPartition, ...]
+    ) -> None:
+        self._handler = handler
+        self.pending = pending
+        self.partitions = partitions
+        self.request_id = 0
+        self.outstanding = 0
+        self.errors = [0] * len(partitions)
+        self.workers: dict[int, Role] = {}
+
+    def answered(self, answer: Answer) -> None:
+        item = answer[4]
+        if self.workers.pop(item, None) is not None:
+            self.errors[item] = _NOT_AVAILABLE if answer[2] == _NOT_LEADER else answer[2]
+            self._settled()
+
+    def worker_lost(self, worker: Role) -> None:
+        """The move may have begun or not; to ask again does no harm."""
+        for item in [item for item, owner in self.workers.items() if owner == worker]:
+            del self.workers[item]
+            self.errors[item] = _NOT_AVAILABLE
+            self._settled()
+
+    def _settled(self) -> None:
+        self.outstanding -= 1
+        if not self.outstanding:
+            self._handler.complete(self)
