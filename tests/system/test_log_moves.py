@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -23,11 +25,14 @@ from appliance.protocol.apis.alter_replica_log_dirs import (
 from appliance.protocol.apis.describe_log_dirs import DescribeLogDirsPartition, DescribeLogDirsRequest
 from appliance.protocol.errors import ErrorCode
 from tests.cli.command import appliance
+from tests.support.apache_kafka import compiled, java, tool
 from tests.support.broker import Appliance
 from tests.support.power_loss import layer_environment
 from tests.support.wire import WireSocket
 from tests.system.raw import ask, create_topic, wait_until
+from tests.system.test_kafka_reads_our_files import dump_complaints
 
+MOVE_LOG: Final = Path(__file__).with_name("java") / "MoveLog.java"
 MIB: Final = 1 << 20
 
 
@@ -279,3 +284,28 @@ def test_a_target_that_fails_keeps_the_partition_where_it_is(
         assert read_numbers(moving.broker, until=count) == list(range(count))
         trigger.unlink()
         assert moving.alter("b") == ErrorCode.KAFKA_STORAGE_ERROR, "the directory has failed for good"
+
+
+def test_kafka_s_own_client_moves_a_partition_and_its_tools_find_it_whole(lone: Moving) -> None:
+    filled = lone.fill(60)
+    writer = Writer(lone.broker, filled)
+    command = [*java("-Xmx256m", "-XX:TieredStopAtLevel=1", classes=compiled(MOVE_LOG)), "MoveLog"]
+    arguments = [lone.broker.address, "t", str(lone.paths["b"])]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, timeout=120)
+    acked = writer.stop()
+    assert done.returncode == 0, done.stderr
+    refused, *looks = done.stdout.splitlines()
+    assert refused == "refused LogDirNotFoundException"
+    assert looks[-1].split()[1:3] == [str(lone.paths["b"]), "-"]
+    told = tool(
+        "org.apache.kafka.tools.LogDirsCommand", "--bootstrap-server", lone.broker.address, "--describe"
+    )
+    (described,) = json.loads(told.splitlines()[-1])["brokers"]
+    found = {each["logDir"]: each["partitions"] for each in described["logDirs"]}
+    assert found[str(lone.paths["a"])] == []
+    assert [each["partition"] for each in found[str(lone.paths["b"])]] == ["t-0"]
+    wait_until(lambda: lone.is_in("b"), "settled", timeout_s=30)
+    assert read_numbers(lone.broker, until=filled + len(acked)) == list(range(filled + len(acked)))
+    lone.broker.stop()
+    assert dump_complaints([lone.paths["b"] / "t-0"]) == []
+    lone.broker.start()
