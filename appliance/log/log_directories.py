@@ -47,7 +47,7 @@ from appliance.log.meta_properties import directory_id
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_metadata import read_topic_id, write_topic_id
 from appliance.log.removal import Removal
-from appliance.log.settlement import Settlement
+from appliance.log.settlement import Settlement, take_mark_off
 from appliance.protocol.errors import ErrorCode
 
 _logger = logging.getLogger(__name__)
@@ -183,8 +183,7 @@ class LogDirectories:
         log = self.serving[home].open_partition(partition, topic_id, settings)
         self._homes[partition] = home
         if not self.failed:
-            with suppress(OSError):
-                (log.directory / MOVED_HERE).unlink()
+            take_mark_off(log.directory)
         return log
 
     def _resolve_twins(self, partition: TopicPartition, topic_id: UUID, settings: LogSettings) -> None:

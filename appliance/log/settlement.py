@@ -8,7 +8,7 @@
 Killed, or without power, before 2: both are called `t-0`, and the next start opens both. The target counts, which was
 appended to since, unless it is the shorter one: then what it holds more was acknowledged to nobody (it is forced before
 it may be, under `durability = "fsync"`), while the source holds what was (`LogDirectories`). Before 3 the mark means
-nothing any more, and goes with the next start.
+nothing any more, and goes with the next start. Its removal is forced before another move may begin.
 """
 
 from __future__ import annotations
@@ -49,5 +49,15 @@ class Settlement:
             aside = self.source.with_name(marked_directory_name(self.partition, DIRECTORY_DELETED))
             os.rename(self.source, aside)
             sync_directory(self.source.parent)
-        with storage_faults(self.target):
-            (self.target / MOVED_HERE).unlink(missing_ok=True)
+        take_mark_off(self.target)
+
+
+def take_mark_off(directory: Path) -> None:
+    """Removes the mark of a move that is over, and forces that: else, after the next one, both places would bear it.
+
+    Raises:
+        StorageFault: it failed.
+    """
+    with storage_faults(directory), suppress(FileNotFoundError):
+        (directory / MOVED_HERE).unlink()
+        sync_directory(directory)
