@@ -15,17 +15,23 @@ from appliance.ipc.buffer_pool import Block
 from appliance.netproc.segment_files import SegmentFile
 
 LANDING_BYTES: Final = 16 * 1024
+# The most that one connection sends before the others are looked at; level-triggered epoll brings it back.
+TURN_BYTES: Final = 1 << 20
 
 
 class FilePiece:
-    """Bytes of a segment to send, `position` and `remaining` moving as they leave."""
+    """Bytes of a segment to send, `position` and `remaining` moving as they leave.
 
-    __slots__ = ("file", "position", "remaining")
+    `copy_bytes` is how many to read for one send where records are copied: it follows what the socket takes.
+    """
+
+    __slots__ = ("copy_bytes", "file", "position", "remaining")
 
     def __init__(self, file: SegmentFile, position: int, length_bytes: int) -> None:
         self.file = file
         self.position = position
         self.remaining = length_bytes
+        self.copy_bytes = TURN_BYTES
 
 
 Piece = bytes | FilePiece
@@ -63,6 +69,7 @@ class Connection:
         "end",
         "fd",
         "frame_began_ns",
+        "is_local",
         "last_active_ns",
         "listener",
         "mask",
@@ -81,7 +88,15 @@ class Connection:
     )
 
     def __init__(
-        self, sock: socket.socket, *, connection_id: int, slot: int, listener: str, peer: str, now_ns: int
+        self,
+        sock: socket.socket,
+        *,
+        connection_id: int,
+        slot: int,
+        listener: str,
+        peer: str,
+        now_ns: int,
+        is_local: bool = False,
     ) -> None:
         self.sock = sock
         self.fd = sock.fileno()
@@ -89,6 +104,7 @@ class Connection:
         self.slot = slot
         self.listener = listener
         self.peer = peer
+        self.is_local = is_local  # the client runs on this host
         self.client_id: str | None = None
         self.closed = False
         # Receiving: bytes [start, end) of `block` are not yet cut into frames; a few of them wait in `stash`

@@ -1,4 +1,8 @@
-"""Sending: answers in request order, small ones joined, records by sendfile from the segment.
+"""Sending: answers in request order, small ones joined, records from the segment.
+
+To another host records go by sendfile: the network card reads the page cache, no processor does. To a client of this
+host somebody must copy them, and sendfile leaves that to the client, page by page and out of memory; reading a megabyte
+into a buffer that stays in the cache and sending that is twice as quick for the two together (decision 0025).
 
 A client that does not read holds its own answers only: they stay in `out`, its socket is watched for EPOLLOUT, and
 the processor stops cutting its frames when too many of its requests are unanswered, or too large answers unread.
@@ -13,15 +17,18 @@ from collections.abc import Iterable
 from typing import Final
 
 from appliance.errors import StorageFault
-from appliance.netproc.connection import Connection, FilePiece, Piece
+from appliance.netproc.connection import TURN_BYTES, Connection, FilePiece, Piece
 
-# One connection's turn; then the others are looked at. Level-triggered epoll brings it back.
-TURN_BYTES: Final = 1 << 20
 JOIN_BYTES: Final = 64 * 1024
 # Records up to this are read and leave with their header: a copy is cheaper than a second system call. It is little,
 # since what a client does not take of it stays in memory.
 READ_BYTES_MAX: Final = 4 * 1024
 _MSG_MORE: Final[int] = socket.MSG_MORE
+# Less is not read for a client of this host that takes little at a time.
+COPY_BYTES_MIN: Final = 64 * 1024
+
+# One for the process: it holds bytes only between a read and the send that follows.
+_copied: Final = memoryview(bytearray(TURN_BYTES))
 
 
 def collect(connection: Connection) -> bool:
@@ -48,7 +55,14 @@ def flush(connection: Connection) -> int:
         while out and sent_bytes < TURN_BYTES:
             piece = out[0]
             if isinstance(piece, FilePiece):
-                sent_bytes += _send_file(connection.fd, piece)
+                if connection.is_local:
+                    wanted = min(piece.remaining, piece.copy_bytes)
+                    count = _copy_file(sock, piece, wanted)
+                    sent_bytes += count
+                    if count < wanted:
+                        break
+                else:
+                    sent_bytes += _send_file(connection.fd, piece)
                 if piece.remaining:
                     continue
                 piece.file.release()
@@ -93,16 +107,33 @@ def deafest(connections: Iterable[Connection], before_ns: int) -> list[Connectio
 def _send_file(fd: int, piece: FilePiece) -> int:
     count = os.sendfile(fd, piece.file.fd, piece.position, min(piece.remaining, TURN_BYTES))
     if not count:
-        raise StorageFault(f"a segment ended {piece.remaining} bytes before its promised end")
+        raise _ended(piece.remaining)
     piece.position += count
     piece.remaining -= count
     return count
 
 
+def _copy_file(sock: socket.socket, piece: FilePiece, wanted: int) -> int:
+    """Reads and sends; what the socket does not take is read again, so the next time no more than it is likely to."""
+    got = os.preadv(piece.file.fd, [_copied[:wanted]], piece.position)
+    if got < wanted:
+        raise _ended(piece.remaining - got)
+    count = sock.send(_copied[:wanted])
+    if count < wanted:
+        piece.copy_bytes = max(2 * count, COPY_BYTES_MIN)
+    piece.position += count
+    piece.remaining -= count
+    return count
+
+
+def _ended(missing_bytes: int) -> StorageFault:
+    return StorageFault(f"a segment ended {missing_bytes} bytes before its promised end")
+
+
 def _read_file(piece: FilePiece) -> bytes:
     records = os.pread(piece.file.fd, piece.remaining, piece.position)
     if len(records) < piece.remaining:
-        raise StorageFault(f"a segment ended {piece.remaining - len(records)} bytes before its promised end")
+        raise _ended(piece.remaining - len(records))
     piece.file.release()
     return records
 

@@ -285,6 +285,7 @@ class Processor:
                 listener=assignment.listener,
                 peer=f"{assignment.peer_host}:{assignment.peer_port}",
                 now_ns=now_ns,
+                is_local=sock.getsockname()[0] == assignment.peer_host,
             )
             connection.produce_memo = ProduceMemo()
             self._connections[connection.fd] = connection

@@ -195,8 +195,16 @@ def test_answers_leave_in_the_order_of_requests(pair: Pair) -> None:
     assert read(pair, 11) == b"onetwothree"
 
 
+@pytest.fixture(params=["another host", "this host"])
+def reader(request: pytest.FixtureRequest, pair: Pair) -> Pair:
+    """A client that is sent to by sendfile, and one that is sent copies."""
+    pair.connection.is_local = request.param == "this host"
+    return pair
+
+
 @pytest.mark.parametrize("records_bytes", [512, READ_BYTES_MAX, READ_BYTES_MAX + 1, 200_000])
-def test_records_follow_their_header_from_the_file(pair: Pair, tmp_path: Path, records_bytes: int) -> None:
+def test_records_follow_their_header_from_the_file(reader: Pair, tmp_path: Path, records_bytes: int) -> None:
+    pair = reader
     path = tmp_path / "segment"
     path.write_bytes(bytes(range(256)) * 1000)
     segment = SegmentFile(os.open(path, os.O_RDONLY))
@@ -210,7 +218,8 @@ def test_records_follow_their_header_from_the_file(pair: Pair, tmp_path: Path, r
     os.close(segment.fd)
 
 
-def test_a_reader_that_does_not_read_gets_the_rest_later(pair: Pair, tmp_path: Path) -> None:
+def test_a_reader_that_does_not_read_gets_the_rest_later(reader: Pair, tmp_path: Path) -> None:
+    pair = reader
     path = tmp_path / "segment"
     data = random.Random(1).randbytes(8 * MIB)
     path.write_bytes(data)
@@ -228,8 +237,9 @@ def test_a_reader_that_does_not_read_gets_the_rest_later(pair: Pair, tmp_path: P
 
 @pytest.mark.parametrize("before", [[], [b"head"]])
 def test_a_segment_that_ends_early_breaks_the_promise_loudly(
-    pair: Pair, tmp_path: Path, before: list[bytes]
+    reader: Pair, tmp_path: Path, before: list[bytes]
 ) -> None:
+    pair = reader
     path = tmp_path / "segment"
     path.write_bytes(b"short")
     segment = SegmentFile(os.open(path, os.O_RDONLY))
@@ -240,4 +250,32 @@ def test_a_segment_that_ends_early_breaks_the_promise_loudly(
         flush(pair.connection)
     abandon(pair.connection)
     assert segment.holders == 0
+    os.close(segment.fd)
+
+
+def test_for_a_client_of_this_host_that_reads_slowly_little_is_read_twice(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(8 * MIB))
+    segment = SegmentFile(os.open(path, os.O_RDONLY))
+    segment.holders = 1
+    pair.connection.is_local = True
+    pending(pair).answer = [FilePiece(segment, 0, 8 * MIB)]
+    collect(pair.connection)
+    read_bytes = 0
+
+    def counted(fd: int, buffers: list[memoryview], position: int) -> int:
+        nonlocal read_bytes
+        read_bytes += (count := os_preadv(fd, buffers, position))
+        return count
+
+    os_preadv = os.preadv
+    monkeypatch.setattr(os, "preadv", counted)
+    left = 8 * MIB
+    while pair.connection.out:
+        flush(pair.connection)
+        left -= len(pair.client.recv(left))
+    assert left < MIB
+    assert read_bytes < 3 * 8 * MIB
     os.close(segment.fd)
