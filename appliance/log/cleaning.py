@@ -102,8 +102,8 @@ def dirtiness(
             looks.append(first_ms + most_ms + 1)
         end = segment.end_offset
         dirty += segment.size_bytes
-    if bounds.active_first_ms > 0:
-        looks.append(bounds.active_first_ms + most_ms + 1)
+    # Nobody tells of the first record of an empty segment: by then it has waited for the whole lag at most.
+    looks.append((bounds.active_first_ms if bounds.active_first_ms > 0 else now_ms) + most_ms + 1)
     ahead = [look for look in looks if now_ms < look < 2**63 - 1]
     clean = sum(segment.size_bytes for segment in segments if segment.end_offset <= first_dirty)
     return Dirtiness(first_dirty, end, clean, dirty, overdue, min(ahead, default=None))

@@ -45,7 +45,8 @@ def appliance(tmp_path: Path) -> Iterator[Appliance]:
 class Load:
     """Writes random keys; `last` holds each key's last value. The producer is idempotent and patient."""
 
-    def __init__(self, broker: Appliance, codec: str, *, partition: int = 0) -> None:
+    def __init__(self, broker: Appliance, codec: str, *, topic: str = TOPIC, partition: int = 0) -> None:
+        self._topic = topic
         self._partition = partition
         self._producer = Producer(
             {
@@ -68,7 +69,7 @@ class Load:
             key = b"key-%d" % self._random.randrange(KEYS)
             value = b"%d " % self._number + self._random.randbytes(150)
             self.last[key] = value
-            self._producer.produce(TOPIC, value, key, self._partition, on_delivery=self._delivered)
+            self._producer.produce(self._topic, value, key, self._partition, on_delivery=self._delivered)
             if self._number % 200 == 0:
                 self._producer.poll(0)
         assert self._producer.flush(60) == 0
@@ -200,12 +201,7 @@ def test_a_kill_in_the_midst_of_a_round_costs_no_more_than_the_round(tmp_path: P
 
 
 def set_policy(broker: Appliance, policy: str) -> None:
-    resource = ConfigResource(ConfigResource.Type.TOPIC, TOPIC)
-    resource.add_incremental_config(
-        ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
-    )
-    admin = AdminClient({"bootstrap.servers": broker.address})
-    admin.incremental_alter_configs([resource])[resource].result(20)
+    set_config(broker, "cleanup.policy", policy)
 
 
 def test_a_topic_is_compacted_from_the_moment_its_policy_says_so_and_no_longer(appliance: Appliance) -> None:
@@ -244,6 +240,62 @@ def test_compact_and_delete_together_keep_last_values_of_no_more_than_the_limit(
     wait_for_compaction(appliance, 15_900)
     assert {key: load.last[key] for key in read_back(appliance)[0]} == read_back(appliance)[0]
     wait_until(lambda: compacted_to(appliance) <= 32_000 and not swap_leftovers(appliance), "a quiet cleaner")
+
+
+def set_config(broker: Appliance, name: str, value: str) -> None:
+    resource = ConfigResource(ConfigResource.Type.TOPIC, TOPIC)
+    resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET))
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    admin.incremental_alter_configs([resource])[resource].result(20)
+
+
+def test_records_are_safe_for_the_shortest_lag_and_compacted_once_it_is_taken_away(
+    appliance: Appliance,
+) -> None:
+    set_config(appliance, "min.compaction.lag.ms", "3600000")
+    load = Load(appliance, "none")
+    load.write(16_000)
+    # A log beside it, without a lag, shows that the cleaner has been through.
+    admin = AdminClient({"bootstrap.servers": appliance.address})
+    admin.create_topics([NewTopic("witness", 1, 1, config=CONFIGS)])["witness"].result(20)
+    Load(appliance, "none", topic="witness").write(16_000)
+    wait_until(
+        lambda: any(name == "witness-0" for name, _ in checkpointed(appliance.data_dir / "slot-0")),
+        "a compacted witness",
+        timeout_s=PATIENCE_S,
+    )
+    assert read_back(appliance)[1] == 16_000
+    set_config(appliance, "min.compaction.lag.ms", "0")
+    wait_until(
+        lambda: any(name == f"{TOPIC}-0" for name, _ in checkpointed(appliance.data_dir / "slot-0")),
+        "a compacted topic",
+        timeout_s=PATIENCE_S,
+    )
+    found, count = read_back(appliance)
+    assert found == load.last
+    assert count < 16_000
+
+
+@pytest.mark.parametrize("when", ["from the beginning", "later"])
+def test_a_silent_topic_is_compacted_when_the_longest_lag_has_passed(tmp_path: Path, when: str) -> None:
+    """Its active segment, too, which nobody appends to and which is neither full nor dirty enough."""
+    longest = {"max.compaction.lag.ms": "1500"} if when == "from the beginning" else {}
+    broker = Appliance(tmp_path / "data", settings=SETTINGS)
+    broker.start()
+    try:
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        configs = CONFIGS | {"min.cleanable.dirty.ratio": "1"} | longest
+        admin.create_topics([NewTopic(TOPIC, 1, 1, config=configs)])[TOPIC].result(20)
+        load = Load(broker, "none")
+        load.write(1_000)
+        if when == "later":
+            set_config(broker, "max.compaction.lag.ms", "1500")
+        wait_for_compaction(broker, 999)
+        found, count = read_back(broker)
+        assert found == load.last
+        assert count == len(load.last)
+    finally:
+        broker.stop()
 
 
 def swap_leftovers(broker: Appliance) -> list[str]:
