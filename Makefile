@@ -9,7 +9,7 @@ DATA   ?= ./data
 unexport PYTHONDONTWRITEBYTECODE
 
 # `make compiled` and `make pure` change what every start of this tree runs: the gate always tests the pure source.
-.PHONY: compiled pure test-compiled run test test-all bench bench-all bench-scaling bench-plan bench-publish bench-cases profile check format lint types contracts unit clients judges reformat docs clean
+.PHONY: compiled pure test-compiled run test test-all bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases profile check format lint types contracts unit clients judges reformat docs clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -83,6 +83,7 @@ reformat: $(VENV)/.installed-test
 #   make bench QUICK=1 ROUNDS=1       a short look at all
 #   make bench BROKERS=appliance,pure,kafka
 #   make bench-scaling                growth with partitions, topics, connections, bytes and workers; kept
+#   make bench-log                    the log by itself: append, group commit, lookup, recovery, compaction; kept
 #   make bench-plan                   what it would do, with the time of each case
 #   make bench-publish                README, docs/scaling.md and pages anew from the newest kept runs
 #   make bench-all                    every case, the heavy ones too
@@ -106,6 +107,9 @@ bench-all:
 bench-scaling: $(BENCH)/.installed
 	@scripts/install-librdkafka.sh
 	@$(BENCH)/bin/python -m benchmarks run --scaling --rounds 1 --brokers appliance,kafka
+
+bench-log: $(VENV)/.installed-test
+	@$(BIN)/python -m benchmarks log
 
 bench-plan: $(BENCH)/.installed
 	@$(BENCH)/bin/python -m benchmarks plan $(CASE) --rounds $(ROUNDS) --brokers $(BROKERS) $(if $(QUICK),--quick) $(if $(ALL),--all)

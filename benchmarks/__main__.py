@@ -6,6 +6,7 @@ python -m benchmarks profile CASE       flame graphs of one case              (m
 python -m benchmarks cases              what can be measured
 python -m benchmarks page FILE.json     write page and plots of a kept run again
 python -m benchmarks plan [CASE …]      what a run would do, with the time of each case
+python -m benchmarks log [PROGRAM …]    the log by itself, of micro/            (make bench-log)
 python -m benchmarks publish            README, docs/scaling.md and pages from the newest kept runs
 """
 
@@ -56,6 +57,8 @@ def main() -> int:
     page = commands.add_parser("page", help="write the page of a kept run again")
     page.add_argument("file", type=Path)
 
+    log = commands.add_parser("log", help="the log by itself, without clients")
+    log.add_argument("programs", nargs="*", metavar="PROGRAM", help="of benchmarks/micro")
     commands.add_parser("publish", help="README, docs/scaling.md and pages from the newest kept runs")
 
     options = parser.parse_args()
@@ -79,6 +82,10 @@ def main() -> int:
                 print(f"{name:24}{found.what}{' (by name)' if found.by_name else ''}")
         case "page":
             _write(load(options.file), options.file.with_suffix(""))
+        case "log":
+            from benchmarks.log_figures import measure
+
+            print(measure(options.programs).relative_to(ROOT))
         case "publish":
             from benchmarks.publish import publish
 

@@ -11,7 +11,6 @@ A void case leaves a gap, no zero.
 
 import datetime
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,9 +24,10 @@ from benchmarks.brokers.setting import AS_SHIPPED, Setting
 from benchmarks.cases.case import Bench, Case, Figures, Scale, run_case, run_own_case
 from benchmarks.load import generators
 from benchmarks.machine import WarmMemory, description
-from benchmarks.places import DATA, ROOT
+from benchmarks.places import DATA
 from benchmarks.plan import Plan
 from benchmarks.results import Run, VoidCase
+from benchmarks.source import commit, is_dirty
 from benchmarks.void import Busy, Void
 
 BUSY_TRIES = 3
@@ -111,8 +111,8 @@ def run(plan: Plan, say: Say) -> Run:
     return Run(
         date=began.strftime("%Y-%m-%d"),
         began=began.isoformat(timespec="seconds"),
-        commit=_git("rev-parse", "--short", "HEAD"),
-        dirty=bool(_git("status", "--porcelain", "--", "appliance", "setup.py")),
+        commit=commit(),
+        dirty=is_dirty(),
         machine=description(),
         versions=versions,
         rounds=plan.rounds,
@@ -195,8 +195,3 @@ def _brief(figures: Figures) -> list[str]:
         for key, value in figures.items()
         if " " not in key and not key.endswith("share")
     ]
-
-
-def _git(*words: str) -> str:
-    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or ("" if words[0] == "status" else "unknown")
