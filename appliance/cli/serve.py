@@ -43,7 +43,7 @@ def serve(
     given |= {name: text for name, text in flags.items() if text is not None}
     settings = load_settings(config_path, given)
     refuse_what_is_not_built(settings)
-    from appliance.control.adoption.carry_out import refuse_unfinished
+    from appliance.control.adoption.marker import refuse_unfinished
 
     refuse_unfinished(settings.data_dir)
     click.echo(start_text(settings, own_command()))

@@ -10,7 +10,8 @@ import pytest
 
 from appliance.clock import ManualClock
 from appliance.cluster import TopicPartition
-from appliance.control.adoption.carry_out import MARKER, carry_out, refuse_unfinished
+from appliance.control.adoption.carry_out import carry_out
+from appliance.control.adoption.marker import MARKER, refuse_unfinished
 from appliance.control.adoption.plan import AdoptionPlan, plan_adoption
 from appliance.control.controller.takeover import cluster_id, new_id
 from appliance.control.controller.topic_store import load_topics

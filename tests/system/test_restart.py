@@ -56,6 +56,14 @@ def restart(broker: Appliance, how: str) -> None:
     broker.start()
 
 
+def test_a_first_start_and_a_second_say_nothing_that_wants_attention(broker: Appliance) -> None:
+    first = broker.output()
+    restart(broker, "stop")
+    said = [*first.splitlines(), *broker.output().splitlines()]
+    assert any("ready" in line for line in said)
+    assert [line for line in said if " WARNING " in line or " ERROR " in line or " CRITICAL " in line] == []
+
+
 both_ways = pytest.mark.parametrize("how", ["stop", "kill"])
 
 

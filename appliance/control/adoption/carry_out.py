@@ -23,6 +23,7 @@ from typing import Final
 
 from appliance.clock import Clock
 from appliance.cluster import PartitionImage, TopicImage
+from appliance.control.adoption.marker import MARKER
 from appliance.control.adoption.plan import AdoptedTopic, AdoptionPlan
 from appliance.control.controller.takeover import new_id, plant
 from appliance.control.controller.topic_store import creation
@@ -44,17 +45,8 @@ from appliance.log.kafka_directory import KafkaPartition
 from appliance.log.meta_properties import claim
 from appliance.log.partition_metadata import write_topic_id
 
-MARKER: Final = "adoption.json"
 _SLOT: Final = 0
 _BESIDE_SEGMENTS: Final = (LEADER_EPOCHS, PARTITION_METADATA)
-
-
-def refuse_unfinished(data_dir: Path) -> None:
-    """Raises OperatorFault where an adoption into this data directory was not finished."""
-    if (data_dir / MARKER).exists():
-        raise OperatorFault(
-            f"an adoption into {data_dir} was interrupted; run `appliance adopt` again with the same directories"
-        )
 
 
 def files_of(partition: KafkaPartition) -> list[tuple[str, bool]]:
