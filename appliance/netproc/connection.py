@@ -15,23 +15,17 @@ from appliance.ipc.buffer_pool import Block
 from appliance.netproc.segment_files import SegmentFile
 
 LANDING_BYTES: Final = 16 * 1024
-# The most that one connection sends before the others are looked at; level-triggered epoll brings it back.
-TURN_BYTES: Final = 1 << 20
 
 
 class FilePiece:
-    """Bytes of a segment to send, `position` and `remaining` moving as they leave.
+    """Bytes of a segment to send, `position` and `remaining` moving as they leave."""
 
-    `copy_bytes` is how many to read for one send where records are copied: it follows what the socket takes.
-    """
-
-    __slots__ = ("copy_bytes", "file", "position", "remaining")
+    __slots__ = ("file", "position", "remaining")
 
     def __init__(self, file: SegmentFile, position: int, length_bytes: int) -> None:
         self.file = file
         self.position = position
         self.remaining = length_bytes
-        self.copy_bytes = TURN_BYTES
 
 
 Piece = bytes | FilePiece
@@ -85,6 +79,7 @@ class Connection:
         "starved",
         "stash",
         "wanted_bytes",
+        "was_sent_records",
     )
 
     def __init__(
@@ -121,6 +116,7 @@ class Connection:
         self.queue: deque[Pending] = deque()
         self.out: deque[Piece] = deque()
         self.owed_bytes = 0  # answers beside records, since the last time that all were sent
+        self.was_sent_records = False
         self.mask = 0
         self.last_active_ns = now_ns
         self.produce_memo: object | None = None

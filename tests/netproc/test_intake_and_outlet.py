@@ -198,7 +198,7 @@ def test_answers_leave_in_the_order_of_requests(pair: Pair) -> None:
 @pytest.fixture(params=["another host", "this host"])
 def reader(request: pytest.FixtureRequest, pair: Pair) -> Pair:
     """A client that is sent to by sendfile, and one that is sent copies."""
-    pair.connection.is_local = request.param == "this host"
+    pair.connection.is_local = pair.connection.was_sent_records = request.param == "this host"
     return pair
 
 
@@ -253,29 +253,38 @@ def test_a_segment_that_ends_early_breaks_the_promise_loudly(
     os.close(segment.fd)
 
 
-def test_for_a_client_of_this_host_that_reads_slowly_little_is_read_twice(
+def test_only_a_client_of_this_host_that_takes_all_is_sent_copies(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "segment"
-    path.write_bytes(bytes(8 * MIB))
+    path.write_bytes(bytes(range(256)) * 1024)
     segment = SegmentFile(os.open(path, os.O_RDONLY))
-    segment.holders = 1
     pair.connection.is_local = True
-    pending(pair).answer = [FilePiece(segment, 0, 8 * MIB)]
-    collect(pair.connection)
-    read_bytes = 0
+    copied: list[int] = []
 
-    def counted(fd: int, buffers: list[memoryview], position: int) -> int:
-        nonlocal read_bytes
-        read_bytes += (count := os_preadv(fd, buffers, position))
+    def recorded(fd: int, buffers: list[memoryview], position: int) -> int:
+        copied.append(count := os_preadv(fd, buffers, position))
         return count
 
     os_preadv = os.preadv
-    monkeypatch.setattr(os, "preadv", counted)
-    left = 8 * MIB
-    while pair.connection.out:
+    monkeypatch.setattr(os, "preadv", recorded)
+
+    def fetch(records_bytes: int) -> None:
+        segment.holders += 1
+        pending(pair).answer = [FilePiece(segment, 256, records_bytes)]
+        collect(pair.connection)
         flush(pair.connection)
-        left -= len(pair.client.recv(left))
-    assert left < MIB
-    assert read_bytes < 3 * 8 * MIB
+
+    size = 100_000
+    expected = path.read_bytes()[256 : 256 + size]
+    fetch(size)
+    assert copied == []  # it may never read
+    assert read(pair, size) == expected
+    fetch(size)
+    assert copied == [size]
+    fetch(size)
+    assert copied == [size]  # it has not read the one before
+    assert read(pair, 2 * size) == 2 * expected
+    fetch(size)
+    assert copied == [size, size]
     os.close(segment.fd)

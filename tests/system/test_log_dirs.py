@@ -104,7 +104,9 @@ def test_a_directory_that_is_removed_takes_its_partitions_offline_and_nothing_el
     said = Lines(disks.broker)
     shutil.rmtree(disks.b)
     wait_until(lambda: disks.offline() == lost, "metadata says so", timeout_s=30)
-    assert said.containing(f"log directory {disks.b} has failed")
+    wait_until(
+        lambda: bool(said.containing(f"log directory {disks.b} has failed")), "the log says so", timeout_s=30
+    )
     told = disks.produce_all()
     assert {number for number, error in told.items() if error == ErrorCode.KAFKA_STORAGE_ERROR} == lost
     assert {number for number, error in told.items() if not error} == set(range(PARTITIONS)) - lost
