@@ -217,7 +217,8 @@ class FutureLog:
         lacking = sum(stretch.end - stretch.start for stretch in stretches)
         if not closed and not any(s.closes for s in stretches) and lacking <= SWAP_BYTES and keep is None:
             return None
-        self._looks_over = False
+        # Until it is known to have run: half of it may be there, of segments that are gone before the next.
+        self._looks_over = True
         return CopySlice(
             log.directory,
             self.directory,
@@ -234,6 +235,7 @@ class FutureLog:
         """Takes a slice that has run into account."""
         if done.cuts != self.log.cuts:
             return
+        self._looks_over = False
         for segment, suffix, end in done.segments:
             self._copied[segment, suffix] = end
         self._closed.update(done.closed)

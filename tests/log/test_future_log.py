@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -15,10 +16,11 @@ from appliance.errors import LogDirectoryOffline, StorageFault
 from appliance.log import file_names as names
 from appliance.log.checkpoint import read_offsets
 from appliance.log.config import LogSettings
-from appliance.log.future_log import FutureLog
+from appliance.log.future_log import FutureLog, SourceChanged
 from appliance.log.log_directories import LogDirectories
 from appliance.log.partition_log import PartitionLog
 from tests.log.batches import NOW_MS, batch_of, read_all
+from tests.log.compaction import compact
 
 ORDERS = TopicPartition("orders", 0)
 TOPIC_ID = UUID(int=0x1234)
@@ -207,6 +209,55 @@ def test_retention_and_cuts_between_slices_are_followed(slot: Slot) -> None:
     assert slot.log.log_end_offset == slot.count
     on_disk = {path.name for path in slot.log.directory.glob("*.log")}
     assert on_disk == {names.segment_file_name(s.base_offset, names.LOG) for s in slot.log.segments_since(0)}
+
+
+@pytest.mark.parametrize("copied_before", [1, 4, 7])
+def test_nothing_stays_of_a_segment_that_went_while_its_slice_ran(slot: Slot, copied_before: int) -> None:
+    slot.directories.begin_move(ORDERS, TARGET)
+    future = FutureLog(slot.log, slot.directories.futures[ORDERS][1])
+    piece = future.next_slice()
+    assert piece is not None
+    replace(piece, stretches=piece.stretches[:copied_before], bases=()).run()
+    slot.log.advance_start(28)
+    slot.log.retire_oldest(2)
+    with pytest.raises(SourceChanged):
+        piece.run()
+    while (piece := future.next_slice()) is not None:
+        piece.run()
+        future.copied(piece)
+    future.copy_rest()
+    slot.directories.swap_in(ORDERS, recovery_point=future.forced_to).run()
+    on_disk = {path.name for path in slot.log.directory.glob("*.log")}
+    assert on_disk == {names.segment_file_name(s.base_offset, names.LOG) for s in slot.log.segments_since(0)}
+    slot.die()
+    assert [record.offset for record in read_all(slot.log, start=28)] == list(range(28, slot.count))
+
+
+def test_a_swap_of_compaction_while_a_slice_runs_costs_no_record_behind_it(slot: Slot) -> None:
+    """Several segments became one: what the slice had copied of them must not come back with the next opening."""
+    slot.log.update_settings(replace(SETTINGS, segment_bytes=100_000, cleanup_policy=frozenset({"compact"})))
+    for number in range(10):
+        for value in range(5):
+            slot.log.append(batch_of([b"%d" % value], key=b"key-%d" % number), leader_epoch=0)
+        slot.log.roll()
+    slot.log.append(batch_of(key=b"end"), leader_epoch=0)
+    slot.directories.begin_move(ORDERS, TARGET)
+    future = FutureLog(slot.log, slot.directories.futures[ORDERS][1])
+    piece = future.next_slice()
+    assert piece is not None
+    replace(piece, stretches=piece.stretches[:-6], bases=()).run()
+    compact(slot.log, checkpoint=0, now_ms=NOW_MS)
+    with pytest.raises(SourceChanged):
+        piece.run()
+    while (piece := future.next_slice()) is not None:
+        piece.run()
+        future.copied(piece)
+    future.copy_rest()
+    slot.directories.swap_in(ORDERS, recovery_point=future.forced_to).run()
+    before = [record.offset for record in read_all(slot.log)]
+    slot.die()
+    assert slot.log.log_end_offset == before[-1] + 1
+    assert [record.offset for record in read_all(slot.log)] == before
 
 
 def test_checkpoints_move_along(slot: Slot) -> None:
