@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from appliance.cli.client import BrokerError, admin_client, answer_of
+from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, admin_client, answer_of, asked
 from appliance.cli.options import bootstrap_option, name_and_value
 from appliance.cli.output import json_option, print_json, print_table
 
@@ -169,6 +169,12 @@ def _resource(target: Target) -> Any:
 
 
 def _described(client: AdminClient, target: Target) -> dict[str, Any]:
+    kind, name = target
+    if kind == "broker":
+        # librdkafka would wait for it to come until the request times out.
+        brokers = asked(lambda: client.list_topics(timeout=REQUEST_TIMEOUT_S)).brokers
+        if int(name) not in brokers:
+            raise BrokerError(f"there is no broker {name}")
     resource = _resource(target)
     try:
         described: dict[str, Any] = answer_of(client.describe_configs([resource])[resource])

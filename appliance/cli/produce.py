@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
 ANY_PARTITION: Final = -1
+PARTITION_MAX: Final = (1 << 31) - 1
+"""On the wire a partition is an INT32; beyond it librdkafka raises what is meant for programmers."""
 FLUSH_TIMEOUT_S: Final = 65.0
 PROGRESS_STEP_BYTES: Final = 64 * 1024
 STANDARD_INPUT: Final = Path("-")
@@ -114,7 +116,7 @@ class RecordReader:
 )
 @click.option("--null-marker", metavar="TEXT", help="A key or value that reads TEXT is null (a tombstone).")
 @click.option("--compression", "-z", type=click.Choice(CODECS), default="none", show_default=True)
-@click.option("--partition", "-p", type=click.IntRange(min=0), help="Else by key, or any.")
+@click.option("--partition", "-p", type=click.IntRange(min=0, max=PARTITION_MAX), help="Else by key, or any.")
 @click.option("--acks", type=click.Choice(("all", "1", "0")), default="all", show_default=True)
 @bootstrap_option
 def produce(

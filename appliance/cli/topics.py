@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -16,6 +16,10 @@ from appliance.cli.output import json_option, print_json, print_table
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
+PARTITIONS_MAX: Final = 100_000
+REPLICAS_MAX: Final = 10_000
+"""What librdkafka sends at most; beyond, it raises what is meant for programmers."""
+
 
 @click.group(short_help="Create, list, describe, grow and delete topics.")
 def topics() -> None:
@@ -25,10 +29,16 @@ def topics() -> None:
 @topics.command()
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
 @click.option(
-    "--partitions", "-p", type=click.IntRange(min=1), help="How many; else the broker's num.partitions."
+    "--partitions",
+    "-p",
+    type=click.IntRange(min=1, max=PARTITIONS_MAX),
+    help="How many; else the broker's num.partitions.",
 )
 @click.option(
-    "--replication-factor", "-r", type=click.IntRange(min=1), help="Replicas; else the broker's default."
+    "--replication-factor",
+    "-r",
+    type=click.IntRange(min=1, max=REPLICAS_MAX),
+    help="Replicas; else the broker's default.",
 )
 @click.option("--config", "configs", metavar="NAME=VALUE", multiple=True, help="A topic setting; repeatable.")
 @click.option("--if-not-exists", is_flag=True, help="Be content when the topic is there already.")
@@ -124,7 +134,7 @@ def describe(*, names: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
 
 @topics.command(name="add-partitions")
 @click.argument("name", metavar="TOPIC")
-@click.argument("total", metavar="TOTAL", type=click.IntRange(min=1))
+@click.argument("total", metavar="TOTAL", type=click.IntRange(min=1, max=PARTITIONS_MAX))
 @bootstrap_option
 def add_partitions(*, name: str, total: int, bootstrap: str) -> int:
     """Grow a topic to TOTAL partitions. Keys may move to other partitions; partitions never go away again."""

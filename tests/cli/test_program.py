@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import resource
+import socket
 import subprocess
 import sys
 from importlib.metadata import version
@@ -130,3 +131,22 @@ def test_address_that_is_none_is_refused(bootstrap: str) -> None:
     told = appliance("topics", "list", "--bootstrap", bootstrap)
     assert told.code == 1
     assert "is no HOST:PORT" in told.errors
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topics", "create", "t", "--partitions", "100001"],
+        ["topics", "create", "t", "--replication-factor", "10001"],
+        ["topics", "add-partitions", "t", "100001"],
+        ["produce", "t", "--partition", "2147483648"],
+    ],
+)
+def test_a_number_that_the_client_library_cannot_send_is_refused_without_a_traceback(
+    arguments: list[str],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        told = appliance(*arguments, "--bootstrap", f"127.0.0.1:{listener.getsockname()[1]}")
+    assert told.code == 2
+    assert "Invalid value" in told.errors
+    assert "Traceback" not in told.errors

@@ -58,3 +58,10 @@ def test_one_target_is_wanted(broker: Appliance, target: tuple[str, ...]) -> Non
     refused = configs(broker, "describe", *target)
     assert refused.code == 2
     assert "say one of --topic TOPIC, --broker ID" in refused.errors
+
+
+@pytest.mark.parametrize("broker_id", ["7", "99999999999"])
+def test_a_broker_that_is_not_there_is_refused_by_its_id(broker: Appliance, broker_id: str) -> None:
+    refused = configs(broker, "set", "log.retention.ms=5", "--broker", broker_id)
+    assert refused.code == 1
+    assert f"there is no broker {broker_id}" in refused.errors
