@@ -143,7 +143,12 @@ class FanOut:
         self._closed.clear()
         self._is_unsent = False
         hello = Hello(self._netproc, self._generation, self._attempt, held=tuple(self._held.items()))
-        dealer.send(encode(hello))
+        try:
+            dealer.send(encode(hello), zmq.NOBLOCK)
+        except zmq.Again:
+            # It shook hands and went: a socket that never reconnects has nowhere to put this, and would wait.
+            self._disconnect()
+            return False
         if self._paused:
             self._report()
         self._may_have_more = True

@@ -137,7 +137,7 @@ def test_killed_process_serves_again_at_once_as_next_generation(
         assert up["rings"] == RINGS[peer]
         assert up["at_ns"] - killed_ns < 1_000_000_000
     assert instance.wait_event(role, "attached", 2)["rings"] == RINGS[role]
-    assert instance.stop() == 0
+    assert instance.stop() == 0, instance.errors()
 
 
 def test_two_deaths_at_once_leave_rings_between_the_next_lives(start_instance: StartInstance) -> None:
@@ -193,7 +193,7 @@ def test_no_word_of_a_child_harms_the_supervisor(start_instance: StartInstance) 
     instance = start_instance(behaviours={"purgatory": "babbles"})
     instance.wait_event("purgatory", "attached", 2)
     instance.wait_told("controller", "up", 2)
-    assert instance.stop() == 0
+    assert instance.stop() == 0, instance.errors()
     assert "purgatory sends what is no message" in instance.errors()
     assert "purgatory says Ready a second time" in instance.errors()
 
@@ -270,7 +270,7 @@ def test_stop_before_ready_is_clean(start_instance: StartInstance) -> None:
     instance = start_instance("process.restart.backoff.ms=60000", behaviours={"controller": "fails"})
     instance.wait_event("controller", "born", 2)
     instance.wait_event("acceptor", "attached")
-    assert instance.stop() == 0
+    assert instance.stop() == 0, instance.errors()
 
 
 def test_process_that_ignores_stop_is_killed_within_the_whole_time(start_instance: StartInstance) -> None:

@@ -47,7 +47,7 @@ def test_readiness_and_stop_are_notified(start_instance: StartInstance, systemd:
     instance.kill("purgatory")
     systemd.wait_for("STATUS=purgatory restarts")
     systemd.wait_for("STATUS=serving")
-    assert instance.stop() == 0
+    assert instance.stop() == 0, instance.errors()
     systemd.wait_for("STOPPING=1")
 
 
@@ -93,7 +93,7 @@ def test_socket_bound_by_systemd_is_used(start_instance: StartInstance) -> None:
     acceptor = instance.children()["acceptor"]
     held = {os.readlink(entry.path) for entry in os.scandir(f"/proc/{acceptor.pid}/fd")}
     assert f"socket:[{inode}]" in held
-    assert instance.stop() == 0
+    assert instance.stop() == 0, instance.errors()
     given.close()
 
 

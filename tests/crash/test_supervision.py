@@ -66,7 +66,7 @@ def test_storm_of_kills_leaves_a_whole_instance(instance: Instance, seed: int) -
     # A connection may have met a dying process; most did not.
     assert served > KILLS / 8
     settle(lambda: ask(instance.port))
-    assert instance.stop() == 0
+    assert instance.stop() == 0, instance.errors()
     assert instance.names() == []
 
 
@@ -79,7 +79,7 @@ def test_signals_meant_for_the_supervisor_do_not_end_a_child(instance: Instance)
     assert {title: child.pid for title, child in instance.children().items()} == {
         title: child.pid for title, child in children.items()
     }
-    assert instance.stop() == 0
+    assert instance.stop() == 0, instance.errors()
 
 
 def test_stop_in_the_middle_of_restarts_is_clean(instance: Instance) -> None:

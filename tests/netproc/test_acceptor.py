@@ -216,7 +216,7 @@ def test_acceptor_out_of_descriptors_closes_and_goes_on(start: Callable[..., Ins
 
 def test_port_is_closed_once_the_appliance_stopped(start: Callable[..., Instance]) -> None:
     instance = start()
-    assert instance.stop() == 0
+    assert instance.stop() == 0, instance.errors()
     with pytest.raises(ConnectionRefusedError):
         connect(instance)
 

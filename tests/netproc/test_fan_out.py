@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
 from appliance.channels.connection_channel import (
     DESCRIPTOR,
@@ -296,6 +297,36 @@ def test_absent_acceptor_is_no_error(bench: Bench) -> None:
     assert bench.fan_out.accepted() == []
     bench.fan_out.report_closed([1])
     bench.fan_out.report_load(paused=True)
+
+
+class _Farewell(zmq.Socket[bytes]):
+    """Its acceptor goes once they shook hands, before anything is sent."""
+
+    acceptor: HandAcceptor
+
+    def connect(self, addr: str) -> None:  # type: ignore[override]
+        if self.type != zmq.DEALER:  # the monitor is a socket of the same context
+            super().connect(addr)
+            return
+        monitor = self.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        super().connect(addr)
+        assert recv_monitor_message(monitor)["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
+        self.acceptor.close()
+        assert recv_monitor_message(monitor)["event"] == zmq.EVENT_DISCONNECTED
+        self.disable_monitor()
+
+
+def test_acceptor_that_goes_during_the_hello_holds_nobody_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Farewell, "acceptor", bench.acceptor, raising=False)
+    monkeypatch.setattr(bench.context, "_socket_class", _Farewell)
+    assert not bench.fan_out.connect()
+    assert not bench.fan_out.statistics().is_connected
+    monkeypatch.undo()
+    bench.restart_acceptor()
+    assert bench.fan_out.connect()
+    assert bench.acceptor.welcome().attempt == 2
 
 
 def test_descriptor_lost_at_the_limit_costs_that_connection_only(bench: Bench) -> None:
