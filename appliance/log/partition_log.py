@@ -44,7 +44,7 @@ from appliance.log.segment import Segment, mark_deleted
 from appliance.log.segment_file import Header
 from appliance.log.segment_swap import is_prepared, swap
 from appliance.log.segments import Segments
-from appliance.log.time_lookup import find_from, find_largest
+from appliance.log.time_lookup import find_from, find_largest, find_largest_by_reading
 from appliance.log.transaction_index import AbortedTransaction
 from appliance.log.validator import Validator, check_frame
 from appliance.protocol.errors import ErrorCode
@@ -426,19 +426,18 @@ class PartitionLog:
             StorageFault, CorruptFile: the log cannot be read.
             RejectedRequest: a batch on the way cannot be decompressed within the bound.
         """
-        for segment in self._segments.since(self.log_start_offset):
+        for segment in self._segments.reaching(timestamp_ms, start=self.log_start_offset):
             if segment.base_offset >= upper_bound:
                 return None
-            if segment.max_timestamp()[0] >= timestamp_ms:
-                found = find_from(
-                    self._sealed(segment.base_offset),
-                    timestamp_ms,
-                    start=self.log_start_offset,
-                    upper_bound=upper_bound,
-                    decompressed_bytes_max=self.settings.max_decompressed_bytes,
-                )
-                if found is not None:
-                    return found
+            found = find_from(
+                self._sealed(segment.base_offset),
+                timestamp_ms,
+                start=self.log_start_offset,
+                upper_bound=upper_bound,
+                decompressed_bytes_max=self.settings.max_decompressed_bytes,
+            )
+            if found is not None:
+                return found
         return None
 
     def offset_of_max_timestamp(self) -> tuple[int, int, int] | None:
@@ -449,16 +448,22 @@ class PartitionLog:
         """
         if self.log_end_offset == self.log_start_offset:
             return None
-        latest = max(
-            self._segments.since(self.log_start_offset), key=lambda segment: segment.max_timestamp()[0]
-        )
+        start, bytes_max = self.log_start_offset, self.settings.max_decompressed_bytes
+        latest = self._segments.latest(start=start)
         if latest.max_timestamp()[0] == NO_TIMESTAMP:
             return None
-        return find_largest(
-            self._sealed(latest.base_offset),
-            start=self.log_start_offset,
-            decompressed_bytes_max=self.settings.max_decompressed_bytes,
+        found = find_largest(self._sealed(latest.base_offset), start=start, decompressed_bytes_max=bytes_max)
+        if found is not None:
+            return found
+        # It lies below the log start, in the segment that the log starts in: what is left there is read.
+        first, *others = self._segments.since(start)
+        found = find_largest_by_reading(
+            self._sealed(first.base_offset), start=start, decompressed_bytes_max=bytes_max
         )
+        latest = max(others, key=lambda segment: segment.max_timestamp()[0], default=first)
+        if latest is first or (found is not None and found[0] >= latest.max_timestamp()[0]):
+            return found
+        return find_largest(self._sealed(latest.base_offset), start=start, decompressed_bytes_max=bytes_max)
 
     def aborted_transactions(self, offset: int, *, upper_bound: int) -> list[AbortedTransaction]:
         """Aborted transactions that a reader of committed records from `offset` to `upper_bound` must know.

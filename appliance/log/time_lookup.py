@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from appliance.log.segment import Segment
 from appliance.log.segment_file import Header
-from appliance.protocol.records.batch import LOG_OVERHEAD
+from appliance.protocol.records.batch import LOG_OVERHEAD, NO_TIMESTAMP
 from appliance.protocol.records.record import decode_records
 
 Found = tuple[int, int, int]
@@ -50,6 +50,21 @@ def find_largest(segment: Segment, *, start: int, decompressed_bytes_max: int) -
             if found_ms == timestamp_ms and offset >= start:
                 return found_ms, offset, header[2]
     return None
+
+
+def find_largest_by_reading(segment: Segment, *, start: int, decompressed_bytes_max: int) -> Found | None:
+    """As `find_largest`, where the record with the segment's largest timestamp may lie before `start`.
+
+    Raises:
+        As `find_from`.
+    """
+    found: Found | None = None
+    for position, header in segment.batches_from_timestamp(NO_TIMESTAMP, start):
+        if found is None or header[8] > found[0]:
+            for timestamp_ms, offset in _timestamps(segment, position, header, decompressed_bytes_max):
+                if offset >= start and (found is None or timestamp_ms > found[0]):
+                    found = timestamp_ms, offset, header[2]
+    return found
 
 
 def _timestamps(

@@ -246,6 +246,17 @@ def test_a_timestamp_finds_the_first_record_that_late(tmp_path: Path, codec: Cod
     log.check()
 
 
+def test_the_latest_record_is_found_although_a_later_one_lay_below_the_log_start(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for time in (NOW_MS + 9, NOW_MS + 3, NOW_MS + 5):
+        log.append(batch_of(timestamp_ms=time), leader_epoch=0)
+    log.advance_start(1)
+    assert log.offset_of_max_timestamp() == (NOW_MS + 5, 2, 0)
+    log.roll()
+    log.append(batch_of(timestamp_ms=NOW_MS + 7), leader_epoch=0)
+    assert log.offset_of_max_timestamp() == (NOW_MS + 7, 3, 0)
+
+
 def test_a_timestamp_is_not_found_above_the_bound(tmp_path: Path) -> None:
     log = filled(tmp_path, 30)
     found = log.offset_for_timestamp(NOW_MS + 10, upper_bound=log.log_end_offset)

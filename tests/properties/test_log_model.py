@@ -19,9 +19,8 @@ from appliance.log.config import LogSettings
 from appliance.log.partition_log import PartitionLog
 from appliance.log.removal import Removal
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.records.batch import read_header
 from appliance.protocol.records.compression import Codec
-from appliance.protocol.records.record import Record, encode_batch
+from appliance.protocol.records.record import Record, decode_records, encode_batch
 from tests.log.batches import NOW_MS, open_log, read_all
 
 PRODUCER = 5
@@ -49,7 +48,7 @@ class LogModel(RuleBasedStateMachine):
         self.start = 0
         self.checkpoint = 0
         self.sizes: dict[int, int] = {}
-        self.timestamps: dict[int, int] = {}
+        self.timestamps: dict[int, list[int]] = {}
         self.next_sequences: dict[int, int] = {}
         self.removals: deque[Removal] = deque()
         self.epoch = 0
@@ -95,7 +94,7 @@ class LogModel(RuleBasedStateMachine):
         assert (result.base_offset, result.last_offset) == (self.end, self.end + len(values) - 1)
         self.batches[self.end] = values
         self.sizes[self.end] = len(batch)
-        self.timestamps[self.end] = read_header(batch).max_timestamp_ms
+        self.timestamps[self.end] = [record.timestamp_ms for record in decode_records(batch)]
         self.end += len(values)
 
     @rule(
@@ -203,7 +202,7 @@ class LogModel(RuleBasedStateMachine):
                 base,
                 end,
                 sum(size for at, size in self.sizes.items() if base <= at < end),
-                max((ms for at, ms in self.timestamps.items() if base <= at < end), default=-1),
+                max((max(times) for at, times in self.timestamps.items() if base <= at < end), default=-1),
             )
             for base, end in zip(bases, [*bases[1:], self.end], strict=True)
         ]
@@ -278,6 +277,31 @@ class LogModel(RuleBasedStateMachine):
             if base + i >= start
         }
         assert found == expected
+
+    @rule(after_ms=st.integers(-20_000, 40_000))
+    def find_by_time(self, after_ms: int) -> None:
+        times = [
+            (ms, base + i)
+            for base, batch in self.timestamps.items()
+            for i, ms in enumerate(batch)
+            if base + i >= self.start
+        ]
+        wanted_ms = NOW_MS + after_ms
+        expected = next(((ms, offset) for ms, offset in times if ms >= wanted_ms), None)
+        found = self.log.offset_for_timestamp(wanted_ms, upper_bound=self.end)
+        assert (found and found[:2]) == expected
+
+    @rule()
+    def find_latest(self) -> None:
+        found = self.log.offset_of_max_timestamp()
+        times = [
+            (base + i, ms)
+            for base, batch in self.timestamps.items()
+            for i, ms in enumerate(batch)
+            if base + i >= self.start
+        ]
+        expected = max(times, key=lambda record: record[1], default=None)
+        assert (found and (found[1], found[0])) == expected
 
     @precondition(lambda self: self.start > 0)
     @rule()
