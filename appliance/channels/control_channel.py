@@ -124,7 +124,17 @@ class WorkerHello(msgspec.Struct, tag=True, frozen=True):
     generation: int
 
 
+class ReplicaHello(msgspec.Struct, tag=True, frozen=True):
+    """Replica → controller, first message of a generation and to each new controller: give me what I follow."""
+
+    slot: int
+    generation: int
+
+
 class AssignedPartition(msgspec.Struct, frozen=True):
+    """A partition as its slot's worker is told (`leader` is the slot), or its slot's replica (it is another one, or -1:
+    nobody leads, keep what there is). `partition_epoch` counts the changes of its state, the ISR's among them."""
+
     topic: str
     topic_id: UUID
     partition: int
@@ -135,10 +145,16 @@ class AssignedPartition(msgspec.Struct, frozen=True):
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     configs: dict[str, str]
+    partition_epoch: int = 0
 
 
 class Assign(msgspec.Struct, tag=True, frozen=True):
-    """Controller → worker. `full`: these are all of its partitions, anything else on its disk is not served.
+    """Controller → worker or replica. `full`: these are all of its partitions, anything else on its disk is not served,
+    and what was open of it is released.
+
+    A slot's copy of a partition is open in one process at most. `released` names (topic, topic_id, partition) to let go
+    of: once `Assigned` is sent their logs are closed, and the slot's other process may be assigned them. Naming one
+    that is not open is no fault. `released` and `removed` are carried out before `partitions`, those before any answer.
 
     `removed` names (topic, topic_id, partition) whose files are to be deleted. `cluster_id` is checked against
     the log directory's meta.properties. `log_defaults` is what the slot's logs go by from now on where their topic
@@ -151,10 +167,11 @@ class Assign(msgspec.Struct, tag=True, frozen=True):
     partitions: tuple[AssignedPartition, ...] = ()
     removed: tuple[tuple[str, UUID, int], ...] = ()
     log_defaults: dict[str, str] | None = None
+    released: tuple[tuple[str, UUID, int], ...] = ()
 
 
 class Assigned(msgspec.Struct, tag=True, frozen=True):
-    """Worker → controller: done; `failures` maps `topic-partition` to (error code, why)."""
+    """Worker, or replica, → controller: done; `failures` maps `topic-partition` to (error code, why)."""
 
     controller_epoch: int
     failures: dict[str, tuple[int, str]] = {}
@@ -168,6 +185,60 @@ class PartitionsOffline(msgspec.Struct, tag=True, frozen=True):
     partitions: tuple[tuple[str, int], ...]
 
 
+class WantedIsr(msgspec.Struct, frozen=True):
+    """What the leader of a partition would have its ISR be. The epochs are those it goes by: another state has been
+    decided meanwhile if the controller knows others."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    incarnation: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[int, ...]
+
+
+class AlterPartitions(msgspec.Struct, tag=True, frozen=True):
+    """Worker of `slot` → controller: followers of these partitions have caught up, or have fallen behind.
+
+    At most one of a partition is under way; it is asked again, with the same content, of a new controller.
+    Source: Kafka's AlterPartition (KIP-497).
+    """
+
+    slot: int
+    partitions: tuple[WantedIsr, ...]
+
+
+class AlteredPartition(msgspec.Struct, frozen=True):
+    """What became of one: the state as it is now, whether that was asked for or not. `error` is a Kafka error code:
+
+    | error | when | the leader |
+    |---|---|---|
+    | 0 | it is as was asked | goes by it |
+    | INVALID_UPDATE_VERSION | another partition epoch | goes by the state that is told, and asks anew |
+    | INELIGIBLE_REPLICA | a member is not alive | goes on with the ISR that is told |
+    | FENCED_LEADER_EPOCH, NOT_LEADER_OR_FOLLOWER | another leader epoch, another leader | waits for its Assign |
+    | UNKNOWN_TOPIC_ID, UNKNOWN_TOPIC_OR_PARTITION | no such partition, or incarnation | waits for its Assign |
+    | KAFKA_STORAGE_ERROR | the store did not take it | asks again later |
+    """
+
+    topic: str
+    partition: int
+    incarnation: int
+    error: int = 0
+    leader: int = -1
+    leader_epoch: int = -1
+    partition_epoch: int = -1
+    isr: tuple[int, ...] = ()
+
+
+class AlteredPartitions(msgspec.Struct, tag=True, frozen=True):
+    """Controller → worker, under the id of its question, once the store has it; one for each that was asked."""
+
+    controller_epoch: int
+    partitions: tuple[AlteredPartition, ...]
+
+
 Body = (
     CreateTopics
     | DeleteTopics
@@ -178,9 +249,12 @@ Body = (
     | AllocateProducerIds
     | ProducerIdBlock
     | WorkerHello
+    | ReplicaHello
     | Assign
     | Assigned
     | PartitionsOffline
+    | AlterPartitions
+    | AlteredPartitions
 )
 
 
