@@ -41,7 +41,6 @@ from appliance.control.store.errors import (
 )
 from appliance.control.store.metadata_store import (
     ANY_VERSION,
-    NODE_BYTES_MAX,
     Check,
     Create,
     Delete,
@@ -52,6 +51,7 @@ from appliance.control.store.metadata_store import (
     Stat,
     WatchEvent,
     check_path,
+    check_size,
     parent_of,
 )
 from appliance.control.store.session_file import SessionFile
@@ -482,7 +482,7 @@ class _Change:
     def create(self, operation: Create) -> None:
         path, data, owner = operation.path, operation.data, self._session_id if operation.ephemeral else 0
         check_path(path)
-        _check_size(path, data)
+        check_size(path, data)
         if path == "/":
             raise NodeExists(path)
         parent = parent_of(path)
@@ -500,7 +500,7 @@ class _Change:
 
     def set(self, operation: SetData) -> int:
         path, data = operation.path, operation.data
-        _check_size(path, data)
+        check_size(path, data)
         version = self.check(Check(path, operation.version)) + 1
         self._cursor.execute(
             _UPDATE, (data, _checksum(path, data, version), version, self._zxid, self._now_ms, path)
@@ -549,8 +549,3 @@ def _event(stat: Stat | None, children: bool, seen: int) -> EventKind | None:
 
 def _checksum(path: str, data: bytes, version: int) -> int:
     return zlib.crc32(data, zlib.crc32(b"%d" % version, zlib.crc32(path.encode())))
-
-
-def _check_size(path: str, data: bytes) -> None:
-    if len(data) > NODE_BYTES_MAX:
-        raise ValueError(f"{len(data)} bytes for node {path}: at most {NODE_BYTES_MAX}")

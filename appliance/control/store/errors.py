@@ -9,7 +9,8 @@ ApplianceError
 │   └── NoChildrenForEphemerals
 └── HostFault
     ├── StorageFault
-    │   └── StoreUnavailable   the store does not answer in time; what became of a write is not known
+    │   ├── StoreUnavailable   the store does not answer in time; what became of a write is not known
+    │   └── ChangeTooLarge     more than the store takes at once; nothing was changed
     └── SessionExpired         the session is over: its ephemeral nodes are gone
 
 Damage is `CorruptFile`, a full disk `DiskFull` (appliance/errors.py). Names are ZooKeeper's
@@ -55,6 +56,10 @@ class NoChildrenForEphemerals(StoreRefusal):
 
 class StoreUnavailable(StorageFault):
     """The store did not answer in time. Whether a write took place is not known."""
+
+
+class ChangeTooLarge(StorageFault):
+    """More than the store takes at once; nothing was changed, and asking again will not help."""
 
 
 class SessionExpired(HostFault):

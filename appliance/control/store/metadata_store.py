@@ -1,7 +1,7 @@
 """The metadata store: a tree of small versioned nodes, shaped like ZooKeeper's.
 
-Who keeps it is not the reader's business: `embedded_store` keeps it in a file of the data directory, another
-implementation may ask a ZooKeeper ensemble. Every implementation passes tests/control/store unchanged.
+Who keeps it is not the reader's business: `embedded_store` keeps it in a file of the data directory,
+`zookeeper_store` in a ZooKeeper ensemble. Every implementation passes tests/control/store unchanged.
 
 Rules of the tree, as ZooKeeper has them:
 
@@ -194,3 +194,9 @@ def check_path(path: str) -> None:
         or any(not name or name in {".", ".."} or "\0" in name for name in names[1:])
     ):
         raise ValueError(f"no path of a node: {path!r}")
+
+
+def check_size(path: str, data: bytes) -> None:
+    """Raises ValueError where `data` is more than a node takes: a mistake of the caller."""
+    if len(data) > NODE_BYTES_MAX:
+        raise ValueError(f"{len(data)} bytes for node {path}: at most {NODE_BYTES_MAX}")

@@ -1,0 +1,228 @@
+"""What only a store behind a network can do wrong: answers that are late or lost, sessions that end elsewhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from appliance.clock import ManualClock, SystemClock
+from appliance.control.store.errors import BadVersion, ChangeTooLarge, SessionExpired, StoreUnavailable
+from appliance.control.store.left_sessions import DIRECTORY
+from appliance.control.store.metadata_store import Create, EventKind, SetData, WatchEvent
+from appliance.control.store.session_lease import SessionLease
+from appliance.control.store.zookeeper_store import ZooKeeperStore
+from tests.control.store.conftest import wait_for_events
+from tests.support.cut_line import CutLine
+from tests.support.zookeeper import ZooKeeper
+
+WAIT_S = 30.0
+
+
+def opened(server: ZooKeeper | CutLine, directory: Path, *, timeout_ms: int = 10_000) -> ZooKeeperStore:
+    return ZooKeeperStore(
+        f"127.0.0.1:{server.port}/{directory.name}", timeout_ms, data_dir=directory, clock=SystemClock()
+    )
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / str(uuid4())
+
+
+@pytest.fixture
+def line(zookeeper: ZooKeeper) -> Iterator[CutLine]:
+    line = CutLine(zookeeper.port)
+    yield line
+    line.close()
+
+
+def wait_until_answered(store: ZooKeeperStore) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        try:
+            store.get("/")
+        except StoreUnavailable:
+            assert time.monotonic() < deadline, "the connection does not come back"
+            time.sleep(0.05)
+        else:
+            return
+
+
+def test_lease_ends_before_the_server_can_have_ended_the_session() -> None:
+    clock = ManualClock(monotonic_ns=1)
+    lease = SessionLease(clock, 1000)
+    assert not lease.held()
+    lease.confirm(clock.monotonic_ns())
+    clock.advance(899)
+    assert lease.held()
+    lease.confirm(0)  # an older answer that comes later takes nothing away
+    assert lease.held()
+    clock.advance(1)
+    assert not lease.held()
+
+
+def test_ephemeral_node_of_a_killed_process_is_gone_as_soon_as_the_next_one_opens(
+    zookeeper: ZooKeeper, directory: Path
+) -> None:
+    program = (
+        "import os, signal, sys; from pathlib import Path; from appliance.clock import SystemClock;"
+        "from appliance.control.store.zookeeper_store import ZooKeeperStore;"
+        "store = ZooKeeperStore(sys.argv[1], 60_000, data_dir=Path(sys.argv[2]), clock=SystemClock());"
+        "store.create('/controller', ephemeral=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    connect = f"{zookeeper.address}/{directory.name}"
+    died = subprocess.run([sys.executable, "-c", program, connect, str(directory)], timeout=60, check=False)
+    assert died.returncode == -9
+    store = opened(zookeeper, directory)
+    assert store.exists("/controller") is None
+    assert [path.name for path in (directory / DIRECTORY).iterdir()] == [str(store.session_id)]
+    store.close()
+    assert list((directory / DIRECTORY).iterdir()) == []
+
+
+def test_session_of_a_living_process_is_left_alone(zookeeper: ZooKeeper, directory: Path) -> None:
+    living = opened(zookeeper, directory)
+    living.create("/controller", ephemeral=True)
+    other = opened(zookeeper, directory)
+    assert other.exists("/controller") is not None
+    living.get("/controller")
+    living.close()
+    other.close()
+
+
+def test_session_is_over_by_our_clock_when_the_server_falls_silent(
+    own_zookeeper: ZooKeeper, directory: Path
+) -> None:
+    store = opened(own_zookeeper, directory, timeout_ms=2000)
+    own_zookeeper.pause()
+    began = time.monotonic()
+    assert wait_for_events(store, timeout_ms=30_000)[-1:] == [WatchEvent(EventKind.SESSION_EXPIRED, "/")]
+    assert time.monotonic() - began < 2.0, "the server may have expired it first"
+    with pytest.raises(SessionExpired):
+        store.create("/too late")
+    own_zookeeper.resume()
+    with pytest.raises(SessionExpired):
+        store.events()
+    store.close()
+    again = opened(own_zookeeper, directory)
+    assert again.exists("/too late") is None
+    again.close()
+
+
+def test_session_outlives_a_restart_of_the_server(own_zookeeper: ZooKeeper, directory: Path) -> None:
+    store = opened(own_zookeeper, directory, timeout_ms=60_000)
+    store.create("/mine", b"0", ephemeral=True)
+    store.get("/mine", watch=True)
+    own_zookeeper.kill()
+    # What was watched may have changed by now, nobody would have told.
+    assert wait_for_events(store, timeout_ms=30_000) == [WatchEvent(EventKind.CHANGED, "/mine")]
+    with pytest.raises(StoreUnavailable):
+        store.set("/mine", b"lost")
+    own_zookeeper.start()
+    wait_until_answered(store)
+    assert store.get("/mine").data == b"0"
+    assert store.set("/mine", b"1", version=0) == 1
+    store.close()
+
+
+def test_change_whose_answer_was_lost_is_found_to_have_taken_place(line: CutLine, directory: Path) -> None:
+    store = opened(line, directory, timeout_ms=60_000)
+    store.create("/a", b"0")
+    line.cut_after_answer()
+    store.multi([SetData("/a", b"1", version=0), Create("/b")])
+    assert (store.get("/a").data, store.get("/a").version) == (b"1", 1)
+    with pytest.raises(BadVersion):
+        store.set("/a", b"2", version=0)
+    line.cut_after_answer()
+    assert store.set("/a", b"2", version=1) == 2
+    store.close()
+
+
+def test_change_that_never_arrived_changes_nothing_and_may_be_tried_again(
+    line: CutLine, directory: Path
+) -> None:
+    store = opened(line, directory, timeout_ms=60_000)
+    store.create("/a", b"0")
+    line.cut_before_request()
+    with pytest.raises(StoreUnavailable):
+        store.set("/a", b"1")
+    assert store.get("/a").data == b"0"
+    assert store.set("/a", b"1", version=0) == 1
+    store.close()
+
+
+def test_session_ends_when_a_change_took_place_whose_owner_was_told_otherwise(
+    line: CutLine, directory: Path
+) -> None:
+    store = opened(line, directory, timeout_ms=60_000)
+    line.cut_after_answer(then_refuse=True)
+    with pytest.raises(StoreUnavailable):
+        store.create("/a")
+    line.mend()
+    # Nobody asks for anything: the bell that the connection is back is enough.
+    events: list[WatchEvent] = []
+    while not events:
+        events = wait_for_events(store, timeout_ms=30_000)
+    assert events == [WatchEvent(EventKind.SESSION_EXPIRED, "/")]
+    with pytest.raises(SessionExpired, match="did take place"):
+        store.create("/b")
+    store.close()
+    again = opened(line, directory, timeout_ms=60_000)
+    assert again.exists("/a") is not None
+    again.close()
+
+
+def test_answer_that_was_lost_twice_is_still_told_rightly(line: CutLine, directory: Path) -> None:
+    store = opened(line, directory, timeout_ms=60_000)
+    line.cut_before_request(then_refuse=True)
+    with pytest.raises(StoreUnavailable):
+        store.create("/a")
+    line.mend()
+    deadline = time.monotonic() + WAIT_S
+    while not store.connected:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    # The question what became of it loses its answer as well; it changed nothing but the count.
+    line.cut_after_answer()
+    with pytest.raises(StoreUnavailable):
+        store.create("/b")
+    wait_until_answered(store)
+    store.create("/b")
+    assert store.exists("/a") is None
+    store.close()
+
+
+def test_granted_timeout_governs_the_lease_whatever_was_asked_for(
+    zookeeper: ZooKeeper, directory: Path
+) -> None:
+    store = opened(zookeeper, directory, timeout_ms=600_000)
+    assert 0 < store.statistics()["lease_ms"] <= 60_000
+    store.close()
+
+
+def test_change_that_is_too_large_is_refused_before_it_is_sent(zookeeper: ZooKeeper, directory: Path) -> None:
+    store = opened(zookeeper, directory)
+    with pytest.raises(ChangeTooLarge):
+        store.multi([Create(f"/{number}", bytes(400_000)) for number in range(3)])
+    assert store.exists("/0") is None
+    store.close()
+
+
+@pytest.mark.slow
+def test_server_that_is_not_there_or_silent_is_told_of_in_time(
+    own_zookeeper: ZooKeeper, directory: Path
+) -> None:
+    own_zookeeper.pause()
+    began = time.monotonic()
+    with pytest.raises(StoreUnavailable, match="does not answer"):
+        opened(own_zookeeper, directory)
+    own_zookeeper.kill()
+    with pytest.raises(StoreUnavailable, match="does not answer"):
+        opened(own_zookeeper, directory)
+    assert time.monotonic() - began < WAIT_S
