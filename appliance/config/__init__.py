@@ -11,7 +11,7 @@ from appliance.config.describe import (
 )
 from appliance.config.dynamic import BrokerConfigs, validate_broker_configs
 from appliance.config.loading import load_settings
-from appliance.config.settings import BrokerSettings, IoSettings, NetworkSettings, Settings
+from appliance.config.settings import BrokerSettings, GroupSettings, IoSettings, NetworkSettings, Settings
 from appliance.config.topic_configs import topic_config_declarations, validate_topic_configs
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "ConfigSource",
     "ConfigSynonym",
     "ConfigType",
+    "GroupSettings",
     "IoSettings",
     "NetworkSettings",
     "Settings",

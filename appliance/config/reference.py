@@ -43,6 +43,7 @@ _SECTION_HEADS: Final = {
     "network": ("Network", "The acceptor and the network processes."),
     "io": ("I/O workers", "The processes that own the leader partitions."),
     "broker": ("Broker", "Kafka's broker settings, and the limits of the appliance as a whole."),
+    "group": ("Consumer groups", "What members of groups may ask for, and how long a group waits for them."),
 }
 
 _TOPIC_HEAD: Final = """

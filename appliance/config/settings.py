@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from appliance.config.declaration import ConfigType, Declaration, Effect, Value
+from appliance.config.declaration import INT32_MAX, ConfigType, Declaration, Effect, Value
 from appliance.errors import ConfigurationError
 
 T = TypeVar("T")
@@ -341,6 +341,43 @@ class BrokerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """Consumer groups."""
+
+    min_session_timeout_ms: int = option(
+        6000,
+        "group.min.session.timeout.ms",
+        unit="ms",
+        minimum=0,
+        doc="Shortest session timeout a member of a classic group may ask for.",
+    )
+    max_session_timeout_ms: int = option(
+        1_800_000,
+        "group.max.session.timeout.ms",
+        unit="ms",
+        minimum=0,
+        doc="Longest session timeout a member of a classic group may ask for.",
+    )
+    initial_rebalance_delay_ms: int = option(
+        3000,
+        "group.initial.rebalance.delay.ms",
+        unit="ms",
+        minimum=0,
+        doc="How long the first rebalance of an empty group waits for more members; each new one prolongs it.",
+    )
+    max_size: int = option(
+        INT32_MAX,
+        "group.max.size",
+        unit="members",
+        minimum=1,
+        doc="Members that a classic group may have.",
+    )
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything the operator decides. Made by `appliance.config.load_settings`, or directly by a test.
 
@@ -387,6 +424,7 @@ class Settings:
     network: NetworkSettings = field(default_factory=NetworkSettings)
     io: IoSettings = field(default_factory=IoSettings)
     broker: BrokerSettings = field(default_factory=BrokerSettings)
+    group: GroupSettings = field(default_factory=GroupSettings)
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     configured: Mapping[str, str] = field(default_factory=dict)
 
@@ -433,10 +471,11 @@ class Settings:
         return tuple(self.data_dir / name.replace(_SLOT, str(slot)) for name in _names(self.log_dirs))
 
 
-SECTIONS: Final[Mapping[str, type[NetworkSettings | IoSettings | BrokerSettings]]] = {
+SECTIONS: Final[Mapping[str, type[NetworkSettings | IoSettings | BrokerSettings | GroupSettings]]] = {
     "network": NetworkSettings,
     "io": IoSettings,
     "broker": BrokerSettings,
+    "group": GroupSettings,
 }
 """Attribute of `Settings` → class of the section."""
 

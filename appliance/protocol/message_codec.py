@@ -26,7 +26,9 @@ from appliance.errors import ApplianceDefect, MalformedFrame
 from appliance.protocol.primitives import (
     INT32,
     Cursor,
+    compact_octets_bytes,
     compact_string_bytes,
+    octets_bytes,
     string_bytes,
     uuid_bytes,
     uvarint_bytes,
@@ -53,6 +55,13 @@ _READ_STRING: dict[tuple[bool, bool], Read] = {
     (False, True): Cursor.nullable_string,
     (True, False): Cursor.compact_string,
     (True, True): Cursor.compact_nullable_string,
+}
+
+_READ_OCTETS: dict[tuple[bool, bool], Read] = {
+    (False, False): Cursor.octets,
+    (False, True): Cursor.nullable_octets,
+    (True, False): Cursor.compact_octets,
+    (True, True): Cursor.compact_nullable_octets,
 }
 
 
@@ -109,6 +118,8 @@ def _field_reader(field: WireField, structure: Structure, shape: type, version: 
             return _nullable_structure(element) if field.nullable else element
     elif field.primitive == "string":
         element = _READ_STRING[flexible, field.nullable and not field.is_array]
+    elif field.primitive == "bytes":
+        element = _READ_OCTETS[flexible, field.nullable and not field.is_array]
     else:
         element = _READ_FIXED[field.primitive or ""]
     if not field.is_array:
@@ -256,8 +267,10 @@ def _element_writer(field: WireField, structure: Structure, shape: type) -> Writ
             out += pack(value)
 
         return write_number
-    encode = compact_string_bytes if structure.flexible else string_bytes
     nullable, name = field.nullable and not field.is_array, field.name
+    if field.primitive == "bytes":
+        return _octets_writer(name, flexible=structure.flexible, nullable=nullable)
+    encode = compact_string_bytes if structure.flexible else string_bytes
     bare = _bare_shape(field, shape) if field.is_array else None
     unwrap: Callable[[Any], Any] | None = attrgetter(bare[1]) if bare else None
 
@@ -268,6 +281,17 @@ def _element_writer(field: WireField, structure: Structure, shape: type) -> Writ
         out += encode(text)
 
     return write_text
+
+
+def _octets_writer(name: str, *, flexible: bool, nullable: bool) -> Write:
+    encode = compact_octets_bytes if flexible else octets_bytes
+
+    def write(out: bytearray, value: Any) -> None:
+        if value is None and not nullable:
+            raise ApplianceDefect(f"null where the bytes {name} must stand")
+        out += encode(value)
+
+    return write
 
 
 def _uuid_writer(out: bytearray, value: Any) -> None:

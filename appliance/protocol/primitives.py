@@ -6,6 +6,8 @@
     uvarint          7 bits a byte, lowest first, high bit: one more follows; at most 5 bytes
     string           int16 length, UTF-8; length -1 is null
     compact string   uvarint length + 1, UTF-8; 0 is null               (flexible versions, KIP-482)
+    bytes            int32 length, that many bytes; length -1 is null
+    compact bytes    uvarint length + 1, that many bytes; 0 is null
     array            int32 count, elements; count -1 is null
     compact array    uvarint count + 1, elements; 0 is null
     tagged fields    uvarint count, then (uvarint tag, uvarint size, bytes), read in any order
@@ -184,6 +186,19 @@ class Cursor:
     def compact_nullable_string(self) -> str | None:
         return self._text(self.uvarint() - 1)
 
+    def octets(self) -> bytes:
+        """Kafka's `bytes`, copied out of the frame, which bounds them."""
+        return _present_octets(self.nullable_octets())
+
+    def nullable_octets(self) -> bytes | None:
+        return self._octets(self.int32())
+
+    def compact_octets(self) -> bytes:
+        return _present_octets(self.compact_nullable_octets())
+
+    def compact_nullable_octets(self) -> bytes | None:
+        return self._octets(self.uvarint() - 1)
+
     def array_count(self, element_bytes_min: int) -> int:
         """The count of an array whose elements take at least `element_bytes_min` each; -1 for null."""
         return self._count(self.int32(), element_bytes_min)
@@ -215,6 +230,15 @@ class Cursor:
         except UnicodeDecodeError as error:
             raise MalformedFrame("a string is not UTF-8") from error
 
+    def _octets(self, length_bytes: int) -> bytes | None:
+        if length_bytes == -1:
+            return None
+        if length_bytes < -1:
+            raise MalformedFrame(f"a field of {length_bytes} bytes")
+        start = self.skip(length_bytes)
+        end = start + length_bytes
+        return bytes(self.buffer[start:end])
+
     def _count(self, count: int, element_bytes_min: int) -> int:
         if count < -1 or count * element_bytes_min > self.end - self.position:
             raise MalformedFrame(
@@ -232,6 +256,12 @@ class Cursor:
 def _present(value: str | None, what: str) -> str:
     if value is None:
         raise MalformedFrame(f"null where a {what} must stand")
+    return value
+
+
+def _present_octets(value: bytes | None) -> bytes:
+    if value is None:
+        raise MalformedFrame("null where bytes must stand")
     return value
 
 
@@ -266,6 +296,16 @@ def compact_string_bytes(text: str | None) -> bytes:
         return b"\x00"
     raw = _encoded(text)
     return uvarint_bytes(len(raw) + 1) + raw
+
+
+def octets_bytes(octets: bytes | None) -> bytes:
+    """Nullable bytes with their int32 length."""
+    return b"\xff\xff\xff\xff" if octets is None else INT32.pack(len(octets)) + octets
+
+
+def compact_octets_bytes(octets: bytes | None) -> bytes:
+    """Nullable bytes with their uvarint length + 1."""
+    return b"\x00" if octets is None else uvarint_bytes(len(octets) + 1) + octets
 
 
 def uuid_bytes(value: UUID | None) -> bytes:

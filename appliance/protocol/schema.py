@@ -62,6 +62,8 @@ class WireField:
             return 1 if self.nullable and not self.is_array else self.structure.bytes_min
         if self.primitive == "string":
             return 1 if flexible else 2
+        if self.primitive == "bytes":
+            return 1 if flexible else 4
         return _FIXED_BYTES[self.primitive or ""]
 
 

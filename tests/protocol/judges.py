@@ -37,6 +37,7 @@ _INTEGERS = {
 }
 
 _TEXTS = st.text(st.characters(codec="utf-8"), max_size=12) | st.sampled_from(["", "a" * 127, "ü" * 300])
+_OCTETS = st.binary(max_size=12) | st.sampled_from([b"", bytes(127), bytes(300)])
 _UUIDS = st.none() | st.integers(1, 2**128 - 1).map(lambda number: uuid.UUID(int=number))
 
 
@@ -73,6 +74,8 @@ def _values(field: WireField, shape: type) -> st.SearchStrategy[Any]:
         one = st.booleans()
     elif field.primitive == "uuid":
         one = _UUIDS
+    elif field.primitive == "bytes":
+        one = _OCTETS
     else:
         one = _TEXTS
     if field.is_array:
@@ -107,6 +110,10 @@ def _plain(value: Any, field: WireField) -> Any:
     if field.primitive == "string" and not isinstance(value, str | None):
         return getattr(value, type(value).BARE_FIELD)
     return value
+
+
+UNKNOWN_TO_KAFKA_PYTHON = (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE)
+"""kafka-python speaks the classic group protocol only; of these, kio alone judges."""
 
 
 def kafka_python_class(api: ApiKey, kind: str) -> Any:

@@ -1,0 +1,67 @@
+"""A member of a classic group: what it can do, how long it may be silent, and what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from appliance.control.coordinator.group.effects import Client
+from appliance.delayed.timing_wheel import Task
+from appliance.protocol.apis.join_group import JoinGroupProtocol
+
+OnTime: TypeAlias = Callable[[], None]
+"""What a timer does when it goes off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A request that is answered later."""
+
+    reply: object
+    client: Client
+
+
+@dataclass(slots=True)
+class ClassicMember:
+    """`protocols` in the order of its preference. `is_new` until its first rebalance is over.
+
+    A new member knows no member id yet and cannot send heartbeats: it may expire while it waits to join.
+    """
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[JoinGroupProtocol, ...]
+    assignment: bytes = b""
+    is_new: bool = False
+    joining: Waiting | None = None
+    syncing: Waiting | None = None
+    session: Task[OnTime] | None = field(default=None, repr=False)
+
+    @property
+    def is_static(self) -> bool:
+        return self.instance_id is not None
+
+    @property
+    def may_be_silent(self) -> bool:
+        """Whether it waits for us, so that no heartbeat can be asked of it."""
+        return not self.is_new and (self.joining is not None or self.syncing is not None)
+
+    def metadata(self, protocol_name: str) -> bytes:
+        """What it says about itself under that protocol. Raises KeyError when it does not know it."""
+        for protocol in self.protocols:
+            if protocol.name == protocol_name:
+                return protocol.metadata
+        raise KeyError(protocol_name)
+
+    def vote(self, candidates: set[str]) -> str:
+        """The first of its protocols that is a candidate; every member knows each of the candidates."""
+        return next(protocol.name for protocol in self.protocols if protocol.name in candidates)
+
+    def protocol_names(self) -> set[str]:
+        return {protocol.name for protocol in self.protocols}

@@ -1,0 +1,68 @@
+"""DescribeGroups (15), versions 0-6: state and members of classic groups.
+
+A group that does not exist is Dead; v6 says GROUP_ID_NOT_FOUND besides (KIP-1043). Authorized operations are not told
+until there is authorization.
+"""
+
+from __future__ import annotations
+
+from appliance.control.coordinator.group.classic_group import ClassicGroup
+from appliance.control.coordinator.group.classic_member import ClassicMember
+from appliance.control.coordinator.group.classic_state import ClassicState
+from appliance.control.coordinator.group.effects import Client
+from appliance.control.coordinator.group.group_book import GroupBook
+from appliance.protocol.apis.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from appliance.protocol.errors import ErrorCode
+
+_NOT_FOUND_FROM = 6
+
+
+def handle(book: GroupBook, request: DescribeGroupsRequest, client: Client, reply: object) -> None:
+    groups = tuple(_describe(book, group_id, client) for group_id in request.groups)
+    book.answer(reply, DescribeGroupsResponse(groups=groups))
+
+
+def _describe(book: GroupBook, group_id: str, client: Client) -> DescribedGroup:
+    error = book.fault_of(group_id, client)
+    if error:
+        return DescribedGroup(group_id, error_code=error)
+    group = book.groups.get(group_id)
+    if group is None:
+        return _not_found(group_id, client)
+    stable = group.state is ClassicState.STABLE
+    return DescribedGroup(
+        group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol_name or "") if stable else "",
+        members=tuple(_member(group, member, stable=stable) for member in group.members.values()),
+    )
+
+
+def _not_found(group_id: str, client: Client) -> DescribedGroup:
+    dead = ClassicState.DEAD.value
+    if client.api_version < _NOT_FOUND_FROM:
+        return DescribedGroup(group_id, group_state=dead)
+    return DescribedGroup(
+        group_id,
+        error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+        error_message=f"Group {group_id} not found.",
+        group_state=dead,
+    )
+
+
+def _member(group: ClassicGroup, member: ClassicMember, *, stable: bool) -> DescribedGroupMember:
+    metadata = member.metadata(group.protocol_name or "") if stable else b""
+    return DescribedGroupMember(
+        member.member_id,
+        member.client_id,
+        member.client_host,
+        group_instance_id=member.instance_id,
+        member_metadata=metadata,
+        member_assignment=member.assignment,
+    )

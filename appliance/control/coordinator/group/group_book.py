@@ -1,0 +1,130 @@
+"""What all handlers share: the groups, their timers, and the effects of the call under way.
+
+A handler changes a group, writes what it wants done into the book and returns; `Groups` hands the effects out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import uuid4
+
+from appliance.clock import Clock
+from appliance.config.settings import GroupSettings
+from appliance.control.coordinator.group.classic_group import ClassicGroup
+from appliance.control.coordinator.group.classic_member import OnTime
+from appliance.control.coordinator.group.effects import (
+    Answer,
+    Append,
+    Client,
+    CommittedOffsets,
+    Effects,
+    Record,
+    Topics,
+)
+from appliance.delayed.timing_wheel import Task, TimingWheel
+
+_NS_PER_MS = 1_000_000
+
+
+def unique_member_id(prefix: str) -> str:
+    """A member id that nobody has: the client's or the instance's id, and 36 characters of a UUID."""
+    return f"{prefix}-{uuid4()}"
+
+
+class GroupBook:
+    """Args:
+    gate: (group id, slot) → 0, or why that slot cannot speak for the group now.
+    partition_of: the partition of `__consumer_offsets` that a group's records go to.
+    new_member_id: client id or group instance id → a member id.
+    """
+
+    __slots__ = (
+        "_partition_of",
+        "_wheel",
+        "clock",
+        "effects",
+        "gate",
+        "groups",
+        "new_member_id",
+        "offsets",
+        "settings",
+        "topics",
+    )
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        clock: Clock,
+        *,
+        partition_of: Callable[[str], int],
+        gate: Callable[[str, int], int],
+        topics: Topics,
+        offsets: CommittedOffsets,
+        new_member_id: Callable[[str], str],
+    ) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.gate = gate
+        self.topics = topics
+        self.offsets = offsets
+        self.new_member_id = new_member_id
+        self.groups: dict[str, ClassicGroup] = {}
+        self.effects: Effects = []
+        self._partition_of = partition_of
+        self._wheel: TimingWheel[OnTime] = TimingWheel(self._monotonic_ms())
+
+    # ── time ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def after(self, timeout_ms: int, action: OnTime) -> Task[OnTime]:
+        """Does `action` in `timeout_ms` at the earliest; none is negative, whatever a client asked for."""
+        # The clock's reading was rounded down, and no deadline may come early.
+        return self._wheel.add(action, self._monotonic_ms() + 1 + max(timeout_ms, 0))
+
+    def next_deadline_ms(self) -> int | None:
+        return self._wheel.next_expiry_ms()
+
+    def due(self) -> list[OnTime]:
+        """What is to be done now, in the order of the deadlines."""
+        return [task.value for task in self._wheel.advance(self._monotonic_ms())]
+
+    def _monotonic_ms(self) -> int:
+        return self.clock.monotonic_ns() // _NS_PER_MS
+
+    # ── effects ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def answer(self, reply: object, response: object) -> None:
+        self.effects.append(Answer(reply, response))
+
+    def append(self, group_id: str, records: tuple[Record, ...], then: Callable[[int], None]) -> None:
+        """Has the records written; `then` gets 0 or the error code, and may write into this book."""
+        self.effects.append(Append(self.partition_of(group_id), records, self._continued(then)))
+
+    def partition_of(self, group_id: str) -> int:
+        return self._partition_of(group_id)
+
+    def take_effects(self) -> Effects:
+        effects, self.effects = self.effects, []
+        return effects
+
+    def _continued(self, then: Callable[[int], None]) -> Callable[[int], Effects]:
+        def run(error_code: int) -> Effects:
+            then(error_code)
+            return self.take_effects()
+
+        return run
+
+    # ── groups ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def fault_of(self, group_id: str, client: Client) -> int:
+        """Why nothing can be said about the group to this client now; 0 if something can."""
+        return self.gate(group_id, client.slot)
+
+    def drop_if_unborn(self, group: ClassicGroup) -> None:
+        """Forgets a group that has nobody, is in no log and keeps no offsets: a client came and went."""
+        if (
+            group.is_simple
+            and not group.in_log
+            and self.groups.get(group.group_id) is group
+            and not self.offsets.has_offsets(group.group_id)
+        ):
+            del self.groups[group.group_id]

@@ -1,0 +1,288 @@
+"""The face of the room: all groups of the coordinator, requests in, effects out.
+
+    groups = Groups(settings, clock, partition_of=…, gate=…, topics=…, offsets=…)
+    carry_out(groups.handle(request, client=client, reply=token))   # now and then an Answer, or an Append …
+    carry_out(append.then(0))                                       # … which goes on when it is committed
+    carry_out(groups.expire())                                      # when next_deadline_ms() has come
+
+Whoever calls carries the effects out in their order and never calls back from within a call.
+
+A partition of `__consumer_offsets` is taken over by `replay` of each of its records in order, then `loaded`; it is
+given away by `unload`. In between the caller's `gate` refuses requests for its groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from appliance.clock import Clock
+from appliance.config.settings import GroupSettings
+from appliance.control.coordinator.group import (
+    delete_groups,
+    describe_groups,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_groups,
+    sync_group,
+)
+from appliance.control.coordinator.group import group_metadata_record as log_record
+from appliance.control.coordinator.group.classic_group import ClassicGroup
+from appliance.control.coordinator.group.classic_rebalance import (
+    cancel_timers,
+    end_join,
+    end_sync,
+    prepare,
+    refused_join,
+    restart_session,
+)
+from appliance.control.coordinator.group.classic_state import STATES, ClassicState
+from appliance.control.coordinator.group.effects import (
+    Client,
+    CommittedOffsets,
+    Effects,
+    OffsetExpiry,
+    Topics,
+)
+from appliance.control.coordinator.group.group_book import GroupBook, unique_member_id
+from appliance.control.coordinator.group.subscription import PROTOCOL_TYPE
+from appliance.errors import ApplianceDefect
+from appliance.protocol.apis.delete_groups import DeleteGroupsRequest
+from appliance.protocol.apis.describe_groups import DescribeGroupsRequest
+from appliance.protocol.apis.heartbeat import HeartbeatRequest
+from appliance.protocol.apis.join_group import JoinGroupRequest
+from appliance.protocol.apis.leave_group import LeaveGroupRequest
+from appliance.protocol.apis.list_groups import ListGroupsRequest
+from appliance.protocol.apis.sync_group import SyncGroupRequest, SyncGroupResponse
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.primitives import INT16, Cursor
+
+_HANDLERS: Final[dict[type, Callable[[GroupBook, Any, Client, object], None]]] = {
+    JoinGroupRequest: join_group.handle,
+    SyncGroupRequest: sync_group.handle,
+    HeartbeatRequest: heartbeat.handle,
+    LeaveGroupRequest: leave_group.handle,
+    DescribeGroupsRequest: describe_groups.handle,
+    ListGroupsRequest: list_groups.handle,
+    DeleteGroupsRequest: delete_groups.handle,
+}
+
+_GROUP_ID_NOT_FOUND_FROM = 9
+"""Version of OffsetCommit from which an unknown group is called that; before, its generation is called old."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatistics:
+    """How many groups and members there are, and how many members wait for an answer."""
+
+    groups: int
+    members: int
+    pending_members: int
+    waiting_to_join: int
+    waiting_to_sync: int
+
+
+class Groups:
+    """Args:
+    gate: (group id, slot the client spoke to) → 0, or NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+        COORDINATOR_NOT_AVAILABLE. Asked before a group is looked at.
+    partition_of: group id → partition of `__consumer_offsets`.
+    topics: the metadata image as the groups see it.
+    offsets: what is committed in the groups' names.
+    new_member_id: client id or group instance id → a member id that nobody has; tests make it predictable.
+    """
+
+    __slots__ = ("_book",)
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        clock: Clock,
+        *,
+        partition_of: Callable[[str], int],
+        gate: Callable[[str, int], int],
+        topics: Topics,
+        offsets: CommittedOffsets,
+        new_member_id: Callable[[str], str] = unique_member_id,
+    ) -> None:
+        self._book = GroupBook(
+            settings,
+            clock,
+            partition_of=partition_of,
+            gate=gate,
+            topics=topics,
+            offsets=offsets,
+            new_member_id=new_member_id,
+        )
+
+    # ── requests and time ─────────────────────────────────────────────────────────────────────────────────
+
+    def handle(self, request: Any, *, client: Client, reply: object) -> Effects:
+        """Takes a request in: a shape of one of the APIs of this room.
+
+        Exactly one `Answer` with this `reply` comes out, here or of a later call.
+        """
+        handler = _HANDLERS.get(type(request))
+        if handler is None:
+            raise ApplianceDefect(f"{type(request).__name__} is no request for a group")
+        handler(self._book, request, client, reply)
+        return self._book.take_effects()
+
+    def next_deadline_ms(self) -> int | None:
+        """When `expire` has something to do, in milliseconds of the clock's monotonic time; None: never."""
+        return self._book.next_deadline_ms()
+
+    def expire(self) -> Effects:
+        """Does what is due: sessions that end, rebalances that have waited long enough."""
+        for action in self._book.due():
+            action()
+        return self._book.take_effects()
+
+    # ── what offsets ask ──────────────────────────────────────────────────────────────────────────────────
+
+    def check_commit(
+        self,
+        group_id: str,
+        *,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        client: Client,
+    ) -> int:
+        """Whether this member may commit offsets for the group now: 0 or an error code.
+
+        A commit is a sign of life and restarts the member's session. A commit with neither member nor generation is
+        for groups without members; the group need not exist. The gate was asked by the caller.
+        """
+        group = self._book.groups.get(group_id)
+        if group is None:
+            if generation < 0:
+                return ErrorCode.NONE
+            is_new = client.api_version >= _GROUP_ID_NOT_FOUND_FROM
+            return ErrorCode.GROUP_ID_NOT_FOUND if is_new else ErrorCode.ILLEGAL_GENERATION
+        if generation < 0 and group.state is ClassicState.EMPTY:
+            return ErrorCode.NONE
+        if generation < 0 and not member_id and instance_id is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        error = group.fault_of(member_id, instance_id)
+        if error is not ErrorCode.NONE:
+            return error
+        if generation != group.generation_id:
+            return ErrorCode.ILLEGAL_GENERATION
+        error = STATES[group.state].commit
+        if error is ErrorCode.NONE:
+            restart_session(self._book, group, group.members[member_id])
+        return error
+
+    def check_fetch(self, group_id: str, *, member_id: str | None, epoch: int, client: Client) -> int:
+        """Whether this member may fetch the group's offsets: 0 or an error code. A classic group refuses nobody."""
+        return ErrorCode.NONE
+
+    def offsets_seen(self, group_id: str) -> None:
+        """Offsets are kept for this group: it exists from now on, if only for them."""
+        groups = self._book.groups
+        if group_id not in groups:
+            groups[group_id] = ClassicGroup(group_id, self._book.clock.now_ms())
+
+    def offset_expiry(self, group_id: str) -> OffsetExpiry | None:
+        """From when on the group's offsets grow old; None: none of them expires now."""
+        group = self._book.groups.get(group_id)
+        if group is None or group.protocol_type is None:
+            return OffsetExpiry()
+        if group.state is ClassicState.EMPTY:
+            since_ms = group.state_timestamp_ms
+            return OffsetExpiry(None if since_ms == log_record.UNKNOWN_TIME_MS else since_ms)
+        if group.state is ClassicState.STABLE and group.topics is not None:
+            return OffsetExpiry(subscribed=group.topics)
+        return None
+
+    def remove_if_empty(self, group_id: str) -> Effects:
+        """The last offset of the group is gone, or its tombstone on the way: forgets the group if nobody is in it.
+
+        When that cannot be written the log has it still, and the next start finds it empty again.
+        """
+        book = self._book
+        group = book.groups.get(group_id)
+        if group is not None and group.state is ClassicState.EMPTY and not group.pending_joins:
+            del book.groups[group_id]
+            if group.in_log:
+                book.append(group_id, (log_record.tombstone(group_id),), lambda _: None)
+        return book.take_effects()
+
+    def check_offset_delete(self, group_id: str) -> int:
+        """Whether offsets of the group may be deleted at all (OffsetDelete): 0 or an error code.
+
+        Of a group with members, only if they are consumers: then we can see which topics are not theirs.
+        """
+        group = self._book.groups.get(group_id)
+        if group is None:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if group.state is ClassicState.EMPTY or group.protocol_type == PROTOCOL_TYPE:
+            return ErrorCode.NONE
+        return ErrorCode.NON_EMPTY_GROUP
+
+    def check_topic_delete(self, group_id: str, topic: str) -> int:
+        """GROUP_SUBSCRIBED_TO_TOPIC where the group's offsets of `topic` must stay, else 0."""
+        group = self._book.groups.get(group_id)
+        if group is not None and group.is_subscribed_to(topic):
+            return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        return ErrorCode.NONE
+
+    # ── the log ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def replay(self, partition: int, key: bytes, value: bytes | None) -> None:
+        """Takes in a record of that partition, in the log's order. Keys of other kinds are passed over.
+
+        Raises:
+            MalformedFrame: the record is none that Kafka writes.
+        """
+        if INT16.unpack_from(key)[0] != log_record.GROUP_METADATA_KEY:
+            return
+        group_id = Cursor(memoryview(key), INT16.size, len(key)).string()
+        if value is None:
+            self._book.groups.pop(group_id, None)
+        else:
+            self._book.groups[group_id] = ClassicGroup.from_log(group_id, log_record.read_value(value))
+
+    def loaded(self, partition: int) -> Effects:
+        """All of the partition's records were replayed: its members' sessions begin anew."""
+        book = self._book
+        for group in [g for g in book.groups.values() if book.partition_of(g.group_id) == partition]:
+            for member in group.members.values():
+                restart_session(book, group, member)
+            if len(group.members) > book.settings.max_size:
+                prepare(book, group)
+        return book.take_effects()
+
+    def unload(self, partition: int) -> Effects:
+        """Forgets the partition's groups; all who wait hear that their coordinator is elsewhere."""
+        book = self._book
+        error = ErrorCode.NOT_COORDINATOR
+        for group in [g for g in book.groups.values() if book.partition_of(g.group_id) == partition]:
+            cancel_timers(group)
+            for member in group.members.values():
+                end_join(book, group, member, refused_join(error, member.member_id))
+                end_sync(book, member, SyncGroupResponse(error_code=error))
+            group.move_to(ClassicState.DEAD, book.clock.now_ms())
+            del book.groups[group.group_id]
+        return book.take_effects()
+
+    # ── itself ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def statistics(self) -> GroupStatistics:
+        groups = self._book.groups.values()
+        members = [member for group in groups for member in group.members.values()]
+        return GroupStatistics(
+            groups=len(groups),
+            members=len(members),
+            pending_members=sum(len(group.pending_joins) for group in groups),
+            waiting_to_join=sum(member.joining is not None for member in members),
+            waiting_to_sync=sum(member.syncing is not None for member in members),
+        )
+
+    def check(self) -> None:
+        """Raises ApplianceDefect unless every group's invariants hold."""
+        for group in self._book.groups.values():
+            group.check()
