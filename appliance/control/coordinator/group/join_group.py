@@ -17,6 +17,7 @@ from appliance.control.coordinator.group.classic_group import ClassicGroup
 from appliance.control.coordinator.group.classic_member import ClassicMember, Waiting
 from appliance.control.coordinator.group.classic_rebalance import (
     add_pending,
+    complete_if_all_joined,
     end_join,
     end_sync,
     generation,
@@ -57,8 +58,9 @@ def handle(book: GroupBook, request: JoinGroupRequest, client: Client, reply: ob
             return
         group = book.groups[request.group_id] = ClassicGroup(request.group_id, book.clock.now_ms())
     if not _has_room(book, group, request.member_id):
-        group.remove(request.member_id)
         _refuse(book, ErrorCode.GROUP_MAX_SIZE_REACHED, client=client, reply=reply)
+        group.remove(request.member_id)
+        complete_if_all_joined(book, group)
     elif not group.supports(request.protocol_type, request.protocols):
         error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         _refuse(book, error, client=client, reply=reply, member_id=request.member_id)
