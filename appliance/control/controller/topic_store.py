@@ -7,7 +7,7 @@ Each function below that makes operations makes them for one `multi`; the contro
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from appliance.cluster import PartitionImage, TopicImage
@@ -34,7 +34,8 @@ from appliance.errors import CorruptFile
 
 @dataclass(frozen=True, slots=True)
 class StoredTopic:
-    """A topic as the store has it; no rows yet. `states[p]` is None where the node is missing."""
+    """A topic as the store has it; no rows yet. `states[p]` is None where the node is missing; `epochs[p]` is that
+    node's version, which is the partition's epoch. `adding` and `removing` hold partitions that are being reassigned."""
 
     name: str
     topic_id: UUID
@@ -43,6 +44,9 @@ class StoredTopic:
     configs: Mapping[str, str]
     deleting: bool
     has_config_node: bool = True
+    epochs: tuple[int, ...] = ()
+    adding: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    removing: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 def load_topics(store: MetadataStore) -> list[StoredTopic]:
@@ -65,11 +69,13 @@ def load_topics(store: MetadataStore) -> list[StoredTopic]:
     for name, record in records.items():
         if sorted(map(int, record.partitions)) != list(range(len(record.partitions))):
             raise CorruptFile(f"metadata node {topic_path(name)}: partitions are not numbered 0, 1, 2 …")
-        found = []
+        found: list[PartitionStateRecord | None] = []
+        epochs: list[int] = []
         for number in range(len(record.partitions)):
             path = partition_state_path(name, number)
             node = states.get(path)
             found.append(decode(PartitionStateRecord, node.data, path=path) if node else None)
+            epochs.append(node.version if node else 0)
         config = configs.get(topic_config_path(name))
         topics.append(
             StoredTopic(
@@ -80,6 +86,9 @@ def load_topics(store: MetadataStore) -> list[StoredTopic]:
                 configs=decode(ConfigRecord, config.data, path=config.path).config if config else {},
                 deleting=name in deleting,
                 has_config_node=config is not None,
+                epochs=tuple(epochs),
+                adding={int(number): each for number, each in record.adding_replicas.items()},
+                removing={int(number): each for number, each in record.removing_replicas.items()},
             )
         )
     return topics
@@ -123,8 +132,14 @@ def forgetting(topic: TopicImage) -> list[Operation]:
     ]
 
 
+def new_placement(topic: TopicImage) -> list[Operation]:
+    """Writes which slots hold the partitions of `topic`, and which of them come and go."""
+    return [SetData(topic_path(topic.name), encode(_record(topic)))]
+
+
 def new_states(topic: str, partitions: Iterable[PartitionImage], controller_epoch: int) -> list[Operation]:
-    """Writes leader, epoch and ISR of existing partitions."""
+    """Writes leader, epoch and ISR of existing partitions. The version of the node is the partition's epoch, so each
+    of them has an epoch that is one higher than what is stored."""
     return [
         SetData(partition_state_path(topic, partition.partition), encode(_state(partition, controller_epoch)))
         for partition in partitions
@@ -146,4 +161,9 @@ def _state(partition: PartitionImage, controller_epoch: int) -> PartitionStateRe
 
 
 def _record(topic: TopicImage) -> TopicRecord:
-    return topic_record(topic.topic_id, {p.partition: p.replicas for p in topic.partitions})
+    return topic_record(
+        topic.topic_id,
+        {p.partition: p.replicas for p in topic.partitions},
+        adding={p.partition: p.adding for p in topic.partitions if p.adding},
+        removing={p.partition: p.removing for p in topic.partitions if p.removing},
+    )

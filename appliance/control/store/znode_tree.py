@@ -113,7 +113,8 @@ class BrokerRecord(msgspec.Struct, frozen=True):
 
 
 class TopicRecord(msgspec.Struct, frozen=True):
-    """`partitions` maps the partition number, as text, to its replicas."""
+    """`partitions` maps the partition number, as text, to its replicas; `adding_replicas` and `removing_replicas` hold
+    the partitions that are being reassigned, and no others (KIP-455)."""
 
     topic_id: str
     partitions: dict[str, tuple[int, ...]]
@@ -123,7 +124,7 @@ class TopicRecord(msgspec.Struct, frozen=True):
 
     @property
     def replicas(self) -> list[tuple[int, ...]]:
-        """Replicas of partition 0, 1, …"""
+        """Replicas of partition 0, 1, …; those that are being added or removed too."""
         return [self.partitions[key] for key in sorted(self.partitions, key=int)]
 
 
@@ -181,8 +182,24 @@ def decode(kind: type[Record], data: bytes, *, path: str) -> Record:
     return record
 
 
-def topic_record(topic_id: UUID, replicas: Mapping[int, tuple[int, ...]]) -> TopicRecord:
-    return TopicRecord(id_text(topic_id), {str(number): replicas[number] for number in sorted(replicas)})
+def topic_record(
+    topic_id: UUID,
+    replicas: Mapping[int, tuple[int, ...]],
+    *,
+    adding: Mapping[int, tuple[int, ...]] | None = None,
+    removing: Mapping[int, tuple[int, ...]] | None = None,
+) -> TopicRecord:
+    """The record of a topic. `adding`, `removing`: replicas that come and go, by partition."""
+    return TopicRecord(
+        topic_id=id_text(topic_id),
+        partitions=_by_text(replicas),
+        adding_replicas=_by_text(adding or {}),
+        removing_replicas=_by_text(removing or {}),
+    )
+
+
+def _by_text(replicas: Mapping[int, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    return {str(number): replicas[number] for number in sorted(replicas)}
 
 
 def id_text(identity: UUID) -> str:
