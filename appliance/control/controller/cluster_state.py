@@ -7,11 +7,10 @@ round by force.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from appliance.channels.roles import Role, owner_of
-from appliance.cluster import TopicImage
+from appliance.cluster import PartitionImage, TopicImage
 from appliance.control.controller.partition_rows import PartitionRows
 from appliance.control.controller.topic_commands import Existing, metric_name
 
@@ -20,15 +19,23 @@ NO_ROW = -1
 
 @dataclass(slots=True)
 class Deletion:
-    """A topic that is going; `waiting` are the workers that still have files of it."""
+    """A topic that is going; `waiting` are the copies whose files may still be there, as (slot, partition)."""
 
     topic: TopicImage
-    waiting: set[Role]
+    waiting: set[tuple[int, int]]
 
     @classmethod
-    def of(cls, topic: TopicImage, live: Collection[int]) -> Deletion:
-        slots = {slot for partition in topic.partitions for slot in partition.replicas}
-        return cls(topic, {owner_of(slot) for slot in slots if slot in live})
+    def of(cls, topic: TopicImage, slots: Collection[int]) -> Deletion:
+        """`slots`: those of this configuration. What lies elsewhere is never seen again."""
+        return cls(
+            topic,
+            {
+                (slot, partition.partition)
+                for partition in topic.partitions
+                for slot in partition.replicas
+                if slot in slots
+            },
+        )
 
 
 class ClusterState:
@@ -74,19 +81,26 @@ class ClusterState:
         if not alike:
             del self.names_by_metric[metric_name(name)]
 
-    def show(self, topic: TopicImage, partition_count: int) -> None:
-        """Lets clients see the first partitions of a topic that still exists, if they saw fewer until now."""
+    def show(self, topic: TopicImage, partitions: tuple[PartitionImage, ...]) -> None:
+        """Lets clients see `partitions`, the first ones of a topic that still exists, if they saw fewer until now."""
         current = self.topics.get(topic.name)
         if current is None or current.topic_id != topic.topic_id:
             return
         seen = self.visible.get(topic.name)
-        if seen is not None and len(seen.partitions) >= partition_count:
+        if seen is not None and len(seen.partitions) >= len(partitions):
             return
-        shown = current
-        if partition_count < len(current.partitions):
-            shown = replace(current, partitions=current.partitions[:partition_count])
-        self.visible[topic.name] = shown
+        self.visible[topic.name] = (
+            current if partitions == current.partitions else replace(current, partitions=partitions)
+        )
         self.dirty = True
+
+    def show_changed(self, name: str, changed: Mapping[int, PartitionImage]) -> None:
+        """Lets clients see other leaders, ISRs and replicas of partitions that they see already."""
+        seen = self.visible.get(name)
+        if seen is not None:
+            partitions = tuple(changed.get(each.partition, each) for each in seen.partitions)
+            self.visible[name] = replace(seen, partitions=partitions)
+            self.dirty = True
 
     def show_configs(self, name: str) -> None:
         """Lets clients see what is set on a topic by now, if they see the topic."""
@@ -104,7 +118,9 @@ class ClusterState:
         self.rows.check()
         for name, topic in self.visible.items():
             assert self.topics[name].topic_id == topic.topic_id
-            assert self.topics[name].partitions[: len(topic.partitions)] == topic.partitions
+            for seen, there in zip(topic.partitions, self.topics[name].partitions, strict=False):
+                assert (seen.partition, seen.row) == (there.partition, there.row)
+                assert seen.incarnation == there.incarnation
         used = [each.row for topic in self.topics.values() for each in topic.partitions]
         used += [
             each.row

@@ -1,8 +1,9 @@
 """The controller's decisions: messages in, changes of store, table and image, commands and answers out.
 
 It never waits: a turn takes the messages that have arrived, writes the store once for all of them, tells each
-worker once, and returns; answers go out from `settle`, when the workers have confirmed. The steps of a change,
-and why a `kill -9` between any two of them loses nothing:
+worker once, and returns; answers go out from `settle`, when the workers have confirmed. Who leads and who follows is
+`leadership`'s, who is told what of it `copies`'. The steps of a change, and why a `kill -9` between any two of them
+loses nothing:
 
 | step | killed after it |
 |---|---|
@@ -19,14 +20,14 @@ and why a `kill -9` between any two of them loses nothing:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 from uuid import UUID
 
 from appliance.channels.control_channel import (
     AllocateProducerIds,
     AlterConfigs,
+    AlterPartitions,
     Assigned,
     Body,
     ConfigOutcome,
@@ -36,21 +37,27 @@ from appliance.channels.control_channel import (
     DeleteTopics,
     Envelope,
     PartitionsOffline,
+    ReplicaHello,
     TopicOutcome,
     TopicOutcomes,
     WorkerHello,
 )
 from appliance.channels.metadata_image import ImagePublisher
 from appliance.channels.roles import Role, RoleKind, owner_of
+from appliance.clock import Clock
 from appliance.cluster import INTERNAL_TOPICS, BrokerSlot, ClusterImage, PartitionImage, TopicImage
 from appliance.config import BrokerConfigs, Settings
+from appliance.control.controller.alarms import Alarm, Alarms
 from appliance.control.controller.cluster_state import NO_ROW, ClusterState, Deletion
 from appliance.control.controller.config_commands import Altering, named_twice, plan_alteration
 from appliance.control.controller.config_store import broker_alteration, topic_alteration
+from appliance.control.controller.copies import Copies, Order, Place
 from appliance.control.controller.leader_selection import of_new_partition
+from appliance.control.controller.leadership import RETRY_MS, Leadership
 from appliance.control.controller.outcomes import blamed, blamed_configs, planned, refused
 from appliance.control.controller.producer_ids import allocate
-from appliance.control.controller.takeover import CONTROLLER_ID, Fence, new_id
+from appliance.control.controller.slot_states import SlotStates
+from appliance.control.controller.takeover import CONTROLLER_ID, Fence, new_id, register, stopped_slots
 from appliance.control.controller.topic_commands import (
     TopicPlan,
     duplicates,
@@ -60,7 +67,7 @@ from appliance.control.controller.topic_commands import (
 )
 from appliance.control.controller.topic_store import creation, deletion_mark, forgetting, growth
 from appliance.control.controller.wave import Ask, ConfigAsk, Wave
-from appliance.control.controller.worker_lines import WorkerLines, assigned_partitions
+from appliance.control.controller.worker_lines import WorkerLines
 from appliance.control.store.metadata_store import MetadataStore, Operation
 from appliance.errors import ApplianceDefect, RejectedRequest, StorageFault
 from appliance.protocol.apis.describe_configs import ResourceType
@@ -68,19 +75,12 @@ from appliance.protocol.errors import ErrorCode
 
 ASSIGN_TIMEOUT_MS = 5_000
 
+FIRST_WAVE = 1
+"""It shows the topics that there are, once all workers have answered."""
+
 _logger = logging.getLogger(__name__)
 
 Message = tuple[bytes, Envelope]
-
-
-class Alarm(Protocol):
-    """A call that is due; see `appliance.ipc.agent.Timer`."""
-
-    def cancel(self) -> None: ...
-
-
-Alarms = Callable[[int, Callable[[], None]], Alarm]
-"""Sets an alarm: in so many milliseconds, call that."""
 
 
 @dataclass(slots=True)
@@ -104,6 +104,9 @@ class Controller:
     Args:
         state: as `takeover.take_over` found it.
         fence: this controller's right to change the store.
+        slots: as `take_over` was given them.
+        brokers: the slots as clients are told of them.
+        presume: whether there may have been a controller before in this instance, which gave orders.
         send: puts a message on its way to the process of that identity.
         alarms: for the deadline of a change.
     """
@@ -111,7 +114,10 @@ class Controller:
     __slots__ = (
         "_alarm_of",
         "_alarms",
+        "_brokers",
+        "_clock",
         "_cluster_id",
+        "_copies",
         "_fence",
         "_publisher",
         "_send",
@@ -120,7 +126,7 @@ class Controller:
         "_store",
         "_wave_number",
         "_waves",
-        "_workers",
+        "leadership",
         "lines",
         "state",
     )
@@ -133,29 +139,47 @@ class Controller:
         fence: Fence,
         cluster_id: str,
         settings: Settings,
-        slots: Sequence[BrokerSlot],
+        slots: SlotStates,
+        brokers: Sequence[BrokerSlot],
+        presume: bool,
         publisher: ImagePublisher,
         send: Callable[[bytes, Envelope], None],
         alarms: Alarms,
+        clock: Clock,
     ) -> None:
         self.state = state
         self._store = store
         self._fence = fence
         self._cluster_id = cluster_id
         self._settings = settings
-        self._slots = tuple(slots)
+        self._slots = slots
+        self._brokers = tuple(brokers)
         self._publisher = publisher
         self._send = send
         self._alarms = alarms
+        self._clock = clock
         self.lines = WorkerLines(send, controller_epoch=fence.epoch, cluster_id=cluster_id)
-        self._workers = frozenset(owner_of(slot.node_id) for slot in slots)
+        self._copies = Copies(state, slots, is_up=self.lines.is_up)
         self._waves: dict[int, Wave] = {}
         self._alarm_of: dict[int, Alarm] = {}
         self._wave_number = 0
+        if presume:
+            self._copies.presume_all()
+        self.leadership = Leadership(
+            state,
+            store,
+            fence=fence,
+            slots=slots,
+            copies=self._copies,
+            alarms=alarms,
+            changed_slots=self._other_slots_live,
+            topic_defaults=self._topic_defaults,
+        )
         if publisher.version:
             # Clients know the cluster already; they should know who its controller is now.
             self._publish()
-        self._begin(Wave(self._next_wave(), set(self._workers), dict(state.topics), frozenset(), []))
+        workers = {owner_of(slot) for slot in slots.all}
+        self._begin(Wave(self._next_wave(), workers, dict(state.topics), frozenset(), []))
 
     # Turns
 
@@ -166,7 +190,7 @@ class Controller:
             StoreRefusal, SessionExpired: somebody else changed the store; this controller must go.
         """
         turn = _Turn()
-        hellos: list[WorkerHello] = []
+        hellos: list[WorkerHello | ReplicaHello] = []
         offline = False
         for sender, envelope in messages:
             match envelope.body:
@@ -176,10 +200,13 @@ class Controller:
                     self._answer(sender, envelope.id, allocate(self._store, self._fence))
                 case Assigned():
                     self._confirmed(envelope.id, envelope.body)
+                case AlterPartitions():
+                    if self.lines.is_from(owner_of(envelope.body.slot), sender):
+                        self._answer(sender, envelope.id, self.leadership.alter(envelope.body))
                 case PartitionsOffline():
                     self.state.dirty = True
                     offline = True
-                case WorkerHello():
+                case WorkerHello() | ReplicaHello():
                     hellos.append(envelope.body)
                 case other:
                     _logger.warning(
@@ -193,27 +220,39 @@ class Controller:
         for hello in hellos:
             self._welcome(hello)
 
-    def worker_down(self, role: Role, generation: int) -> None:
-        """That life of a worker is over; its next one says hello."""
-        if role.kind is RoleKind.IOPROC:
-            self.lines.down(role, generation)
+    def process_down(self, role: Role, generation: int) -> None:
+        """That life of a process is over; the next one of a worker or a replica says hello."""
+        if role.kind not in (RoleKind.IOPROC, RoleKind.REPLICA):
+            return
+        unanswered = self.lines.down(role, generation)
+        if unanswered is None:
+            return
+        for number in unanswered:
+            self._copies.unsent(number)
+        if role in self._slots:
+            self.leadership.lost(role)
 
     def settle(self) -> None:
         """Finishes what can be finished: forgets deleted topics, publishes one image, answers who asked."""
         fault = self._forget_deleted()
+        self._send_orders()
+        self.leadership.show()
         state = self.state
         # After a fault nobody waits for what the store could not forget: it is tried again, and answered now.
         unfinished = () if fault else state.deletions
         over = [wave for wave in self._waves.values() if wave.is_over(unfinished)]
+        if not self._publisher.version and FIRST_WAVE not in {wave.number for wave in over}:
+            # The first image is whole: no client is told of a cluster without the topics that it has.
+            over = []
         for wave in over:
             del self._waves[wave.number]
             if (alarm := self._alarm_of.pop(wave.number, None)) is not None:
                 alarm.cancel()
             for topic in wave.appearing.values():
-                state.show(topic, len(topic.partitions))
+                self._show(topic)
             for name in wave.altered:
                 state.show_configs(name)
-        if over and state.dirty:
+        if state.dirty and (over or self._publisher.version):
             self._publish()
         for wave in over:
             for ask in wave.asks:
@@ -323,7 +362,7 @@ class Controller:
 
     def _plan_alterations(self, turn: _Turn, sender: bytes, number: int, request: AlterConfigs) -> None:
         state = self.state
-        altering = Altering(state.topics, state.broker_configs, state.live, self._topic_defaults())
+        altering = Altering(state.topics, state.broker_configs, self._slots.all, self._topic_defaults())
         twice = named_twice(request.resources)
         outcomes: list[ConfigOutcome] = []
         for resource in request.resources:
@@ -410,7 +449,7 @@ class Controller:
         turn.operations += deletion_mark(topic.name)
         turn.first.pop(topic.name, None)
         turn.altered.discard(topic.name)
-        turn.doomed[topic.name] = state.deletions[topic.name] = Deletion.of(topic, state.live)
+        turn.doomed[topic.name] = state.deletions[topic.name] = Deletion.of(topic, self._slots.all)
         state.remove(topic.name)
 
         def undo() -> None:
@@ -448,8 +487,10 @@ class Controller:
             for partition in topic.partitions[turn.first[name] :]:
                 state.rows.write(partition)
         number = self._next_wave()
-        waiting = self._tell_workers(turn, appearing, number)
-        state.dirty = state.dirty or turn.brokers_altered
+        waiting = self._tell(turn, appearing, number)
+        if turn.brokers_altered:
+            state.dirty = True
+            self.leadership.stop(stopped_slots(state.broker_configs))
         self._begin(
             Wave(
                 number,
@@ -462,32 +503,43 @@ class Controller:
             )
         )
 
-    def _tell_workers(self, turn: _Turn, appearing: dict[str, TopicImage], number: int) -> set[Role]:
-        """Sends every worker its part; who is concerned."""
-        concerned: set[Role] = set()
-        for slot in self.state.live:
-            worker = owner_of(slot)
-            partitions = tuple(
-                each
-                for name, topic in appearing.items()
-                for each in assigned_partitions(topic, slot=slot, first=turn.first[name])
-            )
-            altered = tuple(
-                each
-                for name in turn.altered
-                for each in assigned_partitions(
-                    self.state.topics[name], slot=slot, until=turn.first.get(name)
-                )
-            )
-            removed = tuple(deletion.topic for deletion in turn.doomed.values() if worker in deletion.waiting)
+    def _tell(self, turn: _Turn, appearing: dict[str, TopicImage], number: int) -> set[Role]:
+        """Sends every worker and replica its part; whose answers are waited for."""
+        copies, state = self._copies, self.state
+        for name, topic in appearing.items():
+            for partition in topic.partitions[turn.first[name] :]:
+                copies.touch(name, partition.partition)
+        for name in turn.altered:
+            for partition in state.topics[name].partitions:
+                copies.touch(name, partition.partition)
+        for name, deletion in turn.doomed.items():
+            for partition in deletion.topic.partitions:
+                copies.touch(name, partition.partition)
+        # A worker that is down is waited for by who creates; new settings wait for nobody who is down, since the next
+        # life begins with them. Followers are waited for by nobody who only creates.
+        concerned = {
+            owner_of(partition.leader)
+            for name, topic in appearing.items()
+            for partition in topic.partitions[turn.first[name] :]
+        }
+        orders = copies.orders()
+        for slot in self._slots.all:
             defaults = self._log_defaults(slot) if turn.brokers_altered else None
-            if partitions or removed or ((altered or defaults) and self.lines.is_up(worker)):
-                # New settings alone wait for nobody who is down: its next life begins with them.
-                concerned.add(worker)
-                self.lines.assign(
-                    worker, (*partitions, *altered), removed, waves=(number,), log_defaults=defaults
-                )
+            for half in self._slots.halves(slot):
+                order = orders.get(half)
+                if not self.lines.is_up(half) or (order is None and defaults is None):
+                    continue
+                order = order or Order()
+                if half.kind is RoleKind.IOPROC or order.removed or turn.altered or defaults is not None:
+                    concerned.add(half)
+                sent = self.lines.assign(half, order, waves=(number,), log_defaults=defaults)
+                copies.sent(half, sent, order)
         return concerned
+
+    def _send_orders(self) -> None:
+        """What the answers and deaths of this turn have made possible."""
+        for half, order in self._copies.orders().items():
+            self._copies.sent(half, self.lines.assign(half, order, waves=()), order)
 
     def _log_defaults(self, slot: int) -> dict[str, str]:
         return BrokerConfigs.of(self.state.broker_configs, slot).log_defaults(self._settings)
@@ -523,27 +575,29 @@ class Controller:
             for partition in deletion.topic.partitions:
                 if partition.row != NO_ROW:
                     state.rows.give_back(partition.row)
+            self._copies.forget(deletion.topic)
         return None
 
     # Workers
 
-    def _welcome(self, hello: WorkerHello) -> None:
-        worker = Role(RoleKind.IOPROC, hello.worker, hello.slot)
-        if not self.lines.hello(worker, hello.generation):
+    def _welcome(self, hello: WorkerHello | ReplicaHello) -> None:
+        index = hello.worker if isinstance(hello, WorkerHello) else 0
+        kind = RoleKind.IOPROC if isinstance(hello, WorkerHello) else RoleKind.REPLICA
+        half = Role(kind, index, hello.slot)
+        had_life = self.lines.is_up(half)
+        if not self.lines.hello(half, hello.generation):
             return
-        mine = owner_of(hello.slot) == worker
-        topics: Iterable[TopicImage] = self.state.topics.values() if mine else ()
-        partitions = tuple(each for topic in topics for each in assigned_partitions(topic, slot=hello.slot))
-        removed = tuple(each.topic for each in self.state.deletions.values() if worker in each.waiting)
-        waves = tuple(number for number, wave in self._waves.items() if worker in wave.waiting)
-        self.lines.assign(
-            worker,
-            partitions,
-            removed,
-            waves=waves,
-            full=True,
-            log_defaults=self._log_defaults(hello.slot),
-        )
+        order = Order()
+        if half in self._slots:
+            if had_life:
+                self.leadership.lost(half)
+            self.leadership.came(half)
+            order = self._copies.full_order(half)
+        waves = tuple(number for number, wave in self._waves.items() if half in wave.waiting)
+        defaults = self._log_defaults(hello.slot)
+        number = self.lines.assign(half, order, waves=waves, full=True, log_defaults=defaults)
+        if half in self._slots:
+            self._copies.sent(half, number, order, full=True)
 
     def _confirmed(self, number: int, answer: Assigned) -> None:
         confirmation = self.lines.confirmed(number, answer)
@@ -560,14 +614,40 @@ class Controller:
                 wave.failures.update(failures)
                 if failed & wave.doomed:
                     wave.overdue = True  # nobody will finish it before the worker's next life
-        for name in sent.removed:
-            deletion = self.state.deletions.get(name)
-            if deletion is not None and name not in failed:
-                deletion.waiting.discard(sent.worker)
-        if sent.full and self.lines.all_assigned(self._workers):
+        if sent.worker in self._slots:
+            self._removed(self._copies.confirmed(sent.worker, number, failures), sent.worker.slot)
+        halves = [half for slot in self._slots.all for half in self._slots.halves(slot)]
+        if sent.full and self.lines.all_assigned(halves):
             self.state.rows.end_quarantine()
 
+    def _removed(self, places: Collection[Place], slot: int) -> None:
+        for name, topic_id, number in places:
+            deletion = self.state.deletions.get(name)
+            if deletion is not None and deletion.topic.topic_id == topic_id:
+                deletion.waiting.discard((slot, number))
+
+    # Slots
+
+    def _other_slots_live(self) -> None:
+        """Registers the slots that are live by now, and no others."""
+        live = self._slots.live()
+        _logger.info("live slots: %s", ", ".join(map(str, live)) or "none")
+        self.state.live = live
+        self.state.dirty = True
+        try:
+            register(self._store, self._brokers, self._fence, live=live, clock=self._clock)
+        except StorageFault as fault:
+            _logger.error("registrations stay as they are, trying again in %d ms: %s", RETRY_MS, fault)
+            self._alarms(RETRY_MS, self._other_slots_live)
+
     # Telling
+
+    def _show(self, topic: TopicImage) -> None:
+        """Lets clients see a topic that is new, or has grown."""
+        current = self.state.topics.get(topic.name)
+        if current is not None and current.topic_id == topic.topic_id:
+            partitions = current.partitions[: len(topic.partitions)]
+            self.state.show(topic, tuple(self.leadership.shown(current, each) for each in partitions))
 
     def _publish(self) -> None:
         state = self.state
@@ -575,9 +655,9 @@ class Controller:
             ClusterImage(
                 version=self._publisher.version + 1,
                 cluster_id=self._cluster_id,
-                controller_id=CONTROLLER_ID,
+                controller_id=min(state.live, default=CONTROLLER_ID),
                 controller_epoch=self._fence.epoch,
-                slots=self._slots,
+                slots=tuple(each for each in self._brokers if each.node_id in state.live),
                 topics=state.visible,
                 broker_configs=state.broker_configs,
             )

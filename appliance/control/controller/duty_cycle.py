@@ -57,7 +57,7 @@ class ControllerLoop:
         cycle.epoll.register(store.fileno(), select.EPOLLIN)
 
     def alarm(self, delay_ms: int, action: Callable[[], None]) -> Timer:
-        """See `controller.Alarms`."""
+        """See `alarms.Alarms`."""
         return self._cycle.timers.add(self._clock.monotonic_ns() + delay_ms * _NS_PER_MS, action)
 
     def await_vacancy(self) -> None:
@@ -102,9 +102,9 @@ class ControllerLoop:
                     self._supervision.send(word)
                 case PeerDown():
                     if self.controller is not None:
-                        self.controller.worker_down(word.role, word.generation)
+                        self.controller.process_down(word.role, word.generation)
                 case PeerUp():
-                    pass  # a worker's hello says more
+                    pass  # its hello says more
                 case _:
                     _logger.warning("unexpected word of the supervisor: %s", word)
 

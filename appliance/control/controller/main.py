@@ -28,6 +28,7 @@ from appliance.config import Settings
 from appliance.control.controller.control_socket import ControlSocket
 from appliance.control.controller.controller import Controller
 from appliance.control.controller.duty_cycle import ControllerLoop, Superseded
+from appliance.control.controller.slot_states import SlotStates
 from appliance.control.controller.takeover import Fence, cluster_id, register, take_over, win
 from appliance.control.store.embedded_store import EmbeddedStore
 from appliance.control.store.errors import SessionExpired, StoreRefusal
@@ -119,15 +120,15 @@ def _lead(
     loop: ControllerLoop,
     clock: Clock,
 ) -> None:
-    settings, slots = child.settings, slots_of(child.settings)
+    settings, brokers = child.settings, slots_of(child.settings)
+    slots = SlotStates([broker.node_id for broker in brokers], present=child.peers)
     # Only now: whoever binds an address takes it from the one before.
     socket = ControlSocket(child.wiring.zmq_address(CONTROLLER_SOCKET))
     try:
         cluster = cluster_id(store)
-        register(store, slots, fence, clock=clock)
-        state = take_over(
-            store, attachment.partitions, slots=slots, fence=fence, image=attachment.image.current()
-        )
+        image = attachment.image.current()
+        state = take_over(store, attachment.partitions, slots=slots, fence=fence, image=image)
+        register(store, brokers, fence, live=state.live, clock=clock)
         controller = Controller(
             state,
             store,
@@ -135,9 +136,12 @@ def _lead(
             cluster_id=cluster,
             settings=settings,
             slots=slots,
+            brokers=brokers,
+            presume=image is not None or child.generation > 1,
             publisher=ImagePublisher(child.wiring.instance, attachment.image_pointer),
             send=socket.send,
             alarms=loop.alarm,
+            clock=clock,
         )
         _logger.info(
             "controller epoch %d, %d topics, %d deletions to finish",

@@ -2,11 +2,14 @@
 
     win         create /controller (ephemeral) and set /controller_epoch one higher, both or neither
     fence       from here on every change carries Check(/controller_epoch, version): a later winner fences us out
-    register    /brokers/ids/N for every slot of this configuration
+    register    /brokers/ids/N for every slot that is live, and for no other
     load        topics, their states, and the deletions that were not finished
     take over   rows and incarnations of the partitions in the image that is in shared memory, if there is one;
                 a partition whose leader has no slot any more gets another leader, or none; who has no slot is
                 not in sync
+
+Where there is no image the whole instance has been started anew: then every partition with several replicas begins a
+new leader epoch, since nothing is known of what its followers had heard of the leader before.
 
 Source of the order: Kafka's `KafkaZkClient.registerControllerAndIncrementControllerEpoch` (KAFKA-6082),
 release 3.9.
@@ -14,9 +17,9 @@ release 3.9.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
 from appliance.channels.partition_table import PartitionTable
@@ -24,11 +27,13 @@ from appliance.clock import Clock
 from appliance.cluster import INTERNAL_TOPICS, NO_LEADER, BrokerSlot, ClusterImage, PartitionImage, TopicImage
 from appliance.control.controller.cluster_state import NO_ROW, ClusterState, Deletion
 from appliance.control.controller.config_store import load_broker_configs
-from appliance.control.controller.leader_selection import of_new_partition, of_offline_partition
+from appliance.control.controller.leader_selection import of_new_partition
+from appliance.control.controller.partition_changes import reviewed
 from appliance.control.controller.partition_rows import PartitionRows
+from appliance.control.controller.slot_states import SlotStates
 from appliance.control.controller.topic_store import StoredTopic, load_topics, new_states
 from appliance.control.store.errors import BadVersion, NodeExists
-from appliance.control.store.metadata_store import Check, Create, MetadataStore, Operation, SetData
+from appliance.control.store.metadata_store import Check, Create, Delete, MetadataStore, Operation, SetData
 from appliance.control.store.znode_tree import (
     CLUSTER_ID,
     CONTROLLER,
@@ -38,7 +43,6 @@ from appliance.control.store.znode_tree import (
     ClusterIdRecord,
     ConfigRecord,
     ControllerRecord,
-    PartitionStateRecord,
     broker_path,
     decode,
     encode,
@@ -50,11 +54,12 @@ from appliance.control.store.znode_tree import (
 from appliance.errors import CorruptFile, OperatorFault
 
 CONTROLLER_ID = 0
-"""The slot that clients are told is the controller: there is one process for all slots."""
+"""The slot under which the controller stands in the store: there is one process for all slots."""
 
 STATES_AT_ONCE = 500
 
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
+SLOT_STOPPED = "slot.stopped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +125,21 @@ def new_id() -> UUID:
             return identity
 
 
-def register(store: MetadataStore, slots: Sequence[BrokerSlot], fence: Fence, *, clock: Clock) -> None:
-    """Registers the slots; a registration that is there already is of a session of this host, and is left."""
+def register(
+    store: MetadataStore, slots: Sequence[BrokerSlot], fence: Fence, *, live: Iterable[int], clock: Clock
+) -> None:
+    """Registers the slots that are `live`, and takes the registration of the others away. One that is there already is
+    of a session of this host, and is left."""
+    alive = set(live)
     registered = store.get_many(broker_path(slot.node_id) for slot in slots)
-    registrations = [
-        Create(broker_path(slot.node_id), encode(_registration(slot, clock)), ephemeral=True)
-        for slot in slots
-        if broker_path(slot.node_id) not in registered
-    ]
-    store.multi([fence.check, *registrations])
+    changes: list[Operation] = []
+    for slot in slots:
+        path = broker_path(slot.node_id)
+        if slot.node_id in alive and path not in registered:
+            changes.append(Create(path, encode(_registration(slot, clock)), ephemeral=True))
+        elif slot.node_id not in alive and path in registered:
+            changes.append(Delete(path))
+    store.multi([fence.check, *changes])
 
 
 def _registration(slot: BrokerSlot, clock: Clock) -> BrokerRecord:
@@ -142,16 +153,27 @@ def _registration(slot: BrokerSlot, clock: Clock) -> BrokerRecord:
     )
 
 
+def stopped_slots(broker_configs: Mapping[str, Mapping[str, str]]) -> frozenset[int]:
+    """The slots that their operator stopped."""
+    return frozenset(
+        int(node_id)
+        for node_id, configs in broker_configs.items()
+        if node_id and configs.get(SLOT_STOPPED) == "true"
+    )
+
+
 def take_over(
     store: MetadataStore,
     table: PartitionTable,
     *,
-    slots: Sequence[BrokerSlot],
+    slots: SlotStates,
     fence: Fence,
     image: ClusterImage | None,
 ) -> ClusterState:
     """The state of the cluster. `image` is what shared memory holds of the controller before, None at first
-    start.
+    start; `slots` learns which of them are stopped.
+
+    What clients see stays as the image has it where another leader was chosen: the new one does not lead yet.
 
     Raises:
         OperatorFault: there are more partitions than `max.partitions` allows.
@@ -160,9 +182,10 @@ def take_over(
     stored = load_topics(store)
     before = _partitions_by_identity(image, stored)
     rows = PartitionRows(table, controller_epoch=fence.epoch, living=before.values())
-    live = tuple(slot.node_id for slot in slots)
-    state = ClusterState(rows, live)
-    state.broker_configs = load_broker_configs(store)
+    broker_configs = load_broker_configs(store)
+    slots.stopped = stopped_slots(broker_configs)
+    state = ClusterState(rows, slots.live())
+    state.broker_configs = broker_configs
     wanted = sum(len(topic.replicas) for topic in stored if not topic.deleting)
     kept = sum(1 for topic in stored if not topic.deleting for key in _identities(topic) if key in before)
     if wanted - kept > rows.free_count:
@@ -173,20 +196,25 @@ def take_over(
     for topic in stored:
         known = [before.get(key) for key in _identities(topic)]
         if topic.deleting:
-            state.deletions[topic.name] = Deletion.of(_going(topic, known), live)
+            state.deletions[topic.name] = Deletion.of(_going(topic, known), slots.all)
             continue
-        loaded, changed = _loaded(topic, known, state)
+        loaded, changed = _loaded(topic, known, state, slots, begins_anew=image is None)
         for partition in loaded.partitions:
             rows.write(partition)
         _make_missing(store, topic)
         changes += new_states(topic.name, changed, fence.epoch)
         state.add(loaded)
-        visible = sum(1 for each in known if each is not None)
+        visible = [each for each in known if each is not None]
         if visible:
-            state.show(loaded, visible)
+            state.show(loaded, tuple(map(_seen, visible, loaded.partitions)))
     for start in range(0, len(changes), STATES_AT_ONCE):
         store.multi([fence.check, *changes[start : start + STATES_AT_ONCE]])
     return state
+
+
+def _seen(before: PartitionImage, now: PartitionImage) -> PartitionImage:
+    """A partition as clients see it until its leader has said that it leads."""
+    return now if before.leader_epoch == now.leader_epoch else before
 
 
 def _identities(topic: StoredTopic) -> list[tuple[UUID, int]]:
@@ -209,7 +237,12 @@ def _partitions_by_identity(
 
 
 def _loaded(
-    topic: StoredTopic, known: Sequence[PartitionImage | None], state: ClusterState
+    topic: StoredTopic,
+    known: Sequence[PartitionImage | None],
+    state: ClusterState,
+    slots: SlotStates,
+    *,
+    begins_anew: bool,
 ) -> tuple[TopicImage, list[PartitionImage]]:
     """The topic with rows and leaders, and those of its partitions whose state must be written anew."""
     partitions: list[PartitionImage] = []
@@ -218,37 +251,46 @@ def _loaded(
     for number, (replicas, record) in enumerate(zip(topic.replicas, topic.states, strict=True)):
         before = known[number]
         row, incarnation = (before.row, before.incarnation) if before else state.rows.take()
-        leader, epoch, isr = _led(replicas, record, state.live, unclean_allowed=unclean_allowed)
-        partition = PartitionImage(number, row, incarnation, leader, epoch, replicas, isr)
-        partitions.append(partition)
-        if record is None or (record.leader, record.leader_epoch) != (leader, epoch):
+        if record is None:
+            new = of_new_partition(replicas, state.live)
+            leader, isr = (new.leader, new.isr) if new else (NO_LEADER, replicas)
+            partition = PartitionImage(
+                number, row, incarnation, leader, 0, replicas, isr, topic.epochs[number] + 1
+            )
             changed.append(partition)
+        else:
+            stored = PartitionImage(
+                number,
+                row,
+                incarnation,
+                record.leader,
+                record.leader_epoch,
+                replicas,
+                record.isr,
+                topic.epochs[number],
+                topic.adding.get(number, ()),
+                topic.removing.get(number, ()),
+            )
+            # A reassignment ends later, once the controller can say who is to delete what.
+            partition = reviewed(stored, slots, unclean_allowed=unclean_allowed, finishing=False) or stored
+            if begins_anew:
+                partition = _begun_anew(stored, partition)
+            if partition is not stored:
+                changed.append(partition)
+        partitions.append(partition)
     image = TopicImage(
         topic.name, topic.topic_id, tuple(partitions), dict(topic.configs), topic.name in INTERNAL_TOPICS
     )
     return image, changed
 
 
-def _led(
-    replicas: tuple[int, ...],
-    record: PartitionStateRecord | None,
-    live: Sequence[int],
-    *,
-    unclean_allowed: bool,
-) -> tuple[int, int, tuple[int, ...]]:
-    """Leader, leader epoch and ISR of a partition now."""
-    if record is None:
-        new = of_new_partition(replicas, live)
-        return (new.leader, 0, new.isr) if new else (NO_LEADER, 0, replicas)
-    if record.leader in live:
-        in_sync = tuple(replica for replica in record.isr if replica in live)
-        return record.leader, record.leader_epoch + (in_sync != record.isr), in_sync
-    chosen = of_offline_partition(replicas, record.isr, live=live, unclean_allowed=unclean_allowed)
-    if chosen is not None:
-        return chosen.leader, record.leader_epoch + 1, chosen.isr
-    if record.leader == NO_LEADER:
-        return NO_LEADER, record.leader_epoch, record.isr
-    return NO_LEADER, record.leader_epoch + 1, record.isr
+def _begun_anew(stored: PartitionImage, partition: PartitionImage) -> PartitionImage:
+    alone = len(partition.replicas) == 1 or partition.leader == NO_LEADER
+    if alone or partition.leader_epoch > stored.leader_epoch:
+        return partition
+    return replace(
+        partition, leader_epoch=stored.leader_epoch + 1, partition_epoch=stored.partition_epoch + 1
+    )
 
 
 def _going(topic: StoredTopic, known: Sequence[PartitionImage | None]) -> TopicImage:

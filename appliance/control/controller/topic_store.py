@@ -34,8 +34,11 @@ from appliance.errors import CorruptFile
 
 @dataclass(frozen=True, slots=True)
 class StoredTopic:
-    """A topic as the store has it; no rows yet. `states[p]` is None where the node is missing; `epochs[p]` is that
-    node's version, which is the partition's epoch. `adding` and `removing` hold partitions that are being reassigned."""
+    """A topic as the store has it; no rows yet.
+
+    `states[p]` is None where the node is missing; `epochs[p]` is that node's version, which is the partition's epoch.
+    `adding` and `removing` hold partitions that are being reassigned.
+    """
 
     name: str
     topic_id: UUID

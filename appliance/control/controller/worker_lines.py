@@ -1,14 +1,14 @@
-"""The lines to the workers: who said hello, what was sent, what is not answered yet.
+"""The lines to the workers and the replica processes: who said hello, what was sent, what is not answered yet.
 
 | event | what follows |
 |---|---|
-| WorkerHello of a new life | a full Assign; what was sent to the life before is forgotten |
-| WorkerHello of a known life | nothing: it has its Assign, or will have |
+| a hello of a new life | a full Assign; what was sent to the life before is forgotten |
+| a hello of a known life | nothing: it has its Assign, or will have |
 | Assigned with a known id | whoever waited for it is told |
 | Assigned with an unknown id, or the epoch of a controller before | nothing |
 | PeerDown | what was sent is forgotten; those who wait go on waiting, for the next hello or their deadline |
 
-A worker that has not said hello is sent nothing: its first full Assign will hold it all.
+Who has not said hello is sent nothing: its first full Assign will hold it all.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
-from appliance.channels.control_channel import Assign, Assigned, AssignedPartition, Envelope
+from appliance.channels.control_channel import Assign, Assigned, Envelope
 from appliance.channels.roles import Role
-from appliance.cluster import TopicImage
+from appliance.control.controller.copies import Order
 
 Send = Callable[[bytes, Envelope], None]
 
@@ -31,12 +31,12 @@ def identity_of(worker: Role, generation: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """An Assign on its way, for these waves. `removed` names the topics whose files it says to delete."""
+    """An Assign on its way, for these waves."""
 
+    number: int
     worker: Role
     full: bool
     waves: tuple[int, ...]
-    removed: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -68,7 +68,8 @@ class WorkerLines:
         self._ids = count(1)
 
     def hello(self, worker: Role, generation: int) -> bool:
-        """Whether that is a life we had not heard of: then a full Assign must follow.
+        """Whether that is a life we had not heard of: then a full Assign must follow, and nothing counts any more of
+        what was sent to the life before.
 
         A worker says hello when it starts and again when it is told of a new controller; both may reach the same
         one.
@@ -81,11 +82,22 @@ class WorkerLines:
         self._lines[worker] = _Line(identity)
         return True
 
-    def down(self, worker: Role, generation: int) -> None:
-        """That life of the worker is over."""
+    def down(self, worker: Role, generation: int) -> list[int] | None:
+        """That life of the worker is over: the numbers of the commands that nobody will answer. None where a later
+        life has said hello since."""
         line = self._lines.get(worker)
-        if line is not None and line.identity == identity_of(worker, generation):
-            self._forget(worker)
+        if line is None:
+            return []
+        if line.identity != identity_of(worker, generation):
+            return None
+        unanswered = list(line.outstanding)
+        self._forget(worker)
+        return unanswered
+
+    def is_from(self, worker: Role, sender: bytes) -> bool:
+        """Whether `sender` is the life of `worker` that said hello last."""
+        line = self._lines.get(worker)
+        return line is not None and line.identity == sender
 
     def is_up(self, worker: Role) -> bool:
         return worker in self._lines
@@ -97,39 +109,28 @@ class WorkerLines:
     def assign(
         self,
         worker: Role,
-        partitions: tuple[AssignedPartition, ...],
-        removed: tuple[TopicImage, ...],
+        order: Order,
         *,
         waves: tuple[int, ...],
         full: bool = False,
         log_defaults: dict[str, str] | None = None,
-    ) -> None:
-        """Sends, if the worker is there. `removed`: topics whose files it is to delete; `waves`: who waits."""
-        line = self._lines.get(worker)
-        if line is None:
-            return
+    ) -> int:
+        """Sends to a worker that is up; the command's number. `waves`: who waits for the answer."""
+        line = self._lines[worker]
         number = next(self._ids)
         line.outstanding.add(number)
-        self._sent[number] = Sent(
-            worker,
-            full,
-            waves,
-            tuple(topic.name for topic in removed),
-        )
+        self._sent[number] = Sent(number, worker, full, waves)
         command = Assign(
             controller_epoch=self._controller_epoch,
             cluster_id=self._cluster_id,
             full=full,
-            partitions=partitions,
-            removed=tuple(
-                (topic.name, topic.topic_id, each.partition)
-                for topic in removed
-                for each in topic.partitions
-                if worker.slot in each.replicas
-            ),
+            partitions=tuple(order.partitions),
+            removed=tuple(order.removed),
             log_defaults=log_defaults,
+            released=tuple(order.released),
         )
         self._send(line.identity, Envelope(number, command))
+        return number
 
     def confirmed(self, number: int, answer: Assigned) -> Confirmation | None:
         """What an Assigned answers; None when nobody waits for it.
@@ -155,24 +156,3 @@ class WorkerLines:
     def statistics(self) -> dict[str, int]:
         """Workers that said hello, Assigns not answered."""
         return {"workers": len(self._lines), "outstanding": len(self._sent)}
-
-
-def assigned_partitions(
-    topic: TopicImage, *, slot: int, first: int = 0, until: int | None = None
-) -> Iterable[AssignedPartition]:
-    """Partitions of `topic` from number `first` to `until` (exclusive) that `slot` leads, as its worker is told."""
-    configs = dict(topic.configs)
-    for partition in topic.partitions[first:until]:
-        if partition.leader == slot:
-            yield AssignedPartition(
-                topic=topic.name,
-                topic_id=topic.topic_id,
-                partition=partition.partition,
-                row=partition.row,
-                incarnation=partition.incarnation,
-                leader=partition.leader,
-                leader_epoch=partition.leader_epoch,
-                replicas=partition.replicas,
-                isr=partition.isr,
-                configs=configs,
-            )

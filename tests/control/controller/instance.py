@@ -17,6 +17,8 @@ import zmq
 
 from appliance.channels.child import Child
 from appliance.channels.control_channel import (
+    AlteredPartitions,
+    AlterPartitions,
     Assign,
     Assigned,
     AssignedPartition,
@@ -26,18 +28,28 @@ from appliance.channels.control_channel import (
     DeleteTopics,
     Envelope,
     NewTopic,
+    ReplicaHello,
     TopicOutcome,
     TopicOutcomes,
+    WantedIsr,
     WorkerHello,
 )
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.metadata_image import ImageReader
 from appliance.channels.partition_table import PartitionTable
 from appliance.channels.roles import CONTROLLER, Role, RoleKind
-from appliance.channels.supervision import Failed, Message, Ready, Stop, SupervisionSocket, socket_pair
+from appliance.channels.supervision import (
+    Failed,
+    Message,
+    PeerDown,
+    Ready,
+    Stop,
+    SupervisionSocket,
+    socket_pair,
+)
 from appliance.channels.wiring import Wiring, instance_name, remove_stale, runtime_dir
 from appliance.clock import SystemClock
-from appliance.cluster import ClusterImage
+from appliance.cluster import ClusterImage, PartitionImage
 from appliance.config import BrokerSettings, Settings
 from appliance.control.controller.main import run
 from appliance.control.store.embedded_store import EmbeddedStore
@@ -47,10 +59,14 @@ WAIT_S = 20.0
 NETPROC = Role(RoleKind.NETPROC, 0)
 
 Disk = dict[tuple[str, int], UUID]
+Opened = dict[tuple[str, int], RoleKind]
 
 
 class Worker:
-    """Obeys like an I/O worker; its "disk" outlives it. A mute one reads and does not answer."""
+    """Obeys like an I/O worker, or a replica process; its "disk" outlives it. A mute one reads and does not answer.
+
+    `opened` is shared by the two of a slot: a copy that both have open is a defect of the controller.
+    """
 
     def __init__(
         self,
@@ -59,27 +75,49 @@ class Worker:
         *,
         generation: int,
         disk: Disk,
+        opened: Opened,
         context: zmq.Context[zmq.Socket[bytes]],
+        kind: RoleKind = RoleKind.IOPROC,
     ) -> None:
         self.slot = slot
+        self.kind = kind
         self.disk = disk
+        self.opened = opened
+        self.answers: dict[int, Body] = {}
         self.led: dict[tuple[str, int], AssignedPartition] = {}
         self.commands: list[Assign] = []
         self.mute = False
         self.failures: dict[str, tuple[int, str]] = {}
         self.generation = generation
         self._unanswered: list[tuple[int, Assigned]] = []
-        self.link = ControllerLink(wiring, Role(RoleKind.IOPROC, 0, slot), generation, context=context)
+        self.link = ControllerLink(wiring, Role(kind, 0, slot), generation, context=context)
         self.hello()
 
     def hello(self) -> None:
         """Said at the start of a life, and again when the supervisor tells of a new controller."""
-        self.link.ask(WorkerHello(self.slot, 0, self.generation))
+        if self.kind is RoleKind.REPLICA:
+            self.link.ask(ReplicaHello(self.slot, self.generation))
+        else:
+            self.link.ask(WorkerHello(self.slot, 0, self.generation))
+
+    def propose(self, *wanted: WantedIsr) -> int:
+        """Asks the controller for other ISRs; the number of the question."""
+        number = self.link.ask(AlterPartitions(self.slot, wanted))
+        assert number is not None
+        return number
+
+    def die(self) -> None:
+        """Lets go of everything without a word."""
+        self.link.close()
+        for key in [key for key, kind in self.opened.items() if kind is self.kind]:
+            del self.opened[key]
 
     def work(self) -> None:
         for envelope in self.link.receive():
-            assert isinstance(envelope.body, Assign)
-            self._obey(envelope.id, envelope.body)
+            if isinstance(envelope.body, Assign):
+                self._obey(envelope.id, envelope.body)
+            else:
+                self.answers[envelope.id] = envelope.body
         while self._unanswered and not self.mute:
             number, answer = self._unanswered.pop(0)
             self.link.send(Envelope(number, answer))
@@ -87,16 +125,25 @@ class Worker:
     def _obey(self, number: int, command: Assign) -> None:
         self.commands.append(command)
         if command.full:
-            self.led.clear()
+            for key in list(self.led):
+                self._let_go(key)
+        for topic, _, partition in command.released:
+            self._let_go((topic, partition))
         for topic, topic_id, partition in command.removed:
+            self._let_go((topic, partition))
             if self.disk.get((topic, partition)) == topic_id:
                 del self.disk[topic, partition]
-            self.led.pop((topic, partition), None)
         for assigned in command.partitions:
             key = (assigned.topic, assigned.partition)
             assert self.disk.setdefault(key, assigned.topic_id) == assigned.topic_id, "files of another topic"
+            assert self.opened.setdefault(key, self.kind) is self.kind, f"{key} is open in the other process"
+            assert (assigned.leader == self.slot) is (self.kind is RoleKind.IOPROC)
             self.led[key] = assigned
         self._unanswered.append((number, Assigned(command.controller_epoch, dict(self.failures))))
+
+    def _let_go(self, key: tuple[str, int]) -> None:
+        if self.led.pop(key, None) is not None:
+            del self.opened[key]
 
 
 class Instance:
@@ -110,7 +157,10 @@ class Instance:
         self._closed = False
         self.error = data_dir.parent / "error"
         self.workers: dict[int, Worker] = {}
+        self.replicas: dict[int, Worker] = {}
         self.disks: dict[int, Disk] = {}
+        self.opened: dict[int, Opened] = {}
+        self.last_generations: dict[tuple[RoleKind, int], int] = {}
         self.answers: dict[int, Body] = {}
         self.supervision: SupervisionSocket | None = None
         remove_stale(self.name)
@@ -123,6 +173,12 @@ class Instance:
         self.new_memory()
 
     # The supervisor's part
+
+    def halves(self) -> list[Role]:
+        """Workers, and where there are several slots replica processes."""
+        slots = range(self.settings.slots)
+        workers = [Role(RoleKind.IOPROC, 0, slot) for slot in slots]
+        return workers + [Role(RoleKind.REPLICA, 0, slot) for slot in slots if len(slots) > 1]
 
     def new_memory(self) -> None:
         """Fresh shared memory, as after a restart of everything."""
@@ -150,7 +206,8 @@ class Instance:
                 ours.close()
                 if before is not None:
                     before()
-                code = run(Child(CONTROLLER, self.generation, {}, self.wiring, SupervisionSocket(theirs)))
+                peers = dict.fromkeys(self.halves(), 1)
+                code = run(Child(CONTROLLER, self.generation, peers, self.wiring, SupervisionSocket(theirs)))
             except BaseException as error:
                 traceback.print_exc()
                 self.error.write_text(str(error))
@@ -241,8 +298,8 @@ class Instance:
         if self.pid:
             self.kill()
         self._asker.close()
-        for worker in self.workers.values():
-            worker.link.close()
+        for each in self.processes():
+            each.link.close()
         self._context.term()
         for region in self._regions:
             region.close()
@@ -257,15 +314,60 @@ class Instance:
 
     def start_worker(self, slot: int = 0) -> Worker:
         """A new life of the slot's worker; its disk is that of the life before."""
-        before = self.workers.get(slot)
+        return self._new_life(self.workers, slot, RoleKind.IOPROC)
+
+    def start_replica(self, slot: int) -> Worker:
+        """A new life of the slot's replica process, on the same disk as its worker."""
+        return self._new_life(self.replicas, slot, RoleKind.REPLICA)
+
+    def start_slots(self) -> None:
+        """All workers and replica processes, until the first image says what they serve."""
+        for slot in range(self.settings.slots):
+            self.start_worker(slot)
+            if self.settings.slots > 1:
+                self.start_replica(slot)
+        self.until(lambda: self.images.version > 0)
+
+    def processes(self) -> list[Worker]:
+        return [*self.workers.values(), *self.replicas.values()]
+
+    def lose(self, *processes: Worker) -> None:
+        """Kills stand-ins, and tells the controller of it."""
+        for each in processes:
+            each.die()
+            living = self.replicas if each.kind is RoleKind.REPLICA else self.workers
+            self.last_generations[each.kind, each.slot] = each.generation
+            del living[each.slot]
+            self.tell_child(PeerDown(each.kind, 0, each.slot, each.generation))
+
+    def _new_life(self, living: dict[int, Worker], slot: int, kind: RoleKind) -> Worker:
+        before = living.get(slot)
         if before is not None:
-            before.link.close()
-        disk = self.disks.setdefault(slot, {})
-        generation = before.generation + 1 if before else 1
-        self.workers[slot] = Worker(
-            self.wiring, slot, generation=generation, disk=disk, context=self._context
+            before.die()
+            self.last_generations[kind, slot] = before.generation
+        living[slot] = Worker(
+            self.wiring,
+            slot,
+            generation=self.last_generations.get((kind, slot), 0) + 1,
+            disk=self.disks.setdefault(slot, {}),
+            opened=self.opened.setdefault(slot, {}),
+            context=self._context,
+            kind=kind,
         )
-        return self.workers[slot]
+        return living[slot]
+
+    def partition(self, topic: str, number: int = 0) -> PartitionImage:
+        """As clients see it."""
+        return self.image.topics[topic].partitions[number]
+
+    def propose(self, slot: int, *wanted: WantedIsr) -> AlteredPartitions:
+        """Has the worker of `slot` propose ISRs; what it is told."""
+        worker = self.workers[slot]
+        number = worker.propose(*wanted)
+        self.until(lambda: number in worker.answers)
+        answer = worker.answers.pop(number)
+        assert isinstance(answer, AlteredPartitions)
+        return answer
 
     # The network process's part
 
@@ -278,11 +380,11 @@ class Instance:
         """Lets workers work and answers come until `done`; False when the controller died before."""
         deadline = time.monotonic() + WAIT_S
         poll = select.poll()
-        for link in (self._asker, *(worker.link for worker in self.workers.values())):
+        for link in (self._asker, *(each.link for each in self.processes())):
             poll.register(link.fileno(), select.POLLIN)
         while True:
-            for worker in self.workers.values():
-                worker.work()
+            for each in self.processes():
+                each.work()
             for envelope in self._asker.receive():
                 self.answers[envelope.id] = envelope.body
             if done():

@@ -31,12 +31,12 @@ def test_topic_shows_as_many_partitions_as_are_served(state: ClusterState) -> No
     topic = new_topic(state, 1, partitions=3)
     state.add(topic)
     state.dirty = False
-    state.show(topic, 2)
+    state.show(topic, topic.partitions[:2])
     assert state.visible["t"].partitions == topic.partitions[:2]
     assert state.dirty
-    state.show(topic, 1)
+    state.show(topic, topic.partitions[:1])
     assert len(state.visible["t"].partitions) == 2
-    state.show(topic, 3)
+    state.show(topic, topic.partitions)
     assert state.visible["t"] is topic
     state.check()
 
@@ -47,13 +47,13 @@ def test_late_news_of_a_replaced_topic_shows_nothing(state: ClusterState) -> Non
     state.remove("t")
     for partition in old.partitions:
         state.rows.give_back(partition.row)
-    state.show(old, 1)
+    state.show(old, old.partitions)
     assert state.visible == {}
     new = new_topic(state, 2)
     state.add(new)
-    state.show(old, 1)
+    state.show(old, old.partitions)
     assert state.visible == {}
-    state.show(new, 1)
+    state.show(new, new.partitions)
     assert state.visible == {"t": new}
     state.check()
 

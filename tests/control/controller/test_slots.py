@@ -43,5 +43,6 @@ def test_leaders_move_to_the_slots_that_are_left_and_lonely_partitions_wait(
     again.until(lambda: again.images.version > 0)
     (back,) = again.image.topics["lonely"].partitions
     assert (back.leader, back.leader_epoch, back.isr) == (2, 2, (2,))
+    # Everything was started anew, so the leader that stays begins a new epoch.
     moved, _ = again.image.topics["shared"].partitions
-    assert (moved.leader, moved.leader_epoch, moved.isr) == (0, 1, (0,))
+    assert (moved.leader, moved.leader_epoch, moved.isr) == (0, 2, (0,))

@@ -6,6 +6,7 @@ import pytest
 
 from appliance.channels.control_channel import Assigned, Envelope
 from appliance.channels.roles import Role, RoleKind
+from appliance.control.controller.copies import Order
 from appliance.control.controller.worker_lines import WorkerLines, identity_of
 
 WORKER = Role(RoleKind.IOPROC, 0, 0)
@@ -32,14 +33,9 @@ def lines(post: Post) -> WorkerLines:
     return WorkerLines(post.send, controller_epoch=EPOCH, cluster_id="c")
 
 
-def test_worker_that_said_nothing_is_sent_nothing(lines: WorkerLines, post: Post) -> None:
-    lines.assign(WORKER, (), (), waves=(1,))
-    assert post.sent == []
-
-
 def test_answer_counts_once_for_what_was_sent(lines: WorkerLines, post: Post) -> None:
     assert lines.hello(WORKER, 3)
-    lines.assign(WORKER, (), (), waves=(1, 2), full=True)
+    lines.assign(WORKER, Order(), waves=(1, 2), full=True)
     ((receiver, envelope),) = post.sent
     assert receiver == identity_of(WORKER, 3) == b"ioproc0.0.g3"
     confirmation = lines.confirmed(envelope.id, Assigned(EPOCH))
@@ -51,7 +47,7 @@ def test_answer_counts_once_for_what_was_sent(lines: WorkerLines, post: Post) ->
 
 def test_answer_to_the_controller_before_does_not_count(lines: WorkerLines, post: Post) -> None:
     lines.hello(WORKER, 1)
-    lines.assign(WORKER, (), (), waves=(1,), full=True)
+    lines.assign(WORKER, Order(), waves=(1,), full=True)
     ((_, envelope),) = post.sent
     assert lines.confirmed(envelope.id, Assigned(EPOCH - 1)) is None
     assert not lines.all_assigned([WORKER])
@@ -60,7 +56,7 @@ def test_answer_to_the_controller_before_does_not_count(lines: WorkerLines, post
 
 def test_answer_of_a_life_that_is_over_does_not_count(lines: WorkerLines, post: Post) -> None:
     lines.hello(WORKER, 1)
-    lines.assign(WORKER, (), (), waves=(1,), full=True)
+    lines.assign(WORKER, Order(), waves=(1,), full=True)
     lines.down(WORKER, 1)
     assert not lines.is_up(WORKER)
     lines.hello(WORKER, 2)
@@ -71,6 +67,6 @@ def test_answer_of_a_life_that_is_over_does_not_count(lines: WorkerLines, post: 
 
 def test_late_word_of_an_old_death_does_not_end_the_new_life(lines: WorkerLines) -> None:
     lines.hello(WORKER, 2)
-    lines.down(WORKER, 1)
+    assert lines.down(WORKER, 1) is None
     assert lines.is_up(WORKER)
     assert not lines.hello(WORKER, 2)

@@ -1,0 +1,373 @@
+"""Who holds which copy of which partition, and what each process must be told so that it is who should.
+
+A slot's copy of a partition is open in one process at most: in its worker while the slot leads, in its replica
+process while it follows. So a copy is given to one half only after the other half let go of it:
+
+    the other half … | then
+    ---------------- | ------------------------------------------------
+    holds it         | is told to release it, and its answer is waited for
+    died             | holds nothing: it is given at once
+    may hold it      | (a controller before us left a change unfinished) its answer to a full Assign is waited for
+
+That is looked at from the level, not from the edge: `touch` names a partition about which anything changed, `orders`
+compares what should be with what each half was told last, and says what is to be sent now. What cannot be said yet
+is looked at again when the answer comes that it waits for, since the answer touches it. So a change may be overtaken
+by the next one, or by a death, at any step.
+
+A holding, of one copy by one half:
+
+| state | means | goes to |
+|---|---|---|
+| PRESUMED | it was told so by the controller before | HELD, or nothing, with the answer to its full Assign |
+| TOLD | it was told by us | HELD |
+| HELD | it has answered | |
+| RELEASING | it was told to let go | nothing, with its answer |
+| REMOVING | it was told to let go and delete the files | nothing, with its answer |
+
+The death of its process ends every holding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from uuid import UUID
+
+from appliance.channels.control_channel import AssignedPartition
+from appliance.channels.roles import Role, RoleKind, owner_of
+from appliance.cluster import NO_LEADER, PartitionImage, TopicImage
+from appliance.control.controller.cluster_state import ClusterState
+from appliance.control.controller.slot_states import HalfState, SlotStates, replica_of
+
+Key = tuple[UUID, int]
+"""Topic id and partition."""
+
+Place = tuple[str, UUID, int]
+"""Topic, topic id, partition: a copy as commands name it."""
+
+
+class HoldingState(StrEnum):
+    """See the table above."""
+
+    PRESUMED = "presumed"
+    TOLD = "told"
+    HELD = "held"
+    RELEASING = "releasing"
+    REMOVING = "removing"
+
+
+GOING = frozenset({HoldingState.RELEASING, HoldingState.REMOVING})
+
+
+@dataclass(slots=True)
+class Holding:
+    """`number`: the command whose answer it waits for."""
+
+    place: Place
+    state: HoldingState
+    told: AssignedPartition | None = None
+    number: int = 0
+
+
+@dataclass(slots=True)
+class Order:
+    """What one process is to be told."""
+
+    partitions: list[AssignedPartition] = field(default_factory=list)
+    released: list[Place] = field(default_factory=list)
+    removed: list[Place] = field(default_factory=list)
+
+    def places(self) -> Iterable[Place]:
+        """Every copy that is named."""
+        yield from self.released
+        yield from self.removed
+        for each in self.partitions:
+            yield each.topic, each.topic_id, each.partition
+
+
+class Copies:
+    """Single-threaded. A touched partition costs its replicas; a full order costs all partitions."""
+
+    __slots__ = ("_dirty", "_held", "_is_up", "_leaving", "_numbered", "_slots", "_state")
+
+    def __init__(self, state: ClusterState, slots: SlotStates, *, is_up: Callable[[Role], bool]) -> None:
+        """`is_up`: whether a process has said hello and can be told anything."""
+        self._state = state
+        self._slots = slots
+        self._is_up = is_up
+        self._held: dict[Role, dict[Key, Holding]] = {
+            half: {} for slot in slots.all for half in slots.halves(slot)
+        }
+        self._dirty: dict[tuple[str, int], None] = {}
+        self._leaving: dict[tuple[Key, int], Place] = {}
+        self._numbered: dict[int, list[Place]] = {}
+
+    # What changes
+
+    def touch(self, topic: str, partition: int) -> None:
+        """Something changed about it: where it should be, who leads it, its settings."""
+        self._dirty[topic, partition] = None
+
+    def presume_all(self) -> None:
+        """There may have been a controller before, and any process that is there may hold what that one told it to.
+
+        It published no leader before the copies that the change concerns were free. So where clients see the leader
+        epoch of now, a copy is held by the half that should hold it; where they do not, by either.
+        """
+        for topic in self._state.topics.values():
+            seen = self._state.visible.get(topic.name)
+            for partition in topic.partitions:
+                place = (topic.name, topic.topic_id, partition.partition)
+                shown = (
+                    seen.partitions[partition.partition]
+                    if seen and partition.partition < len(seen.partitions)
+                    else None
+                )
+                settled = (
+                    shown is not None
+                    and partition.leader != NO_LEADER
+                    and shown.leader_epoch == partition.leader_epoch
+                )
+                for slot in self._slots.all:
+                    if slot in partition.replicas:
+                        self._presume(place, slot, self._should_hold(partition, slot) if settled else None)
+        for deletion in self._state.deletions.values():
+            for slot, number in deletion.waiting:
+                self._presume((deletion.topic.name, deletion.topic.topic_id, number), slot, None)
+
+    def _presume(self, place: Place, slot: int, half: Role | None) -> None:
+        """`half` None: any of the slot."""
+        for each in self._slots.halves(slot):
+            if half in (None, each) and self._slots.state(each) is HalfState.PRESUMED:
+                self._held[each][place[1:]] = Holding(place, HoldingState.PRESUMED)
+
+    def leave(self, place: Place, slot: int) -> None:
+        """The slot is no replica of that partition any more: its files are to be deleted."""
+        if slot in self._slots.all:
+            self._leaving[place[1:], slot] = place
+            self.touch(place[0], place[2])
+
+    def agreed(self, slot: int, topic: TopicImage, partition: PartitionImage) -> None:
+        """The leader's worker learns of a new ISR by the answer to its question: it need not be told of that again."""
+        holding = self._held[owner_of(slot)].get((topic.topic_id, partition.partition))
+        if holding is None or holding.told is None:
+            return
+        now = assigned_to(topic, partition)
+        if _as_followed(holding.told) == _as_followed(now):
+            holding.told = now
+
+    def lost(self, half: Role) -> None:
+        """The process has died."""
+        for holding in self._held[half].values():
+            self.touch(holding.place[0], holding.place[2])
+        self._held[half].clear()
+
+    def forget(self, topic: TopicImage) -> None:
+        """The topic is gone for good."""
+        for partition in topic.partitions:
+            key = (topic.topic_id, partition.partition)
+            self._dirty.pop((topic.name, partition.partition), None)
+            for slot in partition.replicas:
+                self._leaving.pop((key, slot), None)
+                for half in self._slots.halves(slot) if slot in self._slots.all else ():
+                    self._held[half].pop(key, None)
+
+    # What is told
+
+    def orders(self) -> dict[Role, Order]:
+        """What is to be told now; remembered as told. `sent` must follow for each."""
+        orders: dict[Role, Order] = {}
+        touched, self._dirty = self._dirty, {}
+        for name, number in touched:
+            doomed = self._state.deletions.get(name)
+            if doomed is not None and number < len(doomed.topic.partitions):
+                for slot, each in sorted(doomed.waiting):
+                    if each == number:
+                        self._remove(orders, (name, doomed.topic.topic_id, number), slot)
+                continue
+            topic = self._state.topics.get(name)
+            if topic is None or number >= len(topic.partitions):
+                continue
+            partition = topic.partitions[number]
+            for slot in self._slots.all:
+                if slot in partition.replicas:
+                    self._place(orders, topic, partition, slot)
+                elif ((topic.topic_id, number), slot) in self._leaving:
+                    self._remove(orders, (name, topic.topic_id, number), slot)
+        return orders
+
+    def full_order(self, half: Role) -> Order:
+        """Everything that `half`, of which nothing or only what is presumed is known, is to hold and remove."""
+        order = Order()
+        held = self._held[half]
+        for topic in self._state.topics.values():
+            for partition in topic.partitions:
+                key = (topic.topic_id, partition.partition)
+                if half.slot not in partition.replicas:
+                    continue
+                if self._should_hold(partition, half.slot) is half and not self._twin_holds(half, key):
+                    assigned = assigned_to(topic, partition)
+                    order.partitions.append(assigned)
+                    held[key] = Holding((topic.name, *key), HoldingState.TOLD, assigned)
+        for deletion in self._state.deletions.values():
+            for slot, number in sorted(deletion.waiting):
+                key = (deletion.topic.topic_id, number)
+                if slot == half.slot and half.kind is RoleKind.IOPROC and not self._twin_holds(half, key):
+                    place = (deletion.topic.name, *key)
+                    order.removed.append(place)
+                    held[key] = Holding(place, HoldingState.REMOVING)
+        return order
+
+    def sent(self, half: Role, number: int, order: Order, *, full: bool = False) -> None:
+        """`order` went out as command `number`. After a full one nothing is presumed that it does not name."""
+        held = self._held[half]
+        places = list(order.places())
+        for place in places:
+            held[place[1:]].number = number
+        if full:
+            for holding in held.values():
+                if holding.state is HoldingState.PRESUMED:
+                    holding.state, holding.number = HoldingState.RELEASING, number
+                    places.append(holding.place)
+        self._numbered[number] = places
+
+    def confirmed(self, half: Role, number: int, failures: Collection[str]) -> list[Place]:
+        """The answer to command `number` has come, with `failures` (`topic-partition`); the copies whose files are
+        gone by it."""
+        held = self._held[half]
+        removed = []
+        for place in self._numbered.pop(number, ()):
+            key = place[1:]
+            holding = held.get(key)
+            if holding is None or holding.number != number:
+                continue
+            if holding.state is HoldingState.TOLD:
+                holding.state = HoldingState.HELD
+            elif holding.state is HoldingState.RELEASING:
+                del held[key]
+            elif holding.state is HoldingState.REMOVING and f"{place[0]}-{place[2]}" not in failures:
+                del held[key]
+                self._leaving.pop((key, half.slot), None)
+                removed.append(place)
+            self.touch(place[0], place[2])
+        return removed
+
+    def unsent(self, number: int) -> None:
+        """Command `number` will not be answered: its process is dead."""
+        self._numbered.pop(number, None)
+
+    # What is known
+
+    def is_led(self, topic: TopicImage, partition: PartitionImage) -> bool:
+        """Whether the leader's worker has answered that it leads in this epoch; so the copies it took were free."""
+        if partition.leader not in self._slots.all:
+            return False
+        holding = self._held[owner_of(partition.leader)].get((topic.topic_id, partition.partition))
+        return (
+            holding is not None
+            and holding.state is HoldingState.HELD
+            and holding.told is not None
+            and holding.told.leader_epoch == partition.leader_epoch
+        )
+
+    def statistics(self) -> dict[str, int]:
+        """Holdings, of them such that wait for an answer; for display."""
+        holdings = [each for held in self._held.values() for each in held.values()]
+        waiting = sum(each.state is not HoldingState.HELD for each in holdings)
+        return {"holdings": len(holdings), "waiting": waiting, "leaving": len(self._leaving)}
+
+    def check(self) -> None:
+        """No copy is held by both halves of its slot, unless that is presumed of one of them."""
+        for slot in self._slots.all:
+            halves = self._slots.halves(slot)
+            if len(halves) == 1:
+                continue
+            worker, replica = (self._held[half] for half in halves)
+            for key in worker.keys() & replica.keys():
+                states = {worker[key].state, replica[key].state}
+                assert HoldingState.PRESUMED in states, (slot, key, states)
+
+    # One copy
+
+    def _should_hold(self, partition: PartitionImage, slot: int) -> Role | None:
+        if slot in self._slots.stopped:
+            return None
+        if partition.leader == slot:
+            return owner_of(slot)
+        return replica_of(slot) if self._slots.replicated else None
+
+    def _twin_holds(self, half: Role, key: Key) -> bool:
+        return any(twin is not half and key in self._held[twin] for twin in self._slots.halves(half.slot))
+
+    def _place(
+        self, orders: dict[Role, Order], topic: TopicImage, partition: PartitionImage, slot: int
+    ) -> None:
+        key = (topic.topic_id, partition.partition)
+        place = (topic.name, *key)
+        wanted = self._should_hold(partition, slot)
+        free = True
+        for half in self._slots.halves(slot):
+            holding = self._held[half].get(key)
+            if half is wanted or holding is None:
+                continue
+            free = False
+            if holding.state not in GOING and self._is_up(half):
+                orders.setdefault(half, Order()).released.append(place)
+                holding.state, holding.told = HoldingState.RELEASING, None
+        if wanted is None or not free or not self._is_up(wanted):
+            return
+        assigned = assigned_to(topic, partition)
+        holding = self._held[wanted].get(key)
+        if holding is None or holding.told is None or not _goes_by(holding.told, assigned, slot):
+            orders.setdefault(wanted, Order()).partitions.append(assigned)
+            self._held[wanted][key] = Holding(place, HoldingState.TOLD, assigned)
+
+    def _remove(self, orders: dict[Role, Order], place: Place, slot: int) -> None:
+        key = place[1:]
+        worker = owner_of(slot)
+        holders = [half for half in self._slots.halves(slot) if key in self._held[half]]
+        if len(holders) > 1:
+            # Presumed of both: their answers to full Assigns will tell.
+            return
+        half = holders[0] if holders else worker
+        holding = self._held[half].get(key)
+        if (holding is not None and holding.state in GOING) or not self._is_up(half):
+            return
+        orders.setdefault(half, Order()).removed.append(place)
+        self._held[half][key] = Holding(place, HoldingState.REMOVING)
+
+
+def assigned_to(topic: TopicImage, partition: PartitionImage) -> AssignedPartition:
+    """The partition as those are told that hold a copy of it."""
+    return AssignedPartition(
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        partition=partition.partition,
+        row=partition.row,
+        incarnation=partition.incarnation,
+        leader=partition.leader,
+        leader_epoch=partition.leader_epoch,
+        replicas=partition.replicas,
+        isr=partition.isr,
+        configs=topic.configs,
+        partition_epoch=partition.partition_epoch,
+    )
+
+
+def _goes_by(told: AssignedPartition, now: AssignedPartition, slot: int) -> bool:
+    """Whether who was told the one need not be told the other. Followers do not look at the ISR, nor at its epoch."""
+    if told == now or now.leader == slot:
+        return told == now
+    return _as_followed(told) == _as_followed(now)
+
+
+def _as_followed(assigned: AssignedPartition) -> tuple[object, ...]:
+    return (
+        assigned.row,
+        assigned.incarnation,
+        assigned.leader,
+        assigned.leader_epoch,
+        assigned.replicas,
+        assigned.configs,
+    )

@@ -1,0 +1,342 @@
+"""Leaders, in-sync replicas and placement of the partitions there are: what changes them, and how a change is made.
+
+    a half comes or goes, a leader proposes, a client or an operator asks
+      → partition_changes: what each partition should be      (pure)
+      → store: the states, and the topic's placement           one multi with the fence for a batch
+      → books, rows of the partition table
+      → copies: who is to let go, who is to take               (pure; the controller sends its orders)
+      → image, once the new leader has answered that it leads  so the image names no leader whose copy is not free
+      → whoever asked
+
+The store is written first, so a controller that dies at any later step is followed by one that finds the change
+decided, and asks every process anew what it holds. What the store could not take (a full disk) has not happened;
+what the states of the slots asked for is looked at again after `RETRY_MS`, a client is told KAFKA_STORAGE_ERROR.
+
+A review looks at every partition and costs 1 to 2 µs of each. It happens when a half comes, goes, or does not come
+back, never by a clock alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from appliance.channels.control_channel import AlteredPartition, AlteredPartitions, AlterPartitions, WantedIsr
+from appliance.channels.roles import Role
+from appliance.cluster import NO_LEADER, PartitionImage, TopicImage
+from appliance.control.controller.alarms import Alarms
+from appliance.control.controller.cluster_state import ClusterState
+from appliance.control.controller.copies import Copies
+from appliance.control.controller.partition_changes import reviewed, with_isr
+from appliance.control.controller.slot_states import GRACE_MS, START_GRACE_MS, HalfState, SlotStates
+from appliance.control.controller.takeover import STATES_AT_ONCE, UNCLEAN_ELECTION, Fence
+from appliance.control.controller.topic_store import new_placement, new_states
+from appliance.control.store.metadata_store import MetadataStore, Operation
+from appliance.errors import RejectedRequest, StorageFault
+from appliance.protocol.errors import ErrorCode, code_for
+
+RETRY_MS = 1_000
+
+_logger = logging.getLogger(__name__)
+
+Changes = Mapping[str, Mapping[int, PartitionImage]]
+"""Topic → partition → what it is from now on."""
+
+
+class Leadership:
+    """Single-threaded; belongs to the controller, which sends what `copies` orders and publishes what is dirty.
+
+    Args:
+        changed_slots: called when another set of slots is live.
+        topic_defaults: what the brokers make of the topic settings.
+    """
+
+    __slots__ = (
+        "_alarms",
+        "_changed_slots",
+        "_fence",
+        "_retrying",
+        "_state",
+        "_store",
+        "_topic_defaults",
+        "_unseen",
+        "copies",
+        "slots",
+    )
+
+    def __init__(
+        self,
+        state: ClusterState,
+        store: MetadataStore,
+        *,
+        fence: Fence,
+        slots: SlotStates,
+        copies: Copies,
+        alarms: Alarms,
+        changed_slots: Callable[[], None],
+        topic_defaults: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self._state = state
+        self._store = store
+        self._fence = fence
+        self._alarms = alarms
+        self._changed_slots = changed_slots
+        self._topic_defaults = topic_defaults
+        self._retrying = False
+        self._unseen: dict[tuple[str, int], None] = {}
+        self.slots = slots
+        self.copies = copies
+        for topic in state.topics.values():
+            seen = state.visible.get(topic.name)
+            for before, now in zip(seen.partitions if seen else (), topic.partitions, strict=False):
+                if before != now:
+                    self._unseen[topic.name, now.partition] = None
+        for half in slots.waited_for():
+            self._grant_grace(half)
+
+    # The halves of the slots
+
+    def came(self, half: Role) -> None:
+        """A process has said hello."""
+        if self.slots.up(half):
+            self._look_at_slots()
+
+    def lost(self, half: Role) -> None:
+        """A process has died."""
+        self.slots.down(half)
+        self.copies.lost(half)
+        self._grant_grace(half)
+        self._look_at_slots()
+
+    def stop(self, slots: Iterable[int]) -> None:
+        """From now on these, and no others, are stopped by their operator."""
+        stopped = frozenset(slots)
+        if stopped == self.slots.stopped:
+            return
+        changed = stopped ^ self.slots.stopped
+        self.slots.stopped = stopped
+        for topic in self._state.topics.values():
+            for each in topic.partitions:
+                if changed.intersection(each.replicas):
+                    self.copies.touch(topic.name, each.partition)
+        self._look_at_slots()
+
+    def _grant_grace(self, half: Role) -> None:
+        since = self.slots.state(half)
+        grace_ms = START_GRACE_MS if since is HalfState.PRESUMED else GRACE_MS
+        self._alarms(grace_ms, partial(self._grace_is_over, half, since))
+
+    def _grace_is_over(self, half: Role, since: HalfState) -> None:
+        if self.slots.overdue(half, since):
+            _logger.warning("%s has not come back", half)
+            self._look_at_slots()
+
+    def _look_at_slots(self) -> None:
+        if self.slots.live() != self._state.live:
+            self._changed_slots()
+        self.review()
+
+    def review(self) -> None:
+        """Looks whether the states of the slots ask for any change."""
+        defaults = self._topic_defaults()
+        unclean_by_default = defaults.get(UNCLEAN_ELECTION) == "true"
+        changes: dict[str, dict[int, PartitionImage]] = {}
+        for topic in self._state.topics.values():
+            unclean = topic.configs.get(UNCLEAN_ELECTION)
+            unclean_allowed = unclean == "true" if unclean is not None else unclean_by_default
+            for each in topic.partitions:
+                after = reviewed(each, self.slots, unclean_allowed=unclean_allowed)
+                if after is not None:
+                    changes.setdefault(topic.name, {})[each.partition] = after
+        if not changes:
+            return
+        try:
+            self.change(changes)
+        except StorageFault as fault:
+            _logger.error("leaders stay as they are, trying again in %d ms: %s", RETRY_MS, fault)
+            self._review_again()
+
+    def _review_again(self) -> None:
+        if not self._retrying:
+            self._retrying = True
+
+            def again() -> None:
+                self._retrying = False
+                self.review()
+
+            self._alarms(RETRY_MS, again)
+
+    # Changes
+
+    def change(self, changes: Changes) -> None:
+        """Makes `changes`: the store first.
+
+        Raises:
+            StorageFault: the store could not take them, or not all: what it took is done.
+        """
+        for batch in _batches(changes):
+            after = {
+                name: replace(
+                    self._state.topics[name],
+                    partitions=tuple(
+                        changed.get(each.partition, each) for each in self._state.topics[name].partitions
+                    ),
+                )
+                for name, changed in batch.items()
+            }
+            operations: list[Operation] = []
+            for name, changed in batch.items():
+                if _placement(after[name]) != _placement(self._state.topics[name]):
+                    operations += new_placement(after[name])
+                operations += new_states(name, changed.values(), self._fence.epoch)
+            self._store.multi([self._fence.check, *operations])
+            for name, changed in batch.items():
+                self._adopt(self._state.topics[name], after[name], changed)
+
+    def _adopt(self, before: TopicImage, after: TopicImage, changed: Mapping[int, PartitionImage]) -> None:
+        self._state.add(after)
+        for number, partition in changed.items():
+            was = before.partitions[number]
+            if partition.leader != was.leader:
+                _logger.info(
+                    "%s-%d: leader %d → %d in epoch %d, isr %s",
+                    after.name,
+                    number,
+                    was.leader,
+                    partition.leader,
+                    partition.leader_epoch,
+                    partition.isr,
+                )
+            self._state.rows.write(partition)
+            self.copies.touch(after.name, number)
+            for slot in was.replicas:
+                if slot not in partition.replicas:
+                    self.copies.leave((after.name, after.topic_id, number), slot)
+            self._unseen[after.name, number] = None
+
+    # The ISR
+
+    def alter(self, request: AlterPartitions) -> AlteredPartitions:
+        """What becomes of the ISRs that the leaders of one slot propose; one turn, one change of the store."""
+        changes: dict[str, dict[int, PartitionImage]] = {}
+        refusals: dict[tuple[str, int], int] = {}
+        for wanted in request.partitions:
+            key = (wanted.topic, wanted.partition)
+            try:
+                partition = self._found(wanted)
+                after = with_isr(
+                    partition,
+                    wanted.isr,
+                    self.slots,
+                    asker=request.slot,
+                    leader_epoch=wanted.leader_epoch,
+                    partition_epoch=wanted.partition_epoch,
+                )
+            except RejectedRequest as refusal:
+                refusals[key] = refusal.code
+                continue
+            if after is not None:
+                changes.setdefault(wanted.topic, {})[wanted.partition] = after
+        try:
+            if changes:
+                self.change(changes)
+        except StorageFault as fault:
+            _logger.error("in-sync replicas stay as they are: %s", fault)
+            for name, changed in changes.items():
+                for number, after in changed.items():
+                    if self._state.topics[name].partitions[number] != after:
+                        refusals[name, number] = int(code_for(fault))
+        for name, changed in changes.items():
+            topic = self._state.topics[name]
+            for number in changed:
+                if (name, number) not in refusals:
+                    self.copies.agreed(request.slot, topic, topic.partitions[number])
+        answers = tuple(
+            self._altered(wanted, refusals.get((wanted.topic, wanted.partition), 0))
+            for wanted in request.partitions
+        )
+        return AlteredPartitions(self._fence.epoch, answers)
+
+    def _found(self, wanted: WantedIsr) -> PartitionImage:
+        topic = self._state.topics.get(wanted.topic)
+        if topic is None or topic.topic_id != wanted.topic_id:
+            raise RejectedRequest(ErrorCode.UNKNOWN_TOPIC_ID, "No such topic.")
+        if not 0 <= wanted.partition < len(topic.partitions):
+            raise RejectedRequest(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "No such partition.")
+        partition = topic.partitions[wanted.partition]
+        if partition.incarnation != wanted.incarnation:
+            raise RejectedRequest(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "Another use of its row.")
+        return partition
+
+    def _altered(self, wanted: WantedIsr, error: int) -> AlteredPartition:
+        topic = self._state.topics.get(wanted.topic)
+        if topic is None or not 0 <= wanted.partition < len(topic.partitions):
+            return AlteredPartition(wanted.topic, wanted.partition, wanted.incarnation, error)
+        partition = topic.partitions[wanted.partition]
+        return AlteredPartition(
+            topic=wanted.topic,
+            partition=wanted.partition,
+            incarnation=partition.incarnation,
+            error=error,
+            leader=partition.leader,
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+            isr=partition.isr,
+        )
+
+    # What clients see
+
+    def shown(self, topic: TopicImage, partition: PartitionImage) -> PartitionImage:
+        """A partition that clients have not seen yet, as they may see it now."""
+        if self._may_show(topic, partition) or partition.leader_epoch == 0:
+            return partition
+        self._unseen[topic.name, partition.partition] = None
+        return replace(partition, leader=NO_LEADER, leader_epoch=partition.leader_epoch - 1)
+
+    def show(self) -> None:
+        """Lets clients see what they may by now."""
+        changed: dict[str, dict[int, PartitionImage]] = {}
+        for name, number in list(self._unseen):
+            topic, seen = self._state.topics.get(name), self._state.visible.get(name)
+            if topic is None or number >= len(topic.partitions):
+                del self._unseen[name, number]
+                continue
+            if seen is None or number >= len(seen.partitions):
+                continue
+            partition = topic.partitions[number]
+            if seen.partitions[number].leader_epoch == partition.leader_epoch or self._may_show(
+                topic, partition
+            ):
+                del self._unseen[name, number]
+                if seen.partitions[number] != partition:
+                    changed.setdefault(name, {})[number] = partition
+        for name, each in changed.items():
+            self._state.show_changed(name, each)
+
+    def is_seen(self, topic: str, number: int) -> bool:
+        """Whether clients see the partition as it is."""
+        return (topic, number) not in self._unseen
+
+    def _may_show(self, topic: TopicImage, partition: PartitionImage) -> bool:
+        return partition.leader == NO_LEADER or self.copies.is_led(topic, partition)
+
+
+def _placement(topic: TopicImage) -> list[tuple[tuple[int, ...], ...]]:
+    return [(each.replicas, each.adding, each.removing) for each in topic.partitions]
+
+
+def _batches(changes: Changes) -> Iterable[Changes]:
+    """Pieces that the store takes in one go; a topic's partitions may be in several of them."""
+    batch: dict[str, dict[int, PartitionImage]] = {}
+    size = 0
+    for name, changed in changes.items():
+        for number, partition in changed.items():
+            batch.setdefault(name, {})[number] = partition
+            size += 1
+            if size == STATES_AT_ONCE:
+                yield batch
+                batch, size = {}, 0
+    if batch:
+        yield batch

@@ -1,0 +1,229 @@
+"""Leaders and in-sync replicas of several slots, by a real controller: what moves, in which order, what does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from appliance.channels.control_channel import NewTopic, WantedIsr
+from appliance.cluster import NO_LEADER, PartitionImage
+from appliance.protocol.errors import ErrorCode
+from tests.control.controller.conftest import NewInstance
+from tests.control.controller.instance import Instance
+
+
+@pytest.fixture
+def three(new_instance: NewInstance) -> Instance:
+    """Three slots with all their processes, and a topic `t` with a replica on each, led by slot 0."""
+    instance = new_instance(slots=3)
+    instance.start()
+    instance.start_slots()
+    instance.create(NewTopic("t", assignments={0: (0, 1, 2)}))
+    instance.until(lambda: holders(instance) == {0: "ioproc", 1: "replica", 2: "replica"})
+    return instance
+
+
+def holders(instance: Instance, topic: str = "t", number: int = 0) -> dict[int, str]:
+    """Which process of each slot has its copy open."""
+    return {
+        slot: str(opened[topic, number])
+        for slot, opened in sorted(instance.opened.items())
+        if (topic, number) in opened
+    }
+
+
+def wanted(instance: Instance, isr: tuple[int, ...], **changed: int) -> WantedIsr:
+    """A proposal that goes by what is published, but for what is `changed`."""
+    topic, now = instance.image.topics["t"], instance.partition("t")
+    epochs = {"leader_epoch": now.leader_epoch, "partition_epoch": now.partition_epoch} | changed
+    return WantedIsr("t", topic.topic_id, 0, now.incarnation, isr=isr, **epochs)
+
+
+def state(partition: PartitionImage) -> tuple[int, int, tuple[int, ...]]:
+    return partition.leader, partition.leader_epoch, partition.isr
+
+
+def test_a_new_topic_is_led_by_one_and_followed_by_the_others(three: Instance) -> None:
+    assert state(three.partition("t")) == (0, 0, (0, 1, 2))
+    assert three.workers[0].led["t", 0].leader == 0
+    assert {slot: three.replicas[slot].led["t", 0].leader for slot in (1, 2)} == {1: 0, 2: 0}
+    assert len(three.disks[1]) == len(three.disks[2]) == 1
+
+
+def test_a_deleted_topic_leaves_no_files_on_any_slot(three: Instance) -> None:
+    (outcome,) = three.delete("t")
+    assert outcome.error == 0
+    assert three.disks == {0: {}, 1: {}, 2: {}}
+    assert three.opened == {0: {}, 1: {}, 2: {}}
+
+
+def test_when_a_worker_dies_a_replica_in_sync_leads_and_its_slot_follows(three: Instance) -> None:
+    three.lose(three.workers[0])
+    three.until(lambda: three.partition("t").leader == 1)
+    # The dead worker's slot stays in sync: its copy is whole, and its replica process lives.
+    assert state(three.partition("t")) == (1, 1, (0, 1, 2))
+    three.until(lambda: holders(three) == {0: "replica", 1: "ioproc", 2: "replica"})
+    assert three.replicas[2].led["t", 0].leader == 1
+    three.start_worker(0)
+    three.until(lambda: bool(three.workers[0].commands))
+    assert three.workers[0].led == {}
+    assert three.partition("t").leader == 1
+
+
+def test_the_new_leader_is_published_when_it_has_answered_and_not_before(three: Instance) -> None:
+    three.workers[1].mute = True
+    three.lose(three.workers[0])
+    three.until(lambda: ("t", 0) in three.workers[1].led)
+    assert three.partition("t").leader == 0
+    three.workers[1].mute = False
+    three.until(lambda: three.partition("t").leader == 1)
+
+
+def test_the_new_leader_is_not_assigned_before_its_slots_replica_let_go(three: Instance) -> None:
+    three.replicas[1].mute = True
+    three.lose(three.workers[0])
+    three.until(lambda: any(each.released for each in three.replicas[1].commands))
+    assert three.workers[1].led == {}
+    three.replicas[1].mute = False
+    three.until(lambda: three.partition("t").leader == 1)
+
+
+def test_a_replica_that_dies_instead_of_letting_go_has_let_go(three: Instance) -> None:
+    three.replicas[1].mute = True
+    three.lose(three.workers[0])
+    three.until(lambda: any(each.released for each in three.replicas[1].commands))
+    three.lose(three.replicas[1])
+    three.until(lambda: three.partition("t").leader == 1)
+
+
+def test_a_leader_that_dies_on_its_way_is_followed_by_the_next(three: Instance) -> None:
+    three.workers[1].mute = True
+    three.lose(three.workers[0])
+    three.until(lambda: ("t", 0) in three.workers[1].led)
+    three.lose(three.workers[1])
+    three.until(lambda: three.partition("t").leader == 2)
+    assert state(three.partition("t")) == (2, 2, (0, 1, 2))
+    three.until(lambda: holders(three) == {0: "replica", 1: "replica", 2: "ioproc"})
+
+
+def test_a_lonely_partition_keeps_its_leader_and_epoch_over_a_restart_of_its_worker(three: Instance) -> None:
+    three.create(NewTopic("lonely", assignments={0: (0,)}))
+    three.lose(three.workers[0])
+    three.until(lambda: three.partition("t").leader == 1)
+    three.start_worker(0)
+    three.until(lambda: ("lonely", 0) in three.workers[0].led)
+    assert state(three.partition("lonely")) == (0, 0, (0,))
+
+
+def test_a_slot_that_does_not_come_back_leaves_isr_and_brokers_and_returns(three: Instance) -> None:
+    three.create(NewTopic("lonely", assignments={0: (2,)}))
+    three.lose(three.workers[2], three.replicas[2])
+    three.until(lambda: [slot.node_id for slot in three.image.slots] == [0, 1])
+    three.until(lambda: three.partition("lonely").leader == NO_LEADER)
+    assert state(three.partition("lonely")) == (NO_LEADER, 1, (2,))
+    assert state(three.partition("t")) == (0, 0, (0, 1))
+    # The leader was told, in the same epoch: it did not ask for it.
+    three.until(lambda: three.workers[0].led["t", 0].isr == (0, 1))
+    assert three.workers[0].led["t", 0].partition_epoch == three.partition("t").partition_epoch == 1
+    three.start_replica(2)
+    three.start_worker(2)
+    three.until(lambda: len(three.image.slots) == 3 and three.partition("lonely").leader == 2)
+    assert state(three.partition("lonely")) == (2, 2, (2,))
+    # Who returns follows, and joins the ISR when the leader says that it has caught up.
+    assert state(three.partition("t")) == (0, 0, (0, 1))
+    three.until(lambda: ("t", 0) in three.replicas[2].led)
+    (answer,) = three.propose(0, wanted(three, (0, 1, 2))).partitions
+    assert (answer.error, answer.isr, answer.partition_epoch) == (0, (0, 1, 2), 2)
+    three.until(lambda: three.partition("t").isr == (0, 1, 2))
+
+
+def test_an_accepted_isr_is_stored_published_and_in_the_table(three: Instance) -> None:
+    commands = len(three.workers[0].commands)
+    (answer,) = three.propose(0, wanted(three, (0, 2))).partitions
+    assert (answer.error, answer.leader, answer.isr, answer.partition_epoch) == (0, 0, (0, 2), 1)
+    three.until(lambda: three.partition("t").isr == (0, 2))
+    row = three.table.rows[three.partition("t").row]
+    assert row["isr_bits"] == 0b101
+    stored = three.read_store("/brokers/topics/t/partitions/0/state")
+    assert b'"isr":[0,2]' in stored
+    assert len(three.workers[0].commands) == commands, "the answer is enough"
+
+
+@pytest.mark.parametrize(
+    ("isr", "changed", "error"),
+    [
+        ((0, 1), {"leader_epoch": 7}, ErrorCode.FENCED_LEADER_EPOCH),
+        ((0, 1), {"partition_epoch": 9}, ErrorCode.INVALID_UPDATE_VERSION),
+        ((1, 2), {}, ErrorCode.INVALID_REQUEST),
+        ((0, 1, 1), {}, ErrorCode.INVALID_REQUEST),
+        ((0, 1, 5), {}, ErrorCode.INVALID_REQUEST),
+        ((), {}, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_a_proposal_of_another_moment_changes_nothing(
+    three: Instance, isr: tuple[int, ...], changed: dict[str, int], error: ErrorCode
+) -> None:
+    before = three.read_store("/brokers/topics/t/partitions/0/state")
+    (answer,) = three.propose(0, wanted(three, isr, **changed)).partitions
+    assert answer.error == error
+    assert (answer.isr, answer.partition_epoch) == ((0, 1, 2), 0)
+    assert three.read_store("/brokers/topics/t/partitions/0/state") == before
+
+
+def test_a_member_that_does_not_live_does_not_join_the_isr(three: Instance) -> None:
+    three.propose(0, wanted(three, (0, 1)))
+    three.until(lambda: three.partition("t").isr == (0, 1))
+    three.lose(three.replicas[2])
+    (answer,) = three.propose(0, wanted(three, (0, 1, 2))).partitions
+    assert (answer.error, answer.isr) == (ErrorCode.INELIGIBLE_REPLICA, (0, 1))
+
+
+def test_only_the_leaders_worker_is_heard(three: Instance) -> None:
+    (answer,) = three.propose(1, wanted(three, (0, 1))).partitions
+    assert answer.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert three.partition("t").isr == (0, 1, 2)
+
+
+def test_nobody_out_of_sync_leads_unless_the_topic_allows_it(three: Instance) -> None:
+    three.create(
+        NewTopic("dirty", assignments={0: (0, 1)}, configs={"unclean.leader.election.enable": "true"})
+    )
+    topic, now = three.image.topics["dirty"], three.partition("dirty")
+    alone = WantedIsr(
+        "dirty", topic.topic_id, 0, now.incarnation, now.leader_epoch, now.partition_epoch, (0,)
+    )
+    three.propose(0, wanted(three, (0,)), alone)
+    three.until(lambda: three.partition("t").isr == three.partition("dirty").isr == (0,))
+    three.lose(three.workers[0], three.replicas[0])
+    three.until(lambda: three.partition("dirty").leader == 1)
+    assert state(three.partition("dirty")) == (1, 1, (1,))
+    three.until(lambda: three.partition("t").leader == NO_LEADER)
+    assert three.partition("t").isr == (0,)
+
+
+def test_a_restarted_controller_moves_nothing_and_asks_who_holds_what(three: Instance) -> None:
+    before = three.partition("t")
+    three.kill()
+    three.start()
+    for each in three.processes():
+        each.hello()
+    three.create("u")
+    assert three.partition("t") == before
+    assert holders(three) == {0: "ioproc", 1: "replica", 2: "replica"}
+
+
+@pytest.mark.parametrize("silent", ["releasing replica", "new leader"])
+def test_a_change_of_leader_is_finished_by_the_next_controller(three: Instance, silent: str) -> None:
+    process = three.replicas[1] if silent == "releasing replica" else three.workers[1]
+    process.mute = True
+    three.lose(three.workers[0])
+    named = len(process.commands)
+    three.until(lambda: len(process.commands) > named)
+    three.kill()
+    three.start()
+    process.mute = False
+    three.start_worker(0)
+    for each in three.processes():
+        if each is not three.workers[0]:
+            each.hello()
+    three.until(lambda: holders(three) == {0: "replica", 1: "ioproc", 2: "replica"})
+    three.until(lambda: three.partition("t").leader == 1)
