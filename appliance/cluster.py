@@ -8,7 +8,8 @@ from uuid import UUID
 NO_LEADER = -1
 NO_EPOCH = -1
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+CONSUMER_OFFSETS = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, "__transaction_state", "__share_group_state"})
 
 TOPIC_NAME_LENGTH_MAX = 249
 

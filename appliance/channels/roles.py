@@ -80,12 +80,13 @@ class Role:
 SUPERVISOR = Role(RoleKind.SUPERVISOR)
 CONTROLLER = Role(RoleKind.CONTROLLER)
 PURGATORY = Role(RoleKind.PURGATORY)
+COORDINATOR = Role(RoleKind.COORDINATOR)
 CLEANER = Role(RoleKind.CLEANER)
 ACCEPTOR = Role(RoleKind.ACCEPTOR)
 
 # Processes whose code comes with later issues: their places in the supervisor's table are kept, so adding one
 # is a line here and a `main.py` in its room.
-NOT_BUILT_YET = frozenset({RoleKind.REPLICA, RoleKind.COORDINATOR})
+NOT_BUILT_YET = frozenset({RoleKind.REPLICA})
 
 # Writer kind → reader kind. One ring per ordered pair of living processes; no ring has two writers.
 RING_ROUTES: tuple[tuple[RoleKind, RoleKind], ...] = (
@@ -96,6 +97,10 @@ RING_ROUTES: tuple[tuple[RoleKind, RoleKind], ...] = (
     (RoleKind.IOPROC, RoleKind.PURGATORY),  # pokes
     (RoleKind.CLEANER, RoleKind.IOPROC),  # surveys, swaps
     (RoleKind.IOPROC, RoleKind.CLEANER),  # their answers; what to look at
+    (RoleKind.NETPROC, RoleKind.COORDINATOR),  # requests of groups
+    (RoleKind.COORDINATOR, RoleKind.NETPROC),  # their answers
+    (RoleKind.COORDINATOR, RoleKind.IOPROC),  # appends and reads of the internal topics
+    (RoleKind.IOPROC, RoleKind.COORDINATOR),  # their answers
 )
 
 
@@ -105,7 +110,7 @@ def planned_roles(settings: Settings) -> tuple[Role, ...]:
     roles = [SUPERVISOR, CONTROLLER, PURGATORY]
     roles += [Role(RoleKind.IOPROC, worker, slot) for slot in slots for worker in range(settings.io.workers)]
     roles += [Role(RoleKind.REPLICA, 0, slot) for slot in slots]
-    roles += [Role(RoleKind.COORDINATOR), Role(RoleKind.CLEANER)]
+    roles += [COORDINATOR, CLEANER]
     roles += [Role(RoleKind.NETPROC, index) for index in range(settings.network.processes)]
     roles += [ACCEPTOR]
     return tuple(roles)

@@ -9,7 +9,7 @@ Names, all beginning with the instance so that the next start can remove what a 
     /<instance>-processes                          process table, one row per planned role
     /<instance>-partitions                         partition table
     /<instance>-image, -image-<version>            metadata image: pointer, versions
-    /<instance>-pool-<netproc>.g<generation>       payload pool of a network process
+    /<instance>-pool-<role>.g<generation>          payload pool of a network process or the coordinator
     /<instance>-ring-<writer>.g<n>-<reader>.g<n>   one ring per ordered pair of living generations
 """
 
@@ -26,6 +26,7 @@ from pathlib import Path
 from struct import Struct
 
 from appliance.channels.cleaner_channel import FROM_CLEANER, TO_CLEANER
+from appliance.channels.coordinator_channel import FROM_NETPROC, TO_NETPROC
 from appliance.channels.metadata_image import POINTER_BYTES, ImageReader
 from appliance.channels.partition_table import PartitionTable, table_size_bytes
 from appliance.channels.purgatory_channel import COMPLETION, POKE, WATCH
@@ -46,7 +47,17 @@ RING_MESSAGES: Mapping[tuple[RoleKind, RoleKind], Struct] = {
     (RoleKind.IOPROC, RoleKind.PURGATORY): POKE,
     (RoleKind.CLEANER, RoleKind.IOPROC): FROM_CLEANER,
     (RoleKind.IOPROC, RoleKind.CLEANER): TO_CLEANER,
+    (RoleKind.NETPROC, RoleKind.COORDINATOR): FROM_NETPROC,
+    (RoleKind.COORDINATOR, RoleKind.NETPROC): TO_NETPROC,
+    (RoleKind.COORDINATOR, RoleKind.IOPROC): REQUEST,
+    (RoleKind.IOPROC, RoleKind.COORDINATOR): RESPONSE,
 }
+
+POOL_READERS: Mapping[RoleKind, frozenset[RoleKind]] = {
+    RoleKind.NETPROC: frozenset({RoleKind.IOPROC, RoleKind.COORDINATOR}),
+    RoleKind.COORDINATOR: frozenset({RoleKind.IOPROC, RoleKind.NETPROC}),
+}
+"""Who has a pool → who attaches to it."""
 
 
 def instance_name(data_dir: Path) -> str:
@@ -123,6 +134,12 @@ class Wiring:
     def pool_name(self, role: Role, generation: int) -> str:
         return f"/{self.instance}-pool-{role.token}.g{generation}"
 
+    def pool_bytes(self, role: Role) -> int:
+        settings = self.settings
+        if role.kind is RoleKind.COORDINATOR:
+            return settings.broker.coordinator_pool_bytes
+        return settings.network.pool_bytes
+
     def ring_name(self, writer: Role, writer_generation: int, reader: Role, reader_generation: int) -> str:
         return (
             f"/{self.instance}-ring-{writer.token}.g{writer_generation}-{reader.token}.g{reader_generation}"
@@ -143,8 +160,8 @@ class Wiring:
 
     def create_for(self, role: Role, generation: int, peers: Mapping[Role, int]) -> None:
         """Creates pool and rings of `role`'s new generation, towards the current generation of its peers."""
-        if role.kind is RoleKind.NETPROC:
-            Region.create(self.pool_name(role, generation), self.settings.network.pool_bytes).close()
+        if role.kind in POOL_READERS:
+            Region.create(self.pool_name(role, generation), self.pool_bytes(role)).close()
         size_bytes = ring_size_bytes(self.settings.network.ring_slots)
         for writer, reader in ring_routes(self.settings):
             if writer == role and reader in peers:
@@ -184,7 +201,7 @@ class Attachment:
         self.pools: dict[Role, Region] = {}
         self._regions: dict[Role, list[Region]] = {}
         self.pool: Region | None = None
-        if role.kind is RoleKind.NETPROC:
+        if role.kind in POOL_READERS:
             self.pool = Region.open(wiring.pool_name(role, generation))
         for peer, peer_generation in peers.items():
             self.peer_up(peer, peer_generation)
@@ -218,7 +235,7 @@ class Attachment:
                 self.inbound[peer] = RingReader(region.view, message)
         if not regions:
             return False
-        if self.role.kind is RoleKind.IOPROC and peer.kind is RoleKind.NETPROC:
+        if self.role.kind in POOL_READERS.get(peer.kind, ()):
             with suppress(HostFault):
                 self.pools[peer] = Region.open(wiring.pool_name(peer, generation))
         self.bells[peer] = self._doorbell(peer)

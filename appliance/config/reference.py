@@ -44,6 +44,7 @@ _SECTION_HEADS: Final = {
     "io": ("I/O workers", "The processes that own the leader partitions."),
     "broker": ("Broker", "Kafka's broker settings, and the limits of the appliance as a whole."),
     "group": ("Consumer groups", "What members of groups may ask for, and how long a group waits for them."),
+    "offsets": ("Committed offsets", "The topic that they lie in, and how long they are kept."),
 }
 
 _TOPIC_HEAD: Final = """

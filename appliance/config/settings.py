@@ -246,6 +246,15 @@ class BrokerSettings:
         minimum=1024,
         doc="Where a batch must be decompressed, the size at which it is refused as a bomb.",
     )
+    coordinator_pool_bytes: int = option(
+        32 * _MIB,
+        "coordinator.pool.bytes",
+        type=ConfigType.LONG,
+        unit="bytes",
+        minimum=4 * _MIB,
+        maximum=2**31,
+        doc="Answers and appends of the coordinator under way at most; what does not fit waits its turn.",
+    )
     producer_id_expiration_ms: int = option(
         86_400_000,
         "producer.id.expiration.ms",
@@ -378,6 +387,70 @@ class GroupSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class OffsetsSettings:
+    """Committed offsets of consumer groups, and the topic they lie in."""
+
+    topic_num_partitions: int = option(
+        50,
+        "offsets.topic.num.partitions",
+        unit="partitions",
+        minimum=1,
+        doc="Partitions that __consumer_offsets is created with; groups are spread over them by their id.",
+    )
+    topic_replication_factor: int = option(
+        0,
+        "offsets.topic.replication.factor",
+        type=ConfigType.SHORT,
+        unit="replicas",
+        minimum=1,
+        maximum=32,
+        special=(0,),
+        doc="Replicas that __consumer_offsets is created with; 0 is the number of slots, at most 3.",
+    )
+    topic_segment_bytes: int = option(
+        100 * _MIB,
+        "offsets.topic.segment.bytes",
+        unit="bytes",
+        minimum=_MIB,
+        doc="Segments of __consumer_offsets; compaction takes only closed ones, and a replay reads what is left.",
+    )
+    topic_compression_codec: int = option(
+        0,
+        "offsets.topic.compression.codec",
+        unit="codec",
+        minimum=0,
+        maximum=4,
+        doc="How batches of __consumer_offsets are compressed: 0 not, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+    )
+    metadata_max_bytes: int = option(
+        4096,
+        "offset.metadata.max.bytes",
+        unit="characters",
+        minimum=0,
+        maximum=32_767,
+        doc="Longest text that a committed offset may carry.",
+    )
+    retention_minutes: int = option(
+        10_080,
+        "offsets.retention.minutes",
+        unit="minutes",
+        minimum=1,
+        doc="How long offsets are kept of a group without members, or of a topic that it consumes no more.",
+    )
+    retention_check_interval_ms: int = option(
+        600_000,
+        "offsets.retention.check.interval.ms",
+        type=ConfigType.LONG,
+        unit="ms",
+        minimum=1,
+        doc="How often offsets are looked at that have had their time.",
+    )
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything the operator decides. Made by `appliance.config.load_settings`, or directly by a test.
 
@@ -425,6 +498,7 @@ class Settings:
     io: IoSettings = field(default_factory=IoSettings)
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     group: GroupSettings = field(default_factory=GroupSettings)
+    offsets: OffsetsSettings = field(default_factory=OffsetsSettings)
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     configured: Mapping[str, str] = field(default_factory=dict)
 
@@ -471,11 +545,14 @@ class Settings:
         return tuple(self.data_dir / name.replace(_SLOT, str(slot)) for name in _names(self.log_dirs))
 
 
-SECTIONS: Final[Mapping[str, type[NetworkSettings | IoSettings | BrokerSettings | GroupSettings]]] = {
+Section = NetworkSettings | IoSettings | BrokerSettings | GroupSettings | OffsetsSettings
+
+SECTIONS: Final[Mapping[str, type[Section]]] = {
     "network": NetworkSettings,
     "io": IoSettings,
     "broker": BrokerSettings,
     "group": GroupSettings,
+    "offsets": OffsetsSettings,
 }
 """Attribute of `Settings` → class of the section."""
 

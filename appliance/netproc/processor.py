@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from appliance.channels.controller_link import ControllerLink
-from appliance.channels.roles import ACCEPTOR, CONTROLLER, PURGATORY, Role, RoleKind
+from appliance.channels.roles import ACCEPTOR, CONTROLLER, COORDINATOR, PURGATORY, Role, RoleKind
 from appliance.channels.supervision import (
     Heartbeat,
     Message,
@@ -35,6 +35,7 @@ from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.ipc.process_table import BYTES_IN, BYTES_OUT, CONNECTIONS, ERRORS, REQUESTS, ProcessState
 from appliance.netproc.connection import Connection, Pending, Piece
+from appliance.netproc.coordinator_line import CoordinatorLine
 from appliance.netproc.fan_out import FanOut
 from appliance.netproc.fetch_session import FetchSessions
 from appliance.netproc.intake import CLOSED, STARVED, Intake
@@ -54,6 +55,7 @@ from appliance.netproc.segment_files import SegmentFiles
 from appliance.netproc.topic_routes import TopicRoutes
 from appliance.netproc.worker_lines import WorkerLines
 from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.coordinator_errors import COORDINATOR_APIS
 from appliance.protocol.headers import parse_request_header
 from appliance.protocol.messages import encode_unsupported_api_versions
 from appliance.protocol.produce import ProduceMemo, parse_produce
@@ -121,6 +123,9 @@ class Processor:
         self._routes = routes
         self._lines = WorkerLines(attachment, brief_wait=BriefWait(clock.monotonic_ns))
         self._purgatory = PurgatoryLine(attachment)
+        self._coordinator = CoordinatorLine(
+            attachment, finish=self._finish_owed, refuse=self._refuse, give=self._pool.give
+        )
         self._questions = Questions(controller, self._cycle.timers, clock)
         table = attachment.partitions
         directories = {slot: settings.log_directories(slot) for slot in range(settings.slots)}
@@ -243,13 +248,15 @@ class Processor:
             self._read(connection)
 
     def _rarely(self) -> None:
-        """What is nothing to do in most turns: four looks at words of our own."""
+        """What is nothing to do in most turns: a few looks at words of our own."""
         if self._controller.wants_look:
             self._questions.take_answers()
         if not self._fan_out.is_empty():
             self._accept()
         if self._intake.starved:
             self._feed()
+        if self._coordinator.wants_turn:
+            self._coordinator.turn()
         if self._closed_ids:
             self._fan_out.report_closed(self._closed_ids)
             self._closed_ids = []
@@ -438,6 +445,9 @@ class Processor:
             elif header.api_key == _FETCH:
                 self._fetch.begin(pending, view, header.body_position, end)
                 self._give_block(pending)  # a fetch that waits holds no payload
+            elif header.api_key in COORDINATOR_APIS:
+                self._coordinator.begin(pending, view, header.body_position, end, start=start)
+                self._give_block(pending)
             else:
                 begin = self._begin_seldom.get(header.api_key, self._local.begin)
                 begin(pending, view, header.body_position, end)
@@ -597,6 +607,7 @@ class Processor:
                     self._draining_until_ns = self._clock.monotonic_ns() + message.within_ms * _NS_PER_MS
                     self._cycle.timers.add(self._draining_until_ns, lambda: None)  # wakes the last turn
                     self._purgatory.stop()
+                    self._coordinator.stop()
                     self._send_answered()  # before the look at who has nothing under way
                     self._drain()
                 case Heartbeat():
@@ -613,6 +624,8 @@ class Processor:
             return
         if role.kind is RoleKind.IOPROC:
             self._cycle.add_inbox(self._lines.worker_up(role))
+        elif role == COORDINATOR:
+            self._cycle.add_inbox(self._coordinator.coordinator_up())
         elif role == PURGATORY:
             self._cycle.add_inbox(self._attachment.inbound[role])
 
@@ -627,6 +640,10 @@ class Processor:
             self._cycle.remove_inbox(self._attachment.inbound[role])
             self._attachment.peer_down(role)
             self._purgatory.purgatory_down()
+        elif role == COORDINATOR:
+            self._cycle.remove_inbox(self._attachment.inbound[role])
+            self._attachment.peer_down(role)
+            self._coordinator.coordinator_down()
 
     # The end
 
@@ -659,6 +676,7 @@ class Processor:
             "pool": self._pool.statistics(),
             "lines": self._lines.statistics(),
             "waiting": self._purgatory.statistics(),
+            "coordinator": self._coordinator.statistics(),
             "questions": self._questions.statistics(),
             "segments": self._files.statistics(),
         }

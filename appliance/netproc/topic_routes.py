@@ -13,10 +13,15 @@ from appliance.channels.metadata_image import ImageReader
 from appliance.channels.roles import Role, owner_of
 from appliance.cluster import NO_LEADER, ClusterImage, TopicImage
 
+NOBODY = -2
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionRoute:
-    """Where requests for one partition go. `worker` is None while the partition has no leader."""
+    """Where requests for one partition go. `worker` is None while the partition has no leader.
+
+    `written_by_clients_of` is the leader, and of an internal topic nobody: only its coordinator writes there.
+    """
 
     topic: str
     topic_id: UUID
@@ -26,6 +31,7 @@ class PartitionRoute:
     leader: int
     leader_epoch: int
     worker: Role | None
+    written_by_clients_of: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +122,7 @@ def _route(topic: TopicImage) -> TopicRoute:
                 leader=p.leader,
                 leader_epoch=p.leader_epoch,
                 worker=owner_of(p.leader) if p.leader != NO_LEADER else None,
+                written_by_clients_of=NOBODY if topic.internal else p.leader,
             )
             for p in topic.partitions
         ),

@@ -11,7 +11,16 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.support.broker import Appliance
 
-ROLES = ("acceptor", "netproc 0", "netproc 1", "cleaner", "ioproc 0.0", "purgatory", "controller")
+ROLES = (
+    "acceptor",
+    "netproc 0",
+    "netproc 1",
+    "coordinator",
+    "cleaner",
+    "ioproc 0.0",
+    "purgatory",
+    "controller",
+)
 BACK_WITHIN_S = 2.0
 TOPIC = "kept"
 

@@ -16,7 +16,7 @@ SEGMENT = "00000000000000000000.log"
 
 
 def route(partition: int = 0, *, incarnation: int = 1) -> PartitionRoute:
-    return PartitionRoute("t", uuid4(), partition, partition, incarnation, 0, 0, None)
+    return PartitionRoute("t", uuid4(), partition, partition, incarnation, 0, 0, None, 0)
 
 
 def files_in(directory: Path, *, serving: set[int], partitions: int = 1, limit: int = 1024) -> SegmentFiles:

@@ -1,29 +1,82 @@
-"""FindCoordinator 0-6: no coordinator is there yet, and that is what it says.
+"""FindCoordinator 0-6: the broker slot that leads the partition of `__consumer_offsets` to which a group belongs.
 
-Served before groups are (decision 0006) because librdkafka takes the presence of this API for the broker's ability to
-store lz4: without it, every lz4 producer of that family would silently send its records uncompressed.
+The topic is created when the first group asks for it, with the settings of `offsets.topic.*`. Where the partition has
+no leader, and for transactions and share groups, which are not served yet, the answer is COORDINATOR_NOT_AVAILABLE,
+which clients take as "ask again". INVALID_REQUEST is for kinds of keys that nobody knows.
 """
 
 from __future__ import annotations
 
-from appliance.netproc.local_handlers.view import LocalView
+from appliance.channels.control_channel import Body, CreateTopics, NewTopic
+from appliance.cluster import CONSUMER_OFFSETS, NO_LEADER
+from appliance.netproc.local_handlers.view import AskController, LocalView
 from appliance.protocol.apis.find_coordinator import (
+    GROUP,
+    SHARE,
+    TRANSACTION,
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
 from appliance.protocol.errors import ErrorCode
+from appliance.protocol.group_partition import group_partition
 
-_MESSAGE = "Consumer groups and transactions are not served yet."
+CREATE_TIMEOUT_MS = 10_000
+_UNSERVED = {
+    TRANSACTION: "Transactions are not served yet.",
+    SHARE: "Share groups are not served yet.",
+}
 
 
-def find_coordinator(request: FindCoordinatorRequest, _view: LocalView) -> FindCoordinatorResponse:
-    """COORDINATOR_NOT_AVAILABLE for every key, in the shape of every version."""
-    error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+def find_coordinator(
+    request: FindCoordinatorRequest, view: LocalView
+) -> FindCoordinatorResponse | AskController:
+    """Answers from the image; where the topic is not there yet, the controller creates it first."""
+    keys = request.coordinator_keys or (request.key,)
+    if request.key_type != GROUP:
+        known = request.key_type in _UNSERVED
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE if known else ErrorCode.INVALID_REQUEST
+        return _response(tuple(_refused(key, error, _UNSERVED.get(request.key_type)) for key in keys))
+    if CONSUMER_OFFSETS in view.image.topics:
+        return _response(tuple(_found(key, view) for key in keys))
+
+    def then(_answers: tuple[Body | None, ...]) -> FindCoordinatorResponse:
+        return _response(tuple(_found(key, view) for key in keys))
+
+    return AskController((CreateTopics((_offsets_topic(view),), automatic=True),), then, CREATE_TIMEOUT_MS)
+
+
+def _offsets_topic(view: LocalView) -> NewTopic:
+    offsets = view.settings.offsets
+    return NewTopic(
+        CONSUMER_OFFSETS,
+        offsets.topic_num_partitions,
+        offsets.topic_replication_factor or min(3, view.settings.slots),
+        configs={
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(offsets.topic_segment_bytes),
+        },
+    )
+
+
+def _found(key: str, view: LocalView) -> Coordinator:
+    topic = view.image.topics.get(CONSUMER_OFFSETS)
+    if topic is not None:
+        leader = topic.partitions[group_partition(key, len(topic.partitions))].leader
+        for slot in view.brokers():
+            if slot.node_id == leader != NO_LEADER:
+                return Coordinator(key, slot.node_id, slot.host, slot.port)
+    return _refused(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+
+
+def _refused(key: str, error: ErrorCode, why: str | None) -> Coordinator:
+    return Coordinator(key, error_code=error, error_message=why or error.message)
+
+
+def _response(coordinators: tuple[Coordinator, ...]) -> FindCoordinatorResponse:
+    """In the shape of every version: the first one alone (up to v3), and all of them."""
+    first = coordinators[0]
     return FindCoordinatorResponse(
-        error_code=error,
-        error_message=_MESSAGE,
-        coordinators=tuple(
-            Coordinator(key, error_code=error, error_message=_MESSAGE) for key in request.coordinator_keys
-        ),
+        first.error_code, first.error_message, first.node_id, first.host, first.port, coordinators
     )

@@ -4,6 +4,7 @@ The payload is not touched here: the worker reads it where it was received. acks
 closes the connection, since the client has no other way to notice (as Kafka does). A worker that dies with the
 request under way may or may not have appended it: REQUEST_TIMED_OUT is retriable and says neither, and an
 idempotent producer's retry is recognised. A worker that is down is NOT_LEADER_OR_FOLLOWER: surely not appended.
+Internal topics refuse every client (INVALID_TOPIC_EXCEPTION); Kafka lets one in that calls itself `__admin_client`.
 
 Left out until its issue: transactional produce (INVALID_TXN_STATE from the log), leader hints of KIP-951 (one slot).
 """
@@ -34,6 +35,7 @@ _UNKNOWN_TOPIC: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 _UNKNOWN_TOPIC_ID: Final = int(ErrorCode.UNKNOWN_TOPIC_ID)
 _LEADER_NOT_AVAILABLE: Final = int(ErrorCode.LEADER_NOT_AVAILABLE)
 _TIMED_OUT: Final = int(ErrorCode.REQUEST_TIMED_OUT)
+_INVALID_TOPIC: Final = int(ErrorCode.INVALID_TOPIC_EXCEPTION)
 _INVALID_ACKS: Final = int(ErrorCode.INVALID_REQUIRED_ACKS)
 _INVALID_RECORD: Final = int(ErrorCode.INVALID_RECORD)
 _EXPLAINED: Final = frozenset(
@@ -133,8 +135,8 @@ class ProduceHandler:
             return None, _UNKNOWN_TOPIC
         if route.worker is None:
             return None, _LEADER_NOT_AVAILABLE
-        if route.leader != slot:
-            return None, _NOT_LEADER
+        if route.written_by_clients_of != slot:
+            return None, _INVALID_TOPIC if topic.image.internal else _NOT_LEADER
         return route, 0
 
 

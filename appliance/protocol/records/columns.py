@@ -1,7 +1,7 @@
 """Records as columns: the fields of thousands of records at once, where they lie, without a value for any of them.
 
-    starts ─┐                ┌─ offsets_at   ┌─ keys_at                            stops ─┐
-            ▼                ▼               ▼                                            ▼
+    starts ─┐                ┌─ offsets_at   ┌─ keys_at        ┌─ values_at        stops ─┐
+            ▼                ▼               ▼                 ▼                          ▼
             length·attributes·timestamp·offset·key length·key·value length·value·headers │
 
 For those who decide over records and then move their bytes: the cleaner. Records of many batches may stand in one set
@@ -36,6 +36,7 @@ class RecordColumns(NamedTuple):
     offset_deltas: Longs
     keys_at: Longs
     key_lengths: Longs
+    values_at: Longs
     value_lengths: Longs
 
 
@@ -90,8 +91,8 @@ def record_columns(data: bytes, starts: Longs, stops: Longs) -> RecordColumns:
         offset_deltas, at = varints(array, offsets_at, VARINT_BYTES_MAX)
         key_lengths, keys_at = varints(array, at, VARINT_BYTES_MAX)
         at = skip(keys_at, key_lengths, nullable=True)
-        value_lengths, at = varints(array, at, VARINT_BYTES_MAX)
-        at = skip(at, value_lengths, nullable=True)
+        value_lengths, values_at = varints(array, at, VARINT_BYTES_MAX)
+        at = skip(values_at, value_lengths, nullable=True)
     except IndexError:
         raise InvalidRecords("the fields of a record run over the end of its batch") from None
     if not (at < stops).all():
@@ -105,5 +106,6 @@ def record_columns(data: bytes, starts: Longs, stops: Longs) -> RecordColumns:
         offset_deltas,
         keys_at,
         key_lengths,
+        values_at,
         value_lengths,
     )

@@ -1,0 +1,48 @@
+"""What network processes and the coordinator say to each other: whole requests one way, whole responses the other.
+
+    netproc ──REQUEST(where its frame lies)──→ coordinator         the frame stays in the network process's pool
+    coordinator ──TAKEN(id)──→ netproc                             it has been read; its answer may take minutes
+    coordinator ──ANSWER(where it lies)──→ netproc ──RELEASE──→    the frame of the response, in the coordinator's pool
+
+From a network process, 64 bytes, little endian:
+
+    op u8, flags u8, slot u16, request_id u32, position u32, length_bytes u32, address 16 bytes, spare 32 bytes
+
+To a network process:
+
+    op u8, flags u8, pad u16, request_id u32, position u32, length_bytes u32, spare 48 bytes
+
+`slot` is the one whose port the client spoke to; `address` the client's, as IPv6 (an IPv4 one is mapped). REQUEST's
+bytes are the request's frame without its size: header and body. A response longer than a block comes in pieces, in
+order, MORE on each but the last; each piece is released for itself, by its position.
+
+Requests of one connection may be answered in any order; the network process keeps the order of the responses.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+
+FROM_NETPROC = Struct("<BBHIII16s32x")
+TO_NETPROC = Struct("<BBHIII48x")
+
+assert FROM_NETPROC.size == TO_NETPROC.size == 64
+
+
+class CoordinatorOp(IntEnum):
+    """What is said between a network process and the coordinator."""
+
+    REQUEST = 1
+    TAKEN = 2
+    ANSWER = 3
+    RELEASE = 4
+
+
+class CoordinatorFlag(IntEnum):
+    """Bits of `flags`."""
+
+    MORE = 1  # ANSWER: another piece follows
+    REFUSED = (
+        2  # ANSWER: the request does not parse; the piece says why, in UTF-8, and the connection is closed
+    )

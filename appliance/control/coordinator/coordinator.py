@@ -1,0 +1,461 @@
+"""Requests of groups: from their bytes to what the group, its offsets and their log make of them, and to the answer.
+
+    request ─→ gate (is the group's partition led by that slot, and loaded?) ─→ offsets, or group/ ─→ effects
+                                                                                Answer: out
+                                                                                Append: the log, then further effects
+
+Decides nothing about groups: that is `group/`, which is pure. Nothing is answered before what it says is committed, and
+nothing is applied before either, so that a death between any two steps loses nothing that anybody was told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from appliance.channels.partition_table import PartitionTable
+from appliance.channels.roles import Role
+from appliance.clock import Clock
+from appliance.config import Settings
+from appliance.control.coordinator.group.effects import Answer, Append, Client, Effects, Record
+from appliance.control.coordinator.group.groups import Groups
+from appliance.control.coordinator.internal_logs import InternalLogs
+from appliance.control.coordinator.offsets.expiry import expired
+from appliance.control.coordinator.offsets.offset_book import OffsetBook
+from appliance.control.coordinator.offsets.offset_commit import failed_commit, plan_commit
+from appliance.control.coordinator.offsets.offset_delete import plan_delete
+from appliance.control.coordinator.offsets.offset_fetch import fetch_offsets
+from appliance.control.coordinator.offsets.offset_records import parse_value
+from appliance.control.coordinator.request_lines import Received, Reply, RequestLines
+from appliance.control.coordinator.shard import TOLD, Shard, State
+from appliance.control.coordinator.topics import ImageTopics
+from appliance.errors import CorruptFile, MalformedFrame
+from appliance.ipc.agent import Timers
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.offset_commit import OffsetCommitRequest
+from appliance.protocol.apis.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRequest
+from appliance.protocol.coordinator_errors import coordinator_error_response, refused_commit
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.group_partition import group_partition
+from appliance.protocol.messages import decode_request, encode_response
+from appliance.protocol.primitives import NO_UUID
+from appliance.protocol.records.compression import Codec
+
+UNDER_WAY_BYTES_MAX: Final = 64 << 20
+"""Requests that were taken and are not answered; with more, new ones are told to come again."""
+RECORDS_A_WRITE: Final = 2000
+_NS_PER_MS: Final = 1_000_000
+_NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+_NOT_COORDINATOR: Final = int(ErrorCode.NOT_COORDINATOR)
+_LOADING: Final = int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+_APPEND_ERRORS: Final = {
+    int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION): _NOT_AVAILABLE,
+    int(ErrorCode.NOT_ENOUGH_REPLICAS): _NOT_AVAILABLE,
+    int(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND): _NOT_AVAILABLE,
+    int(ErrorCode.REQUEST_TIMED_OUT): _NOT_AVAILABLE,
+    int(ErrorCode.NOT_LEADER_OR_FOLLOWER): _NOT_COORDINATOR,
+    int(ErrorCode.KAFKA_STORAGE_ERROR): _NOT_COORDINATOR,
+    int(ErrorCode.MESSAGE_TOO_LARGE): int(ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
+    int(ErrorCode.RECORD_LIST_TOO_LARGE): int(ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
+}
+"""What an append of offsets met → what its client hears. Source: `GroupCoordinatorService.java`."""
+
+_log = logging.getLogger(__name__)
+
+
+class Coordinator:
+    """All shards, all groups. Single-threaded; `turn` once in every turn of the duty cycle."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        topics: ImageTopics,
+        lines: RequestLines,
+        logs: InternalLogs,
+        table: PartitionTable,
+        *,
+        timers: Timers,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._topics = topics
+        self._lines = lines
+        self._logs = logs
+        self._table = table
+        self._timers = timers
+        self._clock = clock
+        self._shards: list[Shard] = []
+        self._dirty: set[Shard] = set()
+        self._ids: Mapping[str, UUID] = {}
+        self._expires_later = False
+        self.commits = 0
+        self.appends = 0
+        self.groups = Groups(
+            settings.group,
+            clock,
+            partition_of=self._partition_of,
+            topics=topics,
+            offsets=self,
+            gate=self.gate,
+        )
+        self._serve: Mapping[int, Callable[[Any, Reply], None]] = {
+            int(ApiKey.OFFSET_COMMIT): self._commit,
+            int(ApiKey.OFFSET_FETCH): self._fetch,
+            int(ApiKey.OFFSET_DELETE): self._delete,
+            int(ApiKey.LIST_GROUPS): self._list,
+        }
+
+    # Requests
+
+    def serve(self, received: Received) -> None:
+        """One request; what goes wrong in it is its own."""
+        reply = received.reply
+        header = reply.header
+        try:
+            request = decode_request(
+                header.api_key, header.version, received.view, header.body_position, received.end
+            )
+            if self._lines.under_way_bytes > UNDER_WAY_BYTES_MAX:
+                self.respond(
+                    reply,
+                    coordinator_error_response(header.api_key, header.version, request, _NOT_AVAILABLE),
+                )
+                return
+            self._serve.get(header.api_key, self._to_groups)(request, reply)
+        except MalformedFrame as fault:
+            self._lines.refuse(reply, str(fault))
+        except Exception as error:
+            self._contain(reply, error)
+
+    def respond(self, reply: Reply, response: Any) -> None:
+        """Answers a request."""
+        header = reply.header
+        try:
+            frame = encode_response(header.api_key, header.version, response, header.correlation_id)
+        except Exception as error:
+            self._contain(reply, error)
+            return
+        self._lines.answer(reply, frame)
+
+    def _contain(self, reply: Reply, error: Exception) -> None:
+        _log.error("a request of a group met a defect", exc_info=error)
+        if not reply.answered:
+            self._lines.refuse(reply, "a defect of ours, told above")
+
+    def _to_groups(self, request: Any, reply: Reply) -> None:
+        self._carry_out(self.groups.handle(request, client=_client(reply), reply=reply))
+
+    def _list(self, request: Any, reply: Reply) -> None:
+        if any(shard.state is State.LOADING for shard in self._shards):
+            header = reply.header
+            self.respond(reply, coordinator_error_response(header.api_key, header.version, request, _LOADING))
+        else:
+            self._to_groups(request, reply)
+
+    # Where groups belong
+
+    def gate(self, group: str, slot: int) -> int:
+        """Whether requests that name the group are served for a client of `slot`'s port: 0, or the error they get."""
+        if not self._shards:
+            return _NOT_AVAILABLE
+        shard = self._shards[group_partition(group, len(self._shards))]
+        place = shard.place
+        if place is None:
+            return _NOT_AVAILABLE
+        if place.leader != slot:
+            return _NOT_COORDINATOR
+        if shard.state is State.ABSENT:
+            shard.look()
+            shard.look_later()
+        return TOLD[shard.state]
+
+    def _partition_of(self, group: str) -> int:
+        return group_partition(group, len(self._shards))
+
+    def _shard_of(self, group: str) -> Shard:
+        return self._shards[group_partition(group, len(self._shards))]
+
+    # Offsets
+
+    def _commit(self, request: OffsetCommitRequest, reply: Reply) -> None:
+        group = request.group_id
+        error = self.gate(group, reply.slot) or self.groups.check_commit(
+            group,
+            member_id=request.member_id,
+            instance_id=request.group_instance_id,
+            generation=request.generation_id_or_member_epoch,
+            client=_client(reply),
+        )
+        if error:
+            self.respond(reply, refused_commit(request, reply.header.version, error))
+            return
+        plan = plan_commit(
+            request,
+            topics=self._topics,
+            now_ms=self._clock.now_ms(),
+            metadata_max=self._settings.offsets.metadata_max_bytes,
+        )
+        if not plan.records:
+            self.respond(reply, plan.response)
+            return
+        shard = self._shard_of(group)
+        self.commits += 1
+
+        def committed(error: int) -> None:
+            if error:
+                self.respond(reply, failed_commit(plan.response, _APPEND_ERRORS.get(error, error)))
+                return
+            book = shard.book
+            is_new = not book.has(group)
+            for put in plan.puts:
+                book.put(group, put.topic, put.partition, put.value)
+            if is_new:
+                self.groups.offsets_seen(group)
+                self._expire_later()
+            self.respond(reply, plan.response)
+
+        shard.write(plan.records, committed)
+
+    def _fetch(self, request: OffsetFetchRequest, reply: Reply) -> None:
+        client = _client(reply)
+
+        def check(wanted: OffsetFetchGroup) -> int:
+            return self.gate(wanted.group_id, reply.slot) or self.groups.check_fetch(
+                wanted.group_id, member_id=wanted.member_id, epoch=wanted.member_epoch, client=client
+            )
+
+        response = fetch_offsets(
+            request, reply.header.version, topics=self._topics, check=check, book_of=self._book_of
+        )
+        self.respond(reply, response)
+
+    def _book_of(self, group: str) -> OffsetBook | None:
+        return self._shard_of(group).book if self._shards else None
+
+    def _delete(self, request: OffsetDeleteRequest, reply: Reply) -> None:
+        group = request.group_id
+        error = self.gate(group, reply.slot) or self.groups.check_offset_delete(group)
+        if error:
+            self.respond(reply, OffsetDeleteResponse(error_code=error))
+            return
+        shard = self._shard_of(group)
+        records, response = plan_delete(
+            request,
+            topics=self._topics,
+            book=shard.book,
+            check_topic=lambda topic: self.groups.check_topic_delete(group, topic),
+        )
+        if not records:
+            self.respond(reply, response)
+            return
+
+        def deleted(error: int) -> None:
+            if not error:
+                _apply(shard, records)
+            told = OffsetDeleteResponse(error_code=_APPEND_ERRORS.get(error, error)) if error else response
+            self.respond(reply, told)
+
+        shard.write(records, deleted)
+
+    def has_offsets(self, group_id: str) -> bool:
+        """See `group.effects.CommittedOffsets`."""
+        return bool(self._shards) and self._shard_of(group_id).book.has(group_id)
+
+    def tombstones(self, group_id: str) -> Sequence[Record]:
+        """See `group.effects.CommittedOffsets`."""
+        return self._shard_of(group_id).book.tombstones(group_id) if self._shards else ()
+
+    # What groups want done
+
+    def _carry_out(self, effects: Effects) -> None:
+        for effect in effects:
+            match effect:
+                case Answer(reply, response):
+                    self.respond(reply, response)
+                case Append(partition, records, then):
+                    self._append(partition, records, then)
+
+    def _append(self, partition: int, records: Sequence[Record], then: Callable[[int], Effects]) -> None:
+        shard = self._shards[partition]
+
+        def appended(error: int) -> None:
+            if not error:
+                _apply(shard, records)
+            self._carry_out(then(error))
+
+        shard.write(records, appended)
+
+    # Time
+
+    def turn(self) -> bool:
+        """The end of a turn: what is due, and what waits for its log. False: some must wait for room."""
+        if self._topics.refresh():
+            self._follow()
+        deadline_ms = self.groups.next_deadline_ms()
+        if deadline_ms is not None and deadline_ms * _NS_PER_MS <= self._clock.monotonic_ns():
+            self._carry_out(self.groups.expire())
+        if not self._dirty:
+            return True
+        dirty, self._dirty = self._dirty, set()
+        self.appends += len(dirty)
+        refused = {shard for shard in dirty if not shard.flush()}
+        self._dirty |= refused
+        return not refused
+
+    def next_due_ns(self) -> int | None:
+        """When `turn` has something to do that nobody says."""
+        deadline_ms = self.groups.next_deadline_ms()
+        return None if deadline_ms is None else deadline_ms * _NS_PER_MS
+
+    # The image, the workers
+
+    def follow_image(self) -> None:
+        """Before requests are served: they are judged by the newest image."""
+        if self._topics.refresh():
+            self._follow()
+
+    def _follow(self) -> None:
+        places = self._topics.log_places()
+        if len(places) != len(self._shards):
+            # The topic is new, or another one: every group belongs elsewhere than before.
+            for shard in self._shards:
+                shard.unload()
+            self._dirty.clear()
+            self._shards = [self._new_shard(number) for number in range(len(places))]
+        for shard, place in zip(self._shards, places, strict=True):
+            shard.follow(place)
+        before, self._ids = self._ids, self._topics.ids()
+        gone = {name for name, topic_id in before.items() if self._ids.get(name) != topic_id}
+        if gone:
+            for shard in self._shards:
+                self._forget_topics(shard, gone)
+
+    def _new_shard(self, number: int) -> Shard:
+        broker = self._settings.broker
+        return Shard(
+            number,
+            self._logs,
+            self._table,
+            listener=self,
+            now_ms=self._clock.now_ms,
+            codec=Codec(self._settings.offsets.topic_compression_codec),
+            decompressed_bytes_max=broker.max_decompressed_message_bytes,
+        )
+
+    def _forget_topics(self, shard: Shard, gone: set[str]) -> None:
+        """Deletes the offsets in topics that were deleted, those in a new one of the same name excepted."""
+
+        def is_old(topic: str, _partition: int, value: bytes) -> bool:
+            if topic not in gone:
+                return False
+            topic_id = parse_value(value).topic_id
+            return topic_id == NO_UUID or topic_id != self._ids.get(topic)
+
+        for group in shard.book.groups():
+            if not gone.isdisjoint(shard.book.of(group)):
+                self._write_tombstones(shard, shard.book.tombstones(group, is_old))
+
+    def _write_tombstones(self, shard: Shard, records: list[Record]) -> None:
+        for at in range(0, len(records), RECORDS_A_WRITE):
+            some = records[at : at + RECORDS_A_WRITE]
+            shard.write(some, lambda error, some=some: None if error else _apply(shard, some))  # type: ignore[misc]
+
+    def worker_up(self, worker: Role) -> None:
+        """A worker serves: what it leads can be loaded."""
+        for shard in self._shards:
+            if shard.place is not None and shard.place.worker == worker:
+                shard.look()
+
+    def worker_down(self, worker: Role) -> None:
+        """A worker died, its rings are gone: what it led must be read anew from its next life."""
+        self._logs.worker_down(worker)
+        for shard in self._shards:
+            if shard.place is not None and shard.place.worker == worker:
+                shard.unload()
+
+    # What shards say
+
+    def replay(self, number: int, key: bytes, value: bytes | None) -> None:
+        self.groups.replay(number, key, value)
+
+    def loaded(self, shard: Shard) -> None:
+        book = shard.book
+        self._carry_out(self.groups.loaded(shard.number))
+        for group in book.groups():
+            self.groups.offsets_seen(group)
+        if book.groups():
+            self._expire_later()
+
+    def unloaded(self, shard: Shard) -> None:
+        self._carry_out(self.groups.unload(shard.number))
+
+    def dirty(self, shard: Shard) -> None:
+        self._dirty.add(shard)
+
+    def later(self, delay_ms: int, action: Callable[[], None]) -> None:
+        self._timers.add(self._clock.monotonic_ns() + delay_ms * _NS_PER_MS, action)
+
+    def warn(self, text: str) -> None:
+        _log.warning("%s", text)
+
+    # Expiry
+
+    def _expire_later(self) -> None:
+        if not self._expires_later:
+            self._expires_later = True
+            self.later(self._settings.offsets.retention_check_interval_ms, self._expire)
+
+    def _expire(self) -> None:
+        """Looks at every group with offsets; again after the interval, as long as there are any."""
+        self._expires_later = False
+        for shard in self._shards:
+            if shard.state is State.ACTIVE:
+                for group in shard.book.groups():
+                    self._expire_group(shard, group)
+                    self._expire_later()
+
+    def _expire_group(self, shard: Shard, group: str) -> None:
+        rule = self.groups.offset_expiry(group)
+        if rule is None:
+            return
+        try:
+            records = expired(
+                shard.book,
+                group,
+                now_ms=self._clock.now_ms(),
+                retention_ms=self._settings.offsets.retention_minutes * 60_000,
+                empty_since_ms=rule.since_ms,
+                subscribed=rule.subscribed,
+            )
+        except CorruptFile as fault:
+            _log.error("offsets of group %s are not looked at: %s", group, fault)
+            return
+        self._write_tombstones(shard, records)
+        if records and len(records) == sum(map(len, shard.book.of(group).values())):
+            self._carry_out(self.groups.remove_if_empty(group))
+
+    def statistics(self) -> dict[str, int]:
+        """Partitions by state, groups with offsets, offsets."""
+        told = [shard.statistics() for shard in self._shards]
+        return {
+            "loaded": sum(shard.state is State.ACTIVE for shard in self._shards),
+            "loading": sum(shard.state is State.LOADING for shard in self._shards),
+            "groups": sum(each["groups"] for each in told),
+            "offsets": sum(each["offsets"] for each in told),
+        }
+
+
+def _client(reply: Reply) -> Client:
+    return Client(reply.header.client_id or "", reply.host, slot=reply.slot, api_version=reply.header.version)
+
+
+def _apply(shard: Shard, records: Sequence[Record]) -> None:
+    """Takes over what committed records say of offsets."""
+    book = shard.book
+    for record in records:
+        if record.key[:2] == b"\0\1":
+            book.apply(record.key, record.value)

@@ -1,0 +1,159 @@
+"""The duty cycle of the coordinator: requests of groups in, appends and reads out to the workers, answers back.
+
+Does: consumer groups and their committed offsets, which lie in `__consumer_offsets`.
+Never: opens a log for writing (it asks the owner), talks to a client's socket, keeps state that is not in that topic
+but members' timers, polls. Asleep it wakes for a request, an answer, a deadline of a group, and once in a while for
+offsets that have had their time, where there are any. Dies: network processes answer what was under way with a
+retriable error; the next life replays the topic.
+
+One turn, in this order: answers of workers; requests of network processes; what is due; everything that was written in
+the turn goes to the logs together, one batch each; what was asked and answered becomes visible.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+
+from appliance.channels.roles import Role, RoleKind
+from appliance.channels.supervision import Heartbeat, Message, PeerDown, PeerUp, Stop, SupervisionSocket
+from appliance.channels.wiring import Attachment
+from appliance.clock import Clock
+from appliance.control.coordinator.coordinator import Coordinator
+from appliance.control.coordinator.internal_logs import WATERMARK_LOOK_MS, InternalLogs
+from appliance.control.coordinator.request_lines import RequestLines
+from appliance.control.coordinator.topics import ImageTopics
+from appliance.ipc.agent import DutyCycle
+from appliance.ipc.buffer_pool import BufferPool
+from appliance.ipc.process_table import BYTES_IN, COUNTER_0, REQUESTS, ProcessState
+
+CONGESTED_LOOK_MS = 1
+REQUESTS_AT_ONCE = 64
+"""Requests of one network process in one turn: what they write is one batch a log."""
+COUNTERS = ("commits", "appends")
+"""The process row's counters of its own, by place."""
+_NS_PER_MS = 1_000_000
+
+_log = logging.getLogger(__name__)
+
+
+class CoordinatorDutyCycle:
+    """The loop and its state; `run` returns when the supervisor said stop, or is gone."""
+
+    def __init__(self, attachment: Attachment, supervision: SupervisionSocket, *, clock: Clock) -> None:
+        settings = attachment.wiring.settings
+        assert attachment.pool is not None
+        self._attachment = attachment
+        self._supervision = supervision
+        self._clock = clock
+        self._cycle = DutyCycle(attachment.doorbell, attachment.row, monotonic_ns=clock.monotonic_ns)
+        self._cycle.epoll.register(supervision.fileno(), select.EPOLLIN)
+        for reader in attachment.inbound.values():
+            self._cycle.add_inbox(reader)
+        pool = BufferPool(attachment.pool.view, discard=attachment.pool.discard)
+        self._lines = RequestLines(attachment, pool)
+        self._logs = InternalLogs(
+            attachment,
+            pool,
+            directories={slot: settings.log_directories(slot) for slot in range(settings.slots)},
+            clock=clock,
+        )
+        self._coordinator = Coordinator(
+            settings,
+            ImageTopics(attachment.image),
+            self._lines,
+            self._logs,
+            attachment.partitions,
+            timers=self._cycle.timers,
+            clock=clock,
+        )
+        self._no_room = False
+        self._running = True
+
+    def run(self) -> None:
+        """Works until told to stop."""
+        supervision_fd = self._supervision.fileno()
+        self._end_turn()
+        while self._running:
+            for descriptor, _ in self._cycle.wait(self._timeout_ms()):
+                if descriptor == supervision_fd:
+                    self._supervised(self._supervision.receive())
+            self._hear()
+            self._end_turn()
+        self._attachment.row.set_state(ProcessState.STOPPING)
+        self._cycle.close()
+
+    def _timeout_ms(self) -> int | None:
+        """How long nothing is to be done; None: until somebody says something."""
+        if self._no_room or self._lines.congested:
+            return CONGESTED_LOOK_MS
+        due_ns = self._coordinator.next_due_ns()
+        timeout_ms = (
+            None if due_ns is None else max(0, -(-(due_ns - self._clock.monotonic_ns()) // _NS_PER_MS))
+        )
+        if self._logs.awaits_replicas:
+            return WATERMARK_LOOK_MS if timeout_ms is None else min(timeout_ms, WATERMARK_LOOK_MS)
+        return timeout_ms
+
+    def _hear(self) -> None:
+        self._coordinator.follow_image()
+        cells, lines, coordinator = self._attachment.row.cells, self._lines, self._coordinator
+        for peer, reader in list(self._attachment.inbound.items()):
+            if peer.kind is RoleKind.IOPROC:
+                self._logs.take(reader.drain())
+                continue
+            for received in lines.receive(peer, reader.drain(REQUESTS_AT_ONCE)):
+                cells[REQUESTS] += 1
+                cells[BYTES_IN] += received.reply.length_bytes
+                coordinator.serve(received)
+
+    def _end_turn(self) -> None:
+        if self._logs.awaits_replicas:
+            self._logs.look_at_watermarks()
+        self._no_room = not self._coordinator.turn()
+        self._logs.publish()
+        self._lines.publish()
+        cells = self._attachment.row.cells
+        cells[COUNTER_0] = self._coordinator.commits
+        cells[COUNTER_0 + 1] = self._coordinator.appends
+
+    # Peers
+
+    def _supervised(self, messages: list[Message] | None) -> None:
+        if messages is None:
+            _log.warning("the supervisor is gone; stopping")
+            self._running = False
+            return
+        for message in messages:
+            match message:
+                case PeerUp():
+                    self._peer_up(message.role, message.generation)
+                case PeerDown():
+                    if self._attachment.generations.get(message.role) == message.generation:
+                        self._peer_down(message.role)
+                case Stop():
+                    self._running = False
+                case Heartbeat():
+                    self._supervision.send(message)
+                case _:
+                    _log.error("unexpected word of the supervisor: %s", message)
+
+    def _peer_up(self, peer: Role, generation: int) -> None:
+        if self._attachment.generations.get(peer, generation) != generation:
+            self._peer_down(peer)
+        if self._attachment.peer_up(peer, generation):
+            self._cycle.add_inbox(self._attachment.inbound[peer])
+        if peer.kind is RoleKind.IOPROC:
+            self._coordinator.follow_image()
+            self._coordinator.worker_up(peer)
+
+    def _peer_down(self, peer: Role) -> None:
+        reader = self._attachment.inbound.get(peer)
+        if reader is not None:
+            self._cycle.remove_inbox(reader)
+        # First the rings, then those who wait: what they ask next must not go into a dead worker's ring.
+        self._attachment.peer_down(peer)
+        if peer.kind is RoleKind.IOPROC:
+            self._coordinator.worker_down(peer)
+        else:
+            self._lines.peer_down(peer)

@@ -1,0 +1,294 @@
+"""Appending to and reading from the logs of `__consumer_offsets`, through the workers that own them.
+
+    append   batch → a block of our pool → PRODUCE, acks all, on the owner's ring → answered → watermark → done(0)
+    read     FETCH on the owner's ring → where the records lie → `pread` of the segment → done(records)
+
+What a batch holds counts as committed when the high watermark has passed it; with one replica that is when its
+answer comes. An append whose owner dies first may be in the log or not: UNKNOWN_OUTCOME.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from appliance.channels.partition_table import HIGH_WATERMARK, SLOT_LOG_END
+from appliance.channels.request_channel import NOTICE_ID, REQUEST_ID_LIMIT, Op, RequestFlag
+from appliance.channels.roles import Role
+from appliance.channels.wiring import Attachment
+from appliance.clock import Clock
+from appliance.cluster import CONSUMER_OFFSETS, TopicPartition
+from appliance.control.coordinator.topics import LogPlace
+from appliance.errors import HostFault
+from appliance.ipc.buffer_pool import Block, BufferPool
+from appliance.log.chunks import Chunk, read_chunks
+from appliance.log.file_names import LOG, partition_directory_name, segment_file_name
+from appliance.protocol.errors import ErrorCode
+
+READ_BYTES: Final = 4 << 20
+COMMIT_TIMEOUT_MS: Final = 5_000
+"""Kafka's offsets.commit.timeout.ms: how long an append waits for its replicas."""
+WATERMARK_LOOK_MS: Final = 2
+_NS_PER_MS: Final = 1_000_000
+
+_PRODUCE: Final = int(Op.PRODUCE)
+_FETCH: Final = int(Op.FETCH)
+_MIN_ONE_BATCH: Final = int(RequestFlag.MIN_ONE_BATCH)
+_ACKS_ALL: Final = -1
+_PRODUCE_VERSION: Final = 9
+
+UNKNOWN_OUTCOME: Final = int(ErrorCode.REQUEST_TIMED_OUT)
+
+Done = Callable[[int], None]
+
+_log = logging.getLogger(__name__)
+
+
+class Read(NamedTuple):
+    """Batches that begin at, or just before, the offset that was asked for; none where the log has no more.
+
+    `error` is a Kafka error code; `replaced`: the segment came to be another file meanwhile, so ask again.
+    """
+
+    chunks: tuple[Chunk, ...] = ()
+    path: Path = Path()
+    high_watermark: int = -1
+    log_start: int = -1
+    error: int = 0
+    replaced: bool = False
+
+
+class _Append:
+    """A batch on its way. `end_offset` is what the high watermark must reach, once it is known."""
+
+    __slots__ = ("block", "deadline_ns", "done", "end_offset", "place", "records")
+
+    def __init__(self, place: LogPlace, records: int, *, block: Block, done: Done) -> None:
+        self.place = place
+        self.records = records
+        self.block = block
+        self.done = done
+        self.end_offset = -1
+        self.deadline_ns = 0
+
+
+class _Reading:
+    __slots__ = ("done", "files_version", "place")
+
+    def __init__(self, place: LogPlace, files_version: int, done: Callable[[Read], None]) -> None:
+        self.place = place
+        self.files_version = files_version
+        self.done = done
+
+
+class InternalLogs:
+    """The rings to and from the workers, and who waits for what.
+
+    Args:
+        pool: this process's own, shared with the answers to clients.
+        directories: the log directories of each slot.
+    """
+
+    __slots__ = (
+        "_attachment",
+        "_clock",
+        "_directories",
+        "_ids",
+        "_pool",
+        "_replicating",
+        "_touched",
+        "_waiting",
+    )
+
+    def __init__(
+        self,
+        attachment: Attachment,
+        pool: BufferPool,
+        *,
+        directories: Mapping[int, tuple[Path, ...]],
+        clock: Clock,
+    ) -> None:
+        self._attachment = attachment
+        self._pool = pool
+        self._directories = directories
+        self._clock = clock
+        self._ids = itertools.count()
+        self._waiting: dict[int, _Append | _Reading] = {}
+        self._replicating: list[_Append] = []
+        self._touched: set[Role] = set()
+
+    # Asking
+
+    def serves(self, place: LogPlace) -> bool:
+        """Whether the owner serves the partition now."""
+        return place.worker in self._attachment.outbound and self._attachment.partitions.serves(
+            place.row, place.incarnation
+        )
+
+    def log_end(self, place: LogPlace) -> int:
+        """The owner's log end; meaningful while `serves`."""
+        table = self._attachment.partitions
+        return table.cells[table.slot_at(place.row, place.leader) + SLOT_LOG_END]
+
+    def high_watermark(self, place: LogPlace) -> int:
+        table = self._attachment.partitions
+        return table.cells[table.at(place.row) + HIGH_WATERMARK]
+
+    def append(self, place: LogPlace, batch: bytes, records: int, done: Done) -> bool:
+        """Sends a batch of `records` records; `done` hears 0, or an error code. False: no room now, ask again."""
+        writer = self._attachment.outbound.get(place.worker)
+        if writer is None:
+            done(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return True
+        block = self._pool.take(len(batch))
+        if block is None:
+            return False
+        block.view[: len(batch)] = batch
+        identity = next(self._ids) % (REQUEST_ID_LIMIT - 1) + 1
+        if not writer.put(
+            _PRODUCE,
+            0,
+            _ACKS_ALL,
+            identity,
+            0,
+            place.row,
+            place.incarnation,
+            -1,
+            block.position,
+            len(batch),
+            _PRODUCE_VERSION,
+            0,
+            0,
+            0,
+        ):
+            self._pool.give(block)
+            return False
+        self._waiting[identity] = _Append(place, records, block=block, done=done)
+        self._touched.add(place.worker)
+        return True
+
+    def read(self, place: LogPlace, offset: int, done: Callable[[Read], None]) -> bool:
+        """Reads on from `offset`, at most READ_BYTES or one batch. False: no room on the ring, ask again later."""
+        writer = self._attachment.outbound.get(place.worker)
+        if writer is None:
+            done(Read(error=int(ErrorCode.NOT_LEADER_OR_FOLLOWER)))
+            return True
+        identity = next(self._ids) % (REQUEST_ID_LIMIT - 1) + 1
+        files_version = self._attachment.partitions.files_version(place.row)
+        if not writer.put(
+            _FETCH,
+            _MIN_ONE_BATCH,
+            0,
+            identity,
+            0,
+            place.row,
+            place.incarnation,
+            -1,
+            0,
+            READ_BYTES,
+            0,
+            offset,
+            0,
+            0,
+        ):
+            return False
+        self._waiting[identity] = _Reading(place, files_version, done)
+        self._touched.add(place.worker)
+        return True
+
+    def publish(self) -> None:
+        """Makes what was asked visible, and wakes the workers that sleep."""
+        for worker in self._touched:
+            writer = self._attachment.outbound.get(worker)
+            if writer is not None:
+                writer.publish()
+                self._attachment.bells[worker].ring()
+        self._touched.clear()
+
+    # Answers
+
+    def take(self, answers: list[tuple[Any, ...]]) -> None:
+        """Answers of a worker, fields as in `channels.request_channel`."""
+        for answer in answers:
+            waiting = self._waiting.pop(answer[3], None)
+            if isinstance(waiting, _Append):
+                self._appended(waiting, answer)
+            elif waiting is not None:
+                waiting.done(self._located(waiting, answer))
+            elif answer[3] != NOTICE_ID:
+                raise AssertionError(f"an answer to request {answer[3]}, which nobody made")
+
+    def worker_down(self, worker: Role) -> None:
+        """A worker died: everybody who waits for it is told."""
+        self._touched.discard(worker)
+        for identity, waiting in list(self._waiting.items()):
+            if waiting.place.worker != worker:
+                continue
+            del self._waiting[identity]
+            if isinstance(waiting, _Append):
+                self._pool.give(waiting.block)
+                waiting.done(UNKNOWN_OUTCOME)
+            else:
+                waiting.done(Read(error=int(ErrorCode.NOT_LEADER_OR_FOLLOWER)))
+        for waiting in [each for each in self._replicating if each.place.worker == worker]:
+            self._replicating.remove(waiting)
+            waiting.done(UNKNOWN_OUTCOME)
+
+    def look_at_watermarks(self) -> None:
+        """Tells those whose batch all replicas have by now, or will not have in time."""
+        now_ns = self._clock.monotonic_ns()
+        for waiting in list(self._replicating):
+            place = waiting.place
+            if not self.serves(place) or now_ns >= waiting.deadline_ns:
+                self._replicating.remove(waiting)
+                waiting.done(UNKNOWN_OUTCOME)
+            elif self.high_watermark(place) >= waiting.end_offset:
+                self._replicating.remove(waiting)
+                waiting.done(0)
+
+    @property
+    def awaits_replicas(self) -> bool:
+        """Whether the watermarks are to be looked at again in a moment."""
+        return bool(self._replicating)
+
+    def _appended(self, append: _Append, answer: tuple[Any, ...]) -> None:
+        self._pool.give(append.block)
+        error, base_offset = answer[2], answer[6]
+        if error:
+            append.done(error)
+            return
+        append.end_offset = base_offset + append.records
+        if self.high_watermark(append.place) >= append.end_offset:
+            append.done(0)
+            return
+        append.deadline_ns = self._clock.monotonic_ns() + COMMIT_TIMEOUT_MS * _NS_PER_MS
+        self._replicating.append(append)
+
+    def _located(self, reading: _Reading, answer: tuple[Any, ...]) -> Read:
+        error, directory = answer[2], answer[1] & 0x7F
+        base_offset, high_watermark, log_start = answer[6], answer[7], answer[8]
+        position, length_bytes = answer[9], answer[10]
+        if error or not length_bytes:
+            return Read((), Path(), high_watermark, log_start, error)
+        place = reading.place
+        name = partition_directory_name(TopicPartition(CONSUMER_OFFSETS, place.partition))
+        path = self._directories[place.leader][directory] / name / segment_file_name(base_offset, LOG)
+        chunks: tuple[Chunk, ...] = ()
+        fault: HostFault | None = None
+        try:
+            chunks = tuple(read_chunks(path, position, position + length_bytes, chunk_bytes=READ_BYTES))
+        except HostFault as host_fault:
+            fault = host_fault
+        table = self._attachment.partitions
+        if table.files_version(place.row) != reading.files_version or not self.serves(place):
+            return Read(replaced=True)
+        if fault is not None:
+            _log.error("the log of %s cannot be read: %s", name, fault)
+            return Read(error=int(ErrorCode.KAFKA_STORAGE_ERROR))
+        return Read(chunks, path, high_watermark, log_start)
+
+    def statistics(self) -> dict[str, int]:
+        return {"under_way": len(self._waiting), "replicating": len(self._replicating)}

@@ -1,0 +1,151 @@
+"""The committed offsets of the groups of one internal partition: group → topic → partition → the record's value.
+
+Values are kept as the bytes of their records and parsed when somebody asks: a replay of a million then costs a slice
+and a dictionary entry each, and memory is a few dozen bytes for an offset where parsed values would take hundreds.
+
+Pure: what is put here was committed to the log before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from appliance.control.coordinator.group.effects import Record
+from appliance.control.coordinator.offsets.offset_records import (
+    PARTITION_BYTES,
+    key_prefix,
+    parse_key,
+    partition_suffix,
+)
+
+ByPartition = dict[int, bytes]
+ByTopic = dict[str, ByPartition]
+
+_NONE: Final[Mapping[str, ByPartition]] = {}
+
+
+class OffsetBook:
+    """All offsets of one internal partition."""
+
+    __slots__ = ("_groups", "_names")
+
+    def __init__(self) -> None:
+        self._groups: dict[str, ByTopic] = {}
+        self._names: dict[str, str] = {}
+
+    def put(self, group: str, topic: str, partition: int, value: bytes | None) -> None:
+        """Takes over what a committed record says; None is a tombstone."""
+        topics = self._groups.get(group)
+        if value is None:
+            if topics is None or (partitions := topics.get(topic)) is None:
+                return
+            partitions.pop(partition, None)
+            if not partitions:
+                del topics[topic]
+                if not topics:
+                    del self._groups[group]
+            return
+        if topics is None:
+            topics = self._groups[group] = {}
+        partitions = topics.get(topic)
+        if partitions is None:
+            # One text for a topic, however many groups consume it.
+            partitions = topics[self._names.setdefault(topic, topic)] = {}
+        partitions[partition] = value
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        """`put` by the record's own bytes."""
+        self.put(*parse_key(key), value)
+
+    def of(self, group: str) -> Mapping[str, ByPartition]:
+        """Topic → partition → value of a group; empty where it has none."""
+        return self._groups.get(group, _NONE)
+
+    def value(self, group: str, topic: str, partition: int) -> bytes | None:
+        topics = self._groups.get(group)
+        partitions = topics.get(topic) if topics is not None else None
+        return partitions.get(partition) if partitions is not None else None
+
+    def has(self, group: str) -> bool:
+        return group in self._groups
+
+    def groups(self) -> Sequence[str]:
+        """Every group with an offset."""
+        return list(self._groups)
+
+    def topics(self) -> set[str]:
+        """Every topic that some group has offsets of."""
+        return {topic for topics in self._groups.values() for topic in topics}
+
+    def tombstones(
+        self, group: str, wanted: Callable[[str, int, bytes], bool] = lambda *_: True
+    ) -> list[Record]:
+        """The records that delete those offsets of a group that are `wanted`(topic, partition, value)."""
+        found: list[Record] = []
+        for topic, partitions in self.of(group).items():
+            prefix = key_prefix(group, topic)
+            found += [
+                Record(prefix + partition_suffix(partition), None)
+                for partition, value in partitions.items()
+                if wanted(topic, partition, value)
+            ]
+        return found
+
+    def place(self, group: str, topic: str) -> ByPartition:
+        """Where a replay puts a group's offsets in a topic; it calls `prune` when it is done."""
+        name = self._names.setdefault(topic, topic)
+        return self._groups.setdefault(group, {}).setdefault(name, {})
+
+    def prune(self) -> None:
+        """Takes out what has become empty."""
+        for group in list(self._groups):
+            topics = self._groups[group]
+            for topic in [topic for topic, partitions in topics.items() if not partitions]:
+                del topics[topic]
+            if not topics:
+                del self._groups[group]
+
+    def statistics(self) -> dict[str, int]:
+        """How many groups have offsets, and how many offsets they have."""
+        return {
+            "groups": len(self._groups),
+            "offsets": sum(len(p) for topics in self._groups.values() for p in topics.values()),
+        }
+
+    def check(self) -> None:
+        """No empty group, no empty topic."""
+        for group, topics in self._groups.items():
+            assert topics, group
+            assert all(topics.values()), group
+
+
+class Replay:
+    """Fills a book from records in log order.
+
+    The way to a topic's offsets is remembered by the first bytes of the key, so a record that is not the first of its
+    group and topic costs no parsing.
+    """
+
+    __slots__ = ("_book", "_places")
+
+    def __init__(self, book: OffsetBook) -> None:
+        self._book = book
+        self._places: dict[bytes, ByPartition] = {}
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """One record whose key is of type 0 or 1."""
+        prefix = key[:-PARTITION_BYTES]
+        place = self._places.get(prefix)
+        if place is None:
+            group, topic, _ = parse_key(key)
+            place = self._places[prefix] = self._book.place(group, topic)
+        partition = int.from_bytes(key[-PARTITION_BYTES:], "big")
+        if value is None:
+            place.pop(partition, None)
+        else:
+            place[partition] = value
+
+    def done(self) -> None:
+        """The end of the log: what tombstones have emptied goes."""
+        self._book.prune()

@@ -1,0 +1,212 @@
+"""Requests of groups, handed to the coordinator whole, and its answers (`channels.coordinator_channel`).
+
+The block of a request stays held until the coordinator has read it, and until the answer where an error would stand
+beside what was asked. Every request is answered once: by the coordinator, or with COORDINATOR_NOT_AVAILABLE when it
+is down, dies, or its ring is full. A connection that closes meanwhile changes nothing: its answer is dropped when it
+comes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import lru_cache
+from ipaddress import ip_address
+from typing import Any, Final
+
+from appliance.channels.coordinator_channel import CoordinatorFlag, CoordinatorOp
+from appliance.channels.request_channel import REQUEST_ID_LIMIT
+from appliance.channels.roles import COORDINATOR
+from appliance.channels.wiring import Attachment
+from appliance.errors import MalformedFrame
+from appliance.ipc.buffer_pool import Block
+from appliance.netproc.connection import Pending
+from appliance.netproc.log_handlers.finish import Finish, Refuse
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.coordinator_errors import NEEDS_REQUEST, coordinator_error_response
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.messages import decode_request, encode_response
+
+_REQUEST: Final = int(CoordinatorOp.REQUEST)
+_TAKEN: Final = int(CoordinatorOp.TAKEN)
+_RELEASE: Final = int(CoordinatorOp.RELEASE)
+_MORE: Final = int(CoordinatorFlag.MORE)
+_REFUSED: Final = int(CoordinatorFlag.REFUSED)
+_NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+_NO_ADDRESS: Final = bytes(16)
+_WAIT_FOR_OTHERS: Final = frozenset({int(ApiKey.JOIN_GROUP), int(ApiKey.SYNC_GROUP)})
+
+
+class _Waiting:
+    """A request with the coordinator: its block while that is held, its body in it, the answer's pieces so far."""
+
+    __slots__ = ("block", "end", "pending", "pieces", "position")
+
+    def __init__(self, pending: Pending, block: Block, position: int, end: int) -> None:
+        self.pending = pending
+        self.block: Block | None = block
+        self.position = position
+        self.end = end
+        self.pieces: list[bytes] = []
+
+
+class CoordinatorLine:
+    """The rings to and from the coordinator, and who waits there.
+
+    Args:
+        give: gives a reference on a block of the pool back.
+    """
+
+    __slots__ = (
+        "_attachment",
+        "_finish",
+        "_give",
+        "_next",
+        "_owed",
+        "_reader",
+        "_refuse",
+        "_touched",
+        "_waiting",
+    )
+
+    def __init__(
+        self, attachment: Attachment, *, finish: Finish, refuse: Refuse, give: Callable[[Block], None]
+    ) -> None:
+        self._attachment = attachment
+        self._finish = finish
+        self._refuse = refuse
+        self._give = give
+        self._next = 0
+        self._waiting: dict[int, _Waiting] = {}
+        self._owed: deque[int] = deque()
+        self._touched = False
+        self._reader = attachment.inbound.get(COORDINATOR)
+
+    def begin(self, pending: Pending, view: memoryview, position: int, end: int, *, start: int) -> None:
+        """Hands over the request whose frame is view[start:end] of its block, and whose body is at `position`.
+
+        Raises:
+            MalformedFrame: there is no coordinator, and the body does not parse.
+        """
+        block = pending.block
+        assert block is not None
+        waiting = _Waiting(pending, block, position, end)
+        block.references += 1
+        identity = self._next = self._next % (REQUEST_ID_LIMIT - 1) + 1
+        writer = self._attachment.outbound.get(COORDINATOR)
+        connection = pending.connection
+        if writer is None or not writer.put(
+            _REQUEST,
+            0,
+            connection.slot,
+            identity,
+            block.position + start,
+            end - start,
+            _address(connection.peer),
+        ):
+            self._fail(waiting)
+            return
+        self._waiting[identity] = waiting
+        self._touched = True
+
+    @property
+    def wants_turn(self) -> bool:
+        """Whether there is something to say or to hear."""
+        return self._touched or (self._reader is not None and not self._reader.is_empty())
+
+    def turn(self) -> None:
+        """Takes the answers that have arrived, and makes visible what was placed."""
+        if self._reader is not None:
+            for op, flags, _, identity, position, length_bytes in self._reader.drain():
+                if op == _TAKEN:
+                    self._taken(identity)
+                else:
+                    self._answered(flags, identity, position, length_bytes)
+        writer = self._attachment.outbound.get(COORDINATOR)
+        if writer is None:
+            return
+        while self._owed and writer.put(_RELEASE, 0, 0, 0, self._owed[0], 0, _NO_ADDRESS):
+            self._owed.popleft()
+        writer.publish()
+        self._attachment.bells[COORDINATOR].ring()
+        self._touched = bool(self._owed)
+
+    def coordinator_up(self) -> Any:
+        """The coordinator serves again: its new inbox, for the duty cycle."""
+        self._reader = self._attachment.inbound[COORDINATOR]
+        return self._reader
+
+    def coordinator_down(self) -> None:
+        """The coordinator died with what it was asked: everybody may ask its next life."""
+        self._reader = None
+        self._owed.clear()
+        self._touched = False
+        waiting, self._waiting = self._waiting, {}
+        for each in waiting.values():
+            try:
+                self._fail(each)
+            except MalformedFrame as fault:
+                self._refuse(each.pending, str(fault))
+
+    def stop(self) -> None:
+        """This process stops: nobody waits for other members any more."""
+        for identity, waiting in list(self._waiting.items()):
+            if waiting.pending.api_key in _WAIT_FOR_OTHERS:
+                del self._waiting[identity]
+                self._fail(waiting)
+
+    def _taken(self, identity: int) -> None:
+        waiting = self._waiting.get(identity)
+        if waiting is not None and waiting.pending.api_key not in NEEDS_REQUEST:
+            self._let_go(waiting)
+
+    def _answered(self, flags: int, identity: int, position: int, length_bytes: int) -> None:
+        piece = bytes(self._attachment.pools[COORDINATOR].view[position : position + length_bytes])
+        self._owed.append(position)
+        waiting = self._waiting.get(identity)
+        if waiting is None:
+            return  # we stop, and have answered it
+        waiting.pieces.append(piece)
+        if flags & _MORE:
+            return
+        del self._waiting[identity]
+        self._let_go(waiting)
+        answer = b"".join(waiting.pieces)
+        if flags & _REFUSED:
+            self._refuse(waiting.pending, answer.decode())
+        else:
+            self._finish(waiting.pending, [answer])
+
+    def _let_go(self, waiting: _Waiting) -> None:
+        block, waiting.block = waiting.block, None
+        if block is not None:
+            self._give(block)
+
+    def _fail(self, waiting: _Waiting) -> None:
+        """Answers in the coordinator's stead."""
+        pending, block = waiting.pending, waiting.block
+        request: Any = None
+        try:
+            if pending.api_key in NEEDS_REQUEST:
+                assert block is not None
+                request = decode_request(
+                    pending.api_key, pending.version, block.view, waiting.position, waiting.end
+                )
+        finally:
+            self._let_go(waiting)
+        response = coordinator_error_response(pending.api_key, pending.version, request, _NOT_AVAILABLE)
+        frame = encode_response(pending.api_key, pending.version, response, pending.correlation_id)
+        self._finish(pending, [frame])
+
+    def statistics(self) -> dict[str, int]:
+        return {"waiting": len(self._waiting), "owed": len(self._owed)}
+
+
+@lru_cache(maxsize=4096)
+def _address(peer: str) -> bytes:
+    """The 16 bytes of `host:port`'s host; zeros where it is no address."""
+    try:
+        address = ip_address(peer.rpartition(":")[0].strip("[]").partition("%")[0])
+    except ValueError:
+        return _NO_ADDRESS
+    return bytes(10) + b"\xff\xff" + address.packed if address.version == 4 else address.packed

@@ -1,0 +1,146 @@
+"""How each API of a group coordinator says one error: the whole response, in the shape of its version.
+
+Where a response has an error of its own the request is not needed for it; where errors stand beside what was asked
+(NEEDS_REQUEST), whoever may have to answer with one keeps the request until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedConsumerGroup,
+)
+from appliance.protocol.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
+from appliance.protocol.apis.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+from appliance.protocol.apis.describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from appliance.protocol.apis.heartbeat import HeartbeatResponse
+from appliance.protocol.apis.join_group import JoinGroupResponse
+from appliance.protocol.apis.leave_group import LeaveGroupResponse
+from appliance.protocol.apis.list_groups import ListGroupsResponse
+from appliance.protocol.apis.offset_commit import (
+    OffsetCommitPartitionResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitTopicResponse,
+)
+from appliance.protocol.apis.offset_delete import OffsetDeleteResponse
+from appliance.protocol.apis.offset_fetch import (
+    OffsetFetchGroupResponse,
+    OffsetFetchPartitionResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchTopic,
+    OffsetFetchTopicResponse,
+)
+from appliance.protocol.apis.sync_group import SyncGroupResponse
+
+OFFSET_FETCH_GROUPS_SINCE: Final = 8
+OFFSET_FETCH_ERROR_SINCE: Final = 2
+_JOIN_GROUP_NULL_NAME_SINCE: Final = 7
+
+
+def coordinator_error_response(api_key: int, version: int, request: Any, error: int) -> Any:
+    """The response that says nothing but `error`. `request` is needed for the APIs of NEEDS_REQUEST only."""
+    return _RESPONSES[api_key](request, version, error)
+
+
+def refused_commit(request: OffsetCommitRequest, _version: int, error: int) -> OffsetCommitResponse:
+    """Every partition has the error."""
+    return OffsetCommitResponse(
+        tuple(
+            OffsetCommitTopicResponse(
+                topic.name,
+                topic.topic_id,
+                tuple(OffsetCommitPartitionResponse(p.partition_index, error) for p in topic.partitions),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def refused_fetch(request: OffsetFetchRequest, version: int, error: int) -> OffsetFetchResponse:
+    """Every group has the error; before v2, which has no place for that, every partition."""
+    if version >= OFFSET_FETCH_GROUPS_SINCE:
+        return OffsetFetchResponse(
+            groups=tuple(OffsetFetchGroupResponse(g.group_id, error_code=error) for g in request.groups)
+        )
+    if version >= OFFSET_FETCH_ERROR_SINCE:
+        return OffsetFetchResponse(error_code=error)
+    return OffsetFetchResponse(refused_topics(request.topics or (), error))
+
+
+def refused_topics(topics: tuple[OffsetFetchTopic, ...], error: int) -> tuple[OffsetFetchTopicResponse, ...]:
+    """Every partition of an OffsetFetch has the error."""
+    return tuple(
+        OffsetFetchTopicResponse(
+            topic.name,
+            topic.topic_id,
+            tuple(OffsetFetchPartitionResponse(index, error_code=error) for index in topic.partition_indexes),
+        )
+        for topic in topics
+    )
+
+
+def _join(_request: Any, version: int, error: int) -> JoinGroupResponse:
+    name = None if version >= _JOIN_GROUP_NULL_NAME_SINCE else ""
+    return JoinGroupResponse(error_code=error, protocol_name=name)
+
+
+def _describe(request: DescribeGroupsRequest, _version: int, error: int) -> DescribeGroupsResponse:
+    return DescribeGroupsResponse(tuple(DescribedGroup(group, error) for group in request.groups))
+
+
+def _delete(request: DeleteGroupsRequest, _version: int, error: int) -> DeleteGroupsResponse:
+    return DeleteGroupsResponse(tuple(DeletableGroupResult(group, error) for group in request.groups_names))
+
+
+def _describe_consumer(
+    request: ConsumerGroupDescribeRequest, _version: int, error: int
+) -> ConsumerGroupDescribeResponse:
+    return ConsumerGroupDescribeResponse(
+        tuple(DescribedConsumerGroup(group_id=group, error_code=error) for group in request.group_ids)
+    )
+
+
+_RESPONSES: Final[Mapping[int, Callable[[Any, int, int], Any]]] = {
+    ApiKey.OFFSET_COMMIT: refused_commit,
+    ApiKey.OFFSET_FETCH: refused_fetch,
+    ApiKey.OFFSET_DELETE: lambda _, __, error: OffsetDeleteResponse(error_code=error),
+    ApiKey.JOIN_GROUP: _join,
+    ApiKey.SYNC_GROUP: lambda _, __, error: SyncGroupResponse(error_code=error),
+    ApiKey.HEARTBEAT: lambda _, __, error: HeartbeatResponse(error_code=error),
+    ApiKey.LEAVE_GROUP: lambda _, __, error: LeaveGroupResponse(error_code=error),
+    ApiKey.LIST_GROUPS: lambda _, __, error: ListGroupsResponse(error_code=error),
+    ApiKey.DESCRIBE_GROUPS: _describe,
+    ApiKey.DELETE_GROUPS: _delete,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: lambda _, __, error: ConsumerGroupHeartbeatResponse(error_code=error),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _describe_consumer,
+}
+
+COORDINATOR_APIS: Final = frozenset(int(api) for api in _RESPONSES)
+"""The APIs that the group coordinator answers."""
+
+NEEDS_REQUEST: Final = frozenset(
+    int(api)
+    for api in (
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.DELETE_GROUPS,
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+    )
+)
+"""Those whose errors stand beside what was asked. None of them waits for other clients."""

@@ -1,0 +1,220 @@
+"""What commits, fetches and deletions of offsets come to, without a log and without a process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from appliance.control.coordinator.group.effects import Topic
+from appliance.control.coordinator.offsets.expiry import expired
+from appliance.control.coordinator.offsets.offset_book import OffsetBook
+from appliance.control.coordinator.offsets.offset_commit import failed_commit, plan_commit
+from appliance.control.coordinator.offsets.offset_delete import plan_delete
+from appliance.control.coordinator.offsets.offset_fetch import fetch_offsets
+from appliance.control.coordinator.offsets.offset_records import CommittedOffset, encode_value, parse_key
+from appliance.protocol.apis.offset_commit import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitTopic,
+)
+from appliance.protocol.apis.offset_delete import (
+    OffsetDeletePartition,
+    OffsetDeleteRequest,
+    OffsetDeleteTopic,
+)
+from appliance.protocol.apis.offset_fetch import (
+    OffsetFetchGroup,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchTopic,
+)
+from appliance.protocol.errors import ErrorCode
+
+NOW_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+OLD_ID, NEW_ID = UUID(int=1), UUID(int=2)
+
+
+@dataclass
+class KnownTopics:
+    """Stands where the metadata image would."""
+
+    topics: dict[str, Topic] = field(default_factory=lambda: {"t": Topic("t", OLD_ID, 4)})
+
+    def by_name(self, name: str) -> Topic | None:
+        return self.topics.get(name)
+
+    def by_id(self, topic_id: UUID) -> Topic | None:
+        return next((topic for topic in self.topics.values() if topic.topic_id == topic_id), None)
+
+    def names(self) -> Sequence[str]:
+        return list(self.topics)
+
+
+def commit(*topics: OffsetCommitTopic, retention_ms: int = -1) -> OffsetCommitRequest:
+    return OffsetCommitRequest("g", topics=topics, retention_time_ms=retention_ms)
+
+
+def planned(request: OffsetCommitRequest, topics: KnownTopics | None = None) -> tuple[list[int], OffsetBook]:
+    """The errors by partition, and a book after everything was committed."""
+    plan = plan_commit(request, topics=topics or KnownTopics(), now_ms=NOW_MS, metadata_max=10)
+    book = OffsetBook()
+    assert len(plan.puts) == len(plan.records)
+    for put, record in zip(plan.puts, plan.records, strict=True):
+        assert parse_key(record.key) == ("g", put.topic, put.partition)
+        book.put("g", put.topic, put.partition, put.value)
+    return [p.error_code for topic in plan.response.topics for p in topic.partitions], book
+
+
+def fetched(
+    book: OffsetBook, *topics: OffsetFetchTopic, version: int = 9, known: KnownTopics | None = None
+) -> OffsetFetchResponse:
+    request = OffsetFetchRequest(groups=(OffsetFetchGroup("g", topics or None),))
+    return fetch_offsets(
+        request, version, topics=known or KnownTopics(), check=lambda _: 0, book_of=lambda _: book
+    )
+
+
+def test_commit_takes_what_is_there_and_refuses_the_rest_one_by_one() -> None:
+    errors, book = planned(
+        commit(
+            OffsetCommitTopic(
+                "t",
+                partitions=(
+                    OffsetCommitPartition(0, 5, "note"),
+                    OffsetCommitPartition(4, 5),
+                    OffsetCommitPartition(-1, 5),
+                    OffsetCommitPartition(1, 5, "x" * 11),
+                    OffsetCommitPartition(2, 5, None),
+                ),
+            ),
+            OffsetCommitTopic("nowhere", partitions=(OffsetCommitPartition(0, 5),)),
+        )
+    )
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert errors == [0, unknown, unknown, ErrorCode.OFFSET_METADATA_TOO_LARGE, 0, unknown]
+    assert sorted(book.of("g")["t"]) == [0, 2]
+
+
+def test_commit_by_topic_id_of_no_topic_is_unknown_topic_id() -> None:
+    errors, book = planned(
+        commit(OffsetCommitTopic(topic_id=NEW_ID, partitions=(OffsetCommitPartition(0, 5),)))
+    )
+    assert errors == [ErrorCode.UNKNOWN_TOPIC_ID]
+    assert not book.groups()
+    errors, book = planned(
+        commit(OffsetCommitTopic(topic_id=OLD_ID, partitions=(OffsetCommitPartition(0, 5),)))
+    )
+    assert errors == [0]
+    assert book.value("g", "t", 0)
+
+
+def test_append_that_failed_is_told_for_each_partition_that_had_been_taken() -> None:
+    request = commit(
+        OffsetCommitTopic("t", partitions=(OffsetCommitPartition(0, 1), OffsetCommitPartition(9, 1)))
+    )
+    plan = plan_commit(request, topics=KnownTopics(), now_ms=NOW_MS, metadata_max=10)
+    answer = failed_commit(plan.response, ErrorCode.NOT_COORDINATOR)
+    told = [p.error_code for p in answer.topics[0].partitions]
+    assert told == [ErrorCode.NOT_COORDINATOR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_fetch_tells_offset_epoch_and_metadata_and_minus_one_for_what_was_never_committed() -> None:
+    _, book = planned(commit(OffsetCommitTopic("t", partitions=(OffsetCommitPartition(1, 7, "note", 3),))))
+    (group,) = fetched(book, OffsetFetchTopic("t", partition_indexes=(0, 1))).groups
+    told = [
+        (p.partition_index, p.committed_offset, p.metadata, p.committed_leader_epoch, p.error_code)
+        for p in group.topics[0].partitions
+    ]
+    assert told == [(0, -1, "", -1, 0), (1, 7, "note", 3, 0)]
+
+
+def test_fetch_of_all_lists_what_was_committed_by_name_or_by_id() -> None:
+    _, book = planned(
+        commit(OffsetCommitTopic("t", partitions=(OffsetCommitPartition(3, 1), OffsetCommitPartition(1, 2))))
+    )
+    (group,) = fetched(book).groups
+    assert [(topic.name, [p.partition_index for p in topic.partitions]) for topic in group.topics] == [
+        ("t", [1, 3])
+    ]
+    (group,) = fetched(book, version=10).groups
+    assert [topic.topic_id for topic in group.topics] == [OLD_ID]
+
+
+def test_new_topic_of_the_same_name_does_not_inherit_an_offset() -> None:
+    _, book = planned(commit(OffsetCommitTopic("t", partitions=(OffsetCommitPartition(1, 7),))))
+    again = KnownTopics({"t": Topic("t", NEW_ID, 4)})
+    (group,) = fetched(book, OffsetFetchTopic("t", partition_indexes=(1,)), known=again).groups
+    assert group.topics[0].partitions[0].committed_offset == -1
+    assert not fetched(book, known=again).groups[0].topics
+
+
+def test_error_of_a_group_is_told_where_its_version_has_a_place_for_it() -> None:
+    topics = (OffsetFetchTopic("t", partition_indexes=(0, 1)),)
+    error = int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    for version, in_partitions in ((1, True), (2, False), (7, False)):
+        response = fetch_offsets(
+            OffsetFetchRequest("g", topics),
+            version,
+            topics=KnownTopics(),
+            check=lambda _: error,
+            book_of=lambda _: None,
+        )
+        told = [p.error_code for topic in response.topics for p in topic.partitions]
+        assert told == ([error, error] if in_partitions else [])
+        assert response.error_code == error
+
+
+def test_deletion_spares_what_is_subscribed_and_what_is_not_there() -> None:
+    _, book = planned(
+        commit(OffsetCommitTopic("t", partitions=(OffsetCommitPartition(0, 1), OffsetCommitPartition(1, 1))))
+    )
+    request = OffsetDeleteRequest(
+        "g",
+        (
+            OffsetDeleteTopic(
+                "t", (OffsetDeletePartition(0), OffsetDeletePartition(2), OffsetDeletePartition(7))
+            ),
+            OffsetDeleteTopic("u", (OffsetDeletePartition(0),)),
+        ),
+    )
+    records, response = plan_delete(request, topics=KnownTopics(), book=book, check_topic=lambda _: 0)
+    assert [parse_key(record.key) for record in records] == [("g", "t", 0)]
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert [[p.error_code for p in topic.partitions] for topic in response.topics] == [
+        [0, 0, unknown],
+        [unknown],
+    ]
+    subscribed = int(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
+    records, response = plan_delete(
+        request, topics=KnownTopics(), book=book, check_topic=lambda _: subscribed
+    )
+    assert not records
+    assert response.topics[0].partitions[0].error_code == subscribed
+
+
+def old(
+    book: OffsetBook, *, empty_since_ms: int | None = None, subscribed: frozenset[str] = frozenset()
+) -> list[int]:
+    records = expired(
+        book, "g", now_ms=NOW_MS, retention_ms=HOUR_MS, empty_since_ms=empty_since_ms, subscribed=subscribed
+    )
+    return [parse_key(record.key).partition for record in records]
+
+
+def test_offset_expires_by_its_age_by_the_groups_emptiness_and_by_its_own_retention() -> None:
+    book = OffsetBook()
+    for partition, committed in enumerate(
+        (
+            CommittedOffset(1, -1, "", NOW_MS - HOUR_MS),
+            CommittedOffset(1, -1, "", NOW_MS - HOUR_MS + 1),
+            CommittedOffset(1, -1, "", NOW_MS - 10, NOW_MS),
+            CommittedOffset(1, -1, "", NOW_MS - 2 * HOUR_MS, NOW_MS + 1),
+        )
+    ):
+        book.put("g", "t", partition, encode_value(committed))
+    assert old(book) == [0, 2]
+    assert old(book, empty_since_ms=NOW_MS - HOUR_MS + 1) == [2]
+    assert old(book, empty_since_ms=NOW_MS - HOUR_MS) == [0, 2]
+    assert old(book, subscribed=frozenset({"t"})) == []

@@ -1,0 +1,379 @@
+"""Committed offsets over real processes: what was acknowledged is there after any kill, in Kafka's own bytes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from appliance.protocol import messages
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.delete_topics import DeleteTopicsRequest
+from appliance.protocol.apis.describe_groups import DescribeGroupsRequest
+from appliance.protocol.apis.find_coordinator import FindCoordinatorRequest
+from appliance.protocol.apis.join_group import JoinGroupProtocol, JoinGroupRequest
+from appliance.protocol.apis.metadata import MetadataRequest
+from appliance.protocol.apis.offset_commit import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitTopic,
+)
+from appliance.protocol.apis.offset_delete import (
+    OffsetDeletePartition,
+    OffsetDeleteRequest,
+    OffsetDeleteTopic,
+)
+from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRequest, OffsetFetchTopic
+from appliance.protocol.apis.topic_selector import TopicSelector
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.group_partition import group_partition
+from appliance.protocol.records.record import Record, encode_batch
+from tests.support.apache_kafka import tool
+from tests.support.broker import Appliance
+from tests.support.wire import ConnectionEnded, WireSocket
+from tests.system.raw import ask, create_topic, produce, wait_until
+
+COMMIT_VERSIONS = range(2, 11)
+FETCH_VERSIONS = range(1, 11)
+RETRIED = {
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
+}
+SETTINGS = {
+    "offsets.retention.check.interval.ms": 100,
+    "offsets.topic.num.partitions": 8,
+    "group.initial.rebalance.delay.ms": 20_000,
+}
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
+    appliance = Appliance(tmp_path_factory.mktemp("offsets"), settings=SETTINGS)
+    appliance.start()
+    yield appliance
+    appliance.stop()
+
+
+def topic_id(port: int, topic: str) -> Any:
+    with WireSocket(port) as connection:
+        response = ask(connection, ApiKey.METADATA, MetadataRequest((TopicSelector(name=topic),)))
+    return response.topics[0].topic_id
+
+
+def kafka_uuid(identity: UUID) -> str:
+    """As Kafka prints it: url-safe base64 without padding."""
+    return base64.urlsafe_b64encode(identity.bytes).decode().rstrip("=")
+
+
+def commit_request(
+    group: str, topic: str, offset: int, *, partitions: int = 1, **fields: Any
+) -> OffsetCommitRequest:
+    each = tuple(OffsetCommitPartition(index, offset, f"note {offset}") for index in range(partitions))
+    return OffsetCommitRequest(group, topics=(OffsetCommitTopic(topic, partitions=each),), **fields)
+
+
+def commit(connection: WireSocket, request: OffsetCommitRequest, *, version: int = 9) -> list[int]:
+    """The errors by partition, once no answer says "come again"."""
+    deadline = time.monotonic() + 30
+    while True:
+        response = ask(connection, ApiKey.OFFSET_COMMIT, request, version=version)
+        errors = [p.error_code for topic in response.topics for p in topic.partitions]
+        if not RETRIED.intersection(errors):
+            return errors
+        assert time.monotonic() < deadline, errors
+        if ErrorCode.COORDINATOR_NOT_AVAILABLE in errors:
+            find(connection, request.group_id)
+        time.sleep(0.01)
+
+
+def find(connection: WireSocket, group: str) -> Any:
+    request = FindCoordinatorRequest(coordinator_keys=(group,))
+    return ask(connection, ApiKey.FIND_COORDINATOR, request).coordinators[0]
+
+
+def committed(connection: WireSocket, group: str, topic: str, partition: int = 0) -> int:
+    """The committed offset, -1 for none, once no answer says "come again"."""
+    wanted = (OffsetFetchTopic(topic, partition_indexes=(partition,)),)
+    deadline = time.monotonic() + 30
+    while True:
+        request = OffsetFetchRequest(groups=(OffsetFetchGroup(group, wanted),))
+        (answer,) = ask(connection, ApiKey.OFFSET_FETCH, request, version=9).groups
+        if answer.error_code not in RETRIED:
+            assert not answer.error_code
+            offset: int = answer.topics[0].partitions[0].committed_offset
+            return offset
+        assert time.monotonic() < deadline, answer
+        time.sleep(0.01)
+
+
+def test_first_question_for_a_coordinator_creates_the_topic_as_kafka_does(tmp_path: Path) -> None:
+    appliance = Appliance(tmp_path)
+    appliance.start()
+    try:
+        with WireSocket(appliance.port, timeout_s=20) as connection:
+            found = ask(
+                connection, ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(coordinator_keys=("a", "b"))
+            )
+            assert [(c.key, c.node_id, c.port, c.error_code) for c in found.coordinators] == [
+                ("a", 0, appliance.port, 0),
+                ("b", 0, appliance.port, 0),
+            ]
+            (topic,) = ask(
+                connection, ApiKey.METADATA, MetadataRequest((TopicSelector(name="__consumer_offsets"),))
+            ).topics
+            assert (topic.is_internal, len(topic.partitions)) == (True, 50)
+            for kind, error in ((1, ErrorCode.COORDINATOR_NOT_AVAILABLE), (9, ErrorCode.INVALID_REQUEST)):
+                request = FindCoordinatorRequest("x", kind)
+                assert ask(connection, ApiKey.FIND_COORDINATOR, request, version=3).error_code == error
+            assert commit(connection, OffsetCommitRequest("g")) == []
+    finally:
+        appliance.stop()
+
+
+def test_every_version_commits_and_fetches_the_same(broker: Appliance) -> None:
+    create_topic(broker.port, "versions", partitions=2)
+    identity = topic_id(broker.port, "versions")
+    with WireSocket(broker.port, timeout_s=20) as connection:
+        for version in COMMIT_VERSIONS:
+            by = {"topic_id": identity} if version >= 10 else {"name": "versions"}
+            partitions = (OffsetCommitPartition(1, 100 + version, "said", 3),)
+            request = OffsetCommitRequest(
+                "versions", topics=(OffsetCommitTopic(**by, partitions=partitions),)
+            )
+            assert commit(connection, request, version=version) == [0]
+            assert committed(connection, "versions", "versions", 1) == 100 + version
+        for version in FETCH_VERSIONS:
+            by = {"topic_id": identity} if version >= 10 else {"name": "versions"}
+            topics = (OffsetFetchTopic(**by, partition_indexes=(0, 1)),)
+            fetch = (
+                OffsetFetchRequest(groups=(OffsetFetchGroup("versions", topics),))
+                if version >= 8
+                else OffsetFetchRequest("versions", topics)
+            )
+            response = ask(connection, ApiKey.OFFSET_FETCH, fetch, version=version)
+            (topic,) = response.groups[0].topics if version >= 8 else response.topics
+            never, told = topic.partitions
+            assert (never.committed_offset, never.error_code) == (-1, 0)
+            assert (told.committed_offset, told.metadata, told.error_code) == (110, "said", 0)
+            assert told.committed_leader_epoch == (3 if version >= 5 else -1)
+        batched = OffsetFetchRequest(groups=(OffsetFetchGroup("versions"), OffsetFetchGroup("nobody")))
+        one, other = ask(connection, ApiKey.OFFSET_FETCH, batched, version=9).groups
+        assert [topic.name for topic in one.topics] == ["versions"]
+        assert (other.topics, other.error_code) == ((), 0)
+
+
+def test_five_thousand_partitions_are_committed_in_one_request(broker: Appliance) -> None:
+    # Three hundred real ones, named over and over: the last of each counts.
+    create_topic(broker.port, "wide", partitions=300)
+    each = tuple(OffsetCommitPartition(number % 300, number, "m") for number in range(5000))
+    with WireSocket(broker.port, timeout_s=30) as connection:
+        request = OffsetCommitRequest("wide", topics=(OffsetCommitTopic("wide", partitions=each),))
+        assert commit(connection, request) == [0] * 5000
+        fetch = OffsetFetchRequest(groups=(OffsetFetchGroup("wide"),))
+        (group,) = ask(connection, ApiKey.OFFSET_FETCH, fetch, version=9).groups
+        told = {p.partition_index: p.committed_offset for p in group.topics[0].partitions}
+    assert told == {number % 300: number for number in range(4700, 5000)}
+
+
+def test_client_writes_no_internal_topic(broker: Appliance) -> None:
+    batch = encode_batch([Record(b"v", b"k", (), 1)])
+    with WireSocket(broker.port, timeout_s=20) as connection:
+        find(connection, "any")
+        assert produce(connection, "__consumer_offsets", batch).error == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_commit_of_a_generation_that_never_was_is_refused(broker: Appliance) -> None:
+    create_topic(broker.port, "old-generation")
+    request = commit_request("old", "old-generation", 1, generation_id_or_member_epoch=3, member_id="m")
+    with WireSocket(broker.port, timeout_s=20) as connection:
+        find(connection, "old")
+        assert commit(connection, request, version=8) == [ErrorCode.ILLEGAL_GENERATION]
+        assert commit(connection, request, version=9) == [ErrorCode.GROUP_ID_NOT_FOUND]
+        assert committed(connection, "old", "old-generation") == -1
+
+
+def test_deleted_offsets_are_gone_and_stay_gone(broker: Appliance) -> None:
+    create_topic(broker.port, "deleted", partitions=2)
+    with WireSocket(broker.port, timeout_s=20) as connection:
+        assert commit(connection, commit_request("deleted", "deleted", 5, partitions=2)) == [0, 0]
+        request = OffsetDeleteRequest("deleted", (OffsetDeleteTopic("deleted", (OffsetDeletePartition(0),)),))
+        response = ask(connection, ApiKey.OFFSET_DELETE, request)
+        assert (response.error_code, response.topics[0].partitions[0].error_code) == (0, 0)
+        assert [committed(connection, "deleted", "deleted", index) for index in (0, 1)] == [-1, 5]
+        broker.kill_role("coordinator")
+        assert [committed(connection, "deleted", "deleted", index) for index in (0, 1)] == [-1, 5]
+        unknown = OffsetDeleteRequest("never", (OffsetDeleteTopic("deleted", (OffsetDeletePartition(0),)),))
+        assert ask(connection, ApiKey.OFFSET_DELETE, unknown).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_offsets_go_with_their_topic_and_with_their_time(broker: Appliance) -> None:
+    create_topic(broker.port, "short-lived")
+    create_topic(broker.port, "lasting")
+    with WireSocket(broker.port, timeout_s=20) as connection:
+        assert commit(connection, commit_request("mourner", "short-lived", 5)) == [0]
+        assert commit(connection, commit_request("mourner", "lasting", 6)) == [0]
+        ask(
+            connection,
+            ApiKey.DELETE_TOPICS,
+            DeleteTopicsRequest((TopicSelector("short-lived"),), timeout_ms=5000),
+        )
+        wait_until(lambda: create_topic(broker.port, "short-lived") == 0, "the name is free again")
+        assert committed(connection, "mourner", "short-lived") == -1
+        broker.kill_role("coordinator")
+        assert committed(connection, "mourner", "short-lived") == -1
+        assert committed(connection, "mourner", "lasting") == 6
+        brief = commit_request("brief", "lasting", 7, retention_time_ms=1)
+        assert commit(connection, brief, version=2) == [0]
+        wait_until(
+            lambda: committed(connection, "brief", "lasting") == -1, "the offset expires", timeout_s=30
+        )
+        assert committed(connection, "mourner", "lasting") == 6
+
+
+def test_member_that_waits_for_others_hears_of_the_coordinators_death(broker: Appliance) -> None:
+    join = JoinGroupRequest("waiting", 10_000, "", "consumer", (JoinGroupProtocol("range", b""),), 60_000)
+    with WireSocket(broker.port, timeout_s=30) as member, WireSocket(broker.port, timeout_s=30) as other:
+        # Longer than the test lasts: a group of this broker waits 20 s for its first members.
+        assert committed(other, "waiting", "any") == -1
+        member.send(messages.encode_request(ApiKey.JOIN_GROUP, 2, join, 1, client_id="raw"))
+        wait_until(lambda: state_of(other, "waiting") == "PreparingRebalance", "the member waits")
+        broker.kill_role("coordinator")
+        answer = member.read_frame()
+        assert int.from_bytes(answer[8:10], "big") == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        # The connection lives on, and the next coordinator answers on it.
+        assert committed(member, "waiting", "any") == -1
+
+
+def test_request_that_does_not_parse_costs_its_connection_only(broker: Appliance) -> None:
+    with WireSocket(broker.port, timeout_s=30) as bad, WireSocket(broker.port, timeout_s=30) as good:
+        assert committed(good, "any", "any") == -1
+        bad.send_request(ApiKey.OFFSET_COMMIT, 8, b"\xff\xff\xff\xff\x7f", flexible=True)
+        assert bad.ends_without_an_answer()
+        assert committed(good, "any", "any") == -1
+
+
+def state_of(connection: WireSocket, group: str) -> str:
+    (described,) = ask(connection, ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest((group,)), version=5).groups
+    state: str = described.group_state
+    return state
+
+
+class Committer(threading.Thread):
+    """Commits 1, 2, 3 … for a group, over and over; `acked` is the last that was acknowledged."""
+
+    def __init__(self, port: int, group: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self._port = port
+        self._group = group
+        self._topic = topic
+        self.acked = 0
+        self.tried = 0
+        self.faults: list[str] = []
+        self.stop = threading.Event()
+
+    def run(self) -> None:
+        while not self.stop.is_set():
+            try:
+                with WireSocket(self._port, timeout_s=30) as connection:
+                    self._commit(connection)
+            except (ConnectionEnded, ConnectionError):
+                time.sleep(0.02)
+            except Exception as fault:
+                self.faults.append(repr(fault))
+                return
+
+    def _commit(self, connection: WireSocket) -> None:
+        while not self.stop.is_set():
+            self.tried = max(self.tried, self.acked) + 1
+            request = commit_request(self._group, self._topic, self.tried)
+            (error,) = [
+                p.error_code
+                for topic in ask(connection, ApiKey.OFFSET_COMMIT, request, version=9).topics
+                for p in topic.partitions
+            ]
+            if not error:
+                self.acked = self.tried
+            elif error in RETRIED:
+                time.sleep(0.005)
+            else:
+                self.faults.append(ErrorCode(error).name)
+                return
+
+
+def test_acknowledged_commit_survives_kills_of_coordinator_worker_and_network_process(
+    broker: Appliance,
+) -> None:
+    create_topic(broker.port, "kills")
+    with WireSocket(broker.port, timeout_s=20) as connection:
+        find(connection, "kills-0")
+    committers = [Committer(broker.port, f"kills-{number}", "kills") for number in range(6)]
+    for committer in committers:
+        committer.start()
+    for role in ("coordinator", "ioproc", "coordinator", "netproc", "ioproc", "coordinator"):
+        floor = [committer.acked for committer in committers]
+        wait_until(
+            lambda floor=floor: all(c.acked > before for c, before in zip(committers, floor, strict=True)),  # type: ignore[misc]
+            "every group commits",
+            timeout_s=30,
+        )
+        broker.kill_role(role)
+    for committer in committers:
+        committer.stop.set()
+    for committer in committers:
+        committer.join(30)
+        assert not committer.is_alive()
+        assert not committer.faults
+    with WireSocket(broker.port, timeout_s=20) as connection:
+        for number, committer in enumerate(committers):
+            there = committed(connection, f"kills-{number}", "kills")
+            assert committer.acked <= there <= committer.tried
+
+
+def test_kafkas_own_tool_reads_our_offsets_and_so_does_the_next_start(tmp_path: Path) -> None:
+    appliance = Appliance(tmp_path, settings=SETTINGS)
+    appliance.start()
+    create_topic(appliance.port, "read", partitions=3)
+    with WireSocket(appliance.port, timeout_s=20) as connection:
+        find(connection, "reader")
+        assert commit(connection, commit_request("reader", "read", 42, partitions=3)) == [0, 0, 0]
+        kept = commit_request("reader", "read", 43, retention_time_ms=3_600_000)
+        assert commit(connection, kept, version=2) == [0]
+        request = OffsetDeleteRequest("reader", (OffsetDeleteTopic("read", (OffsetDeletePartition(2),)),))
+        assert ask(connection, ApiKey.OFFSET_DELETE, request).error_code == 0
+    identity = topic_id(appliance.port, "read")
+    appliance.stop()
+    partition = group_partition("reader", 8)
+    segment = tmp_path / "slot-0" / f"__consumer_offsets-{partition}" / f"{0:020d}.log"
+    printed = tool(
+        "org.apache.kafka.tools.DumpLogSegments",
+        "--offsets-decoder",
+        "--files",
+        str(segment),
+        "--print-data-log",
+    )
+    told = re.findall(r"key: (\{.*\}\}) payload: (\{.*\}\}|<DELETE>)", printed)
+    assert len(told) == 5, printed
+    keys = [(json.loads(key)["type"], json.loads(key)["data"]) for key, _ in told]
+    assert {kind for kind, _ in keys} == {"1"}
+    assert [data["partition"] for _, data in keys] == [0, 1, 2, 0, 2]
+    assert all((data["group"], data["topic"]) == ("reader", "read") for _, data in keys)
+    first, short = json.loads(told[0][1]), json.loads(told[3][1])
+    assert (first["version"], first["data"]["offset"], first["data"]["metadata"]) == ("4", 42, "note 42")
+    assert first["data"]["topicId"] == kafka_uuid(identity)
+    assert (short["version"], short["data"]["offset"]) == ("1", 43)
+    assert told[4][1] == "<DELETE>"
+    appliance.start()
+    try:
+        with WireSocket(appliance.port, timeout_s=20) as connection:
+            assert [committed(connection, "reader", "read", index) for index in range(3)] == [43, 42, -1]
+    finally:
+        appliance.stop()
