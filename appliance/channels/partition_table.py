@@ -11,8 +11,16 @@ little-endian integers, so that one word is one machine load or store on x86-64.
 | log_start, high_watermark, last_stable_offset | the leader's worker | [log_start, high_watermark) is readable now |
 | watchers | purgatory | > 0: the purgatory wants a poke when the high watermark moves |
 | files_version | the leader's worker | unchanged: names of segments mean the files they meant; odd: in the change |
+| serving_epoch | the leader's worker | under which leader epoch it serves the row; its epoch file has it |
+| watermark_incarnation | the leader's worker | which incarnation the high watermark is of: it outlives the leader |
 | slot[n].log_end | slot n's appender (worker or replica) | slot n holds the bytes below it |
 | slot[n].caught_up_ms | slot n's appender | when slot n last had all of the leader's log |
+| slot[n].followed_incarnation | slot n's replica | log_end is of this incarnation |
+| slot[n].followed_epoch | slot n's replica | below log_end its bytes are this epoch's leader's; -1: nobody's |
+| slot[n].closed_incarnation | slot n's appender | closed in good order; 0: never opened since the start; -1: neither |
+
+Before a replica cuts its log it takes followed_epoch back, and sets it again after the log end: who reads the epoch it
+knows, and then the log end, reads one that holds. A slot's appender is whoever the controller let have its copy.
 
 Single words need no lock. Whoever needs two words that belong together reads `serving_incarnation` before and
 after them (a row is never reused without changing it).
@@ -26,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 ROW_WORDS: Final = 16
-SLOT_WORDS: Final = 4
+SLOT_WORDS: Final = 8
 
 INCARNATION: Final = 0
 LEADER_SLOT: Final = 1
@@ -38,14 +46,32 @@ HIGH_WATERMARK: Final = 6
 LAST_STABLE_OFFSET: Final = 7
 WATCHERS: Final = 8
 FILES_VERSION: Final = 9
+SERVING_EPOCH: Final = 10
+WATERMARK_INCARNATION: Final = 11
 
 SLOT_LOG_END: Final = 0
 SLOT_CAUGHT_UP_MS: Final = 1
+SLOT_FOLLOWED_INCARNATION: Final = 2
+SLOT_FOLLOWED_EPOCH: Final = 3
+SLOT_CLOSED_INCARNATION: Final = 4
+
+NOT_FOLLOWING: Final = -1
+NEVER_OPENED: Final = 0
+OPEN: Final = -1
 
 
 def row_dtype(slots: int) -> np.dtype[np.void]:
     """The row as numpy sees it; the layout and the word indices above are one and the same."""
-    slot = np.dtype([("log_end", "<i8"), ("caught_up_ms", "<i8"), ("spare", "<i8", (SLOT_WORDS - 2,))])
+    slot = np.dtype(
+        [
+            ("log_end", "<i8"),
+            ("caught_up_ms", "<i8"),
+            ("followed_incarnation", "<i8"),
+            ("followed_epoch", "<i8"),
+            ("closed_incarnation", "<i8"),
+            ("spare", "<i8", (SLOT_WORDS - 5,)),
+        ]
+    )
     return np.dtype(
         [
             ("incarnation", "<i8"),
@@ -58,7 +84,9 @@ def row_dtype(slots: int) -> np.dtype[np.void]:
             ("last_stable_offset", "<i8"),
             ("watchers", "<i8"),
             ("files_version", "<i8"),
-            ("spare", "<i8", (ROW_WORDS - 10,)),
+            ("serving_epoch", "<i8"),
+            ("watermark_incarnation", "<i8"),
+            ("spare", "<i8", (ROW_WORDS - 12,)),
             ("slot", slot, (slots,)),
         ]
     )

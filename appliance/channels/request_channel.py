@@ -17,7 +17,8 @@ Request, 64 bytes, little endian:
     └───────────────────────────────────┴──────────────────┘
 
 `offset` is the fetch offset (FETCH), the timestamp in ms (LIST_OFFSETS), the first offset to stay (DELETE_RECORDS), the
-log directory to go to, by its place in `log.dirs` (ALTER_LOG_DIR);
+log directory to go to, by its place in `log.dirs` (ALTER_LOG_DIR), how long an answer may wait for followers in ms
+(PRODUCE);
 `length_bytes` the payload's length (PRODUCE) or the most bytes wanted (FETCH). `epoch` is the leader epoch the client
 believes in, -1 where it does not say.
 
@@ -28,7 +29,7 @@ Response, 64 bytes, little endian:
 
 | op | a | b | c | d | position | length_bytes |
 |---|---|---|---|---|---|---|
-| PRODUCE | base offset | log append time ms, -1 | log start | - | reject reason | - |
+| PRODUCE | base offset | log append time ms, -1 | log start | end offset | reject reason | - |
 | FETCH | segment base offset | high watermark | log start | last stable offset | in the segment | of the records |
 | LIST_OFFSETS | offset, -1 | timestamp ms, -1 | log start | - | - | - |
 | DELETE_RECORDS | low watermark, -1 | - | log start | - | - | - |

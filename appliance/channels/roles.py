@@ -86,7 +86,7 @@ ACCEPTOR = Role(RoleKind.ACCEPTOR)
 
 # Processes whose code comes with later issues: their places in the supervisor's table are kept, so adding one
 # is a line here and a `main.py` in its room.
-NOT_BUILT_YET = frozenset({RoleKind.REPLICA})
+NOT_BUILT_YET: frozenset[RoleKind] = frozenset()
 
 # Writer kind → reader kind. One ring per ordered pair of living processes; no ring has two writers.
 RING_ROUTES: tuple[tuple[RoleKind, RoleKind], ...] = (
@@ -101,7 +101,12 @@ RING_ROUTES: tuple[tuple[RoleKind, RoleKind], ...] = (
     (RoleKind.COORDINATOR, RoleKind.NETPROC),  # their answers
     (RoleKind.COORDINATOR, RoleKind.IOPROC),  # appends and reads of the internal topics
     (RoleKind.IOPROC, RoleKind.COORDINATOR),  # their answers
+    (RoleKind.IOPROC, RoleKind.REPLICA),  # a led partition has more than its followers
+    (RoleKind.REPLICA, RoleKind.IOPROC),  # a follower has more
 )
+
+# A slot's replica follows the other slots' workers, never its own.
+_ACROSS_SLOTS = frozenset({RoleKind.IOPROC, RoleKind.REPLICA})
 
 
 def planned_roles(settings: Settings) -> tuple[Role, ...]:
@@ -121,13 +126,17 @@ def owner_of(slot: int) -> Role:
     return Role(RoleKind.IOPROC, 0, slot)
 
 
+def replica_of(slot: int) -> Role:
+    """The process that keeps the copies in which `slot` follows."""
+    return Role(RoleKind.REPLICA, 0, slot)
+
+
 def running_roles(settings: Settings) -> tuple[Role, ...]:
-    """The roles that are built, without the supervisor: what it forks and keeps alive."""
-    return tuple(
-        role
-        for role in planned_roles(settings)
-        if role.kind not in NOT_BUILT_YET and role.kind is not RoleKind.SUPERVISOR
-    )
+    """The roles that are built, without the supervisor: what it forks and keeps alive. One slot follows nobody."""
+    absent = {RoleKind.SUPERVISOR, *NOT_BUILT_YET}
+    if settings.slots == 1:
+        absent.add(RoleKind.REPLICA)
+    return tuple(role for role in planned_roles(settings) if role.kind not in absent)
 
 
 def ring_routes(settings: Settings) -> tuple[tuple[Role, Role], ...]:
@@ -140,4 +149,5 @@ def ring_routes(settings: Settings) -> tuple[tuple[Role, Role], ...]:
         if writer.kind is writer_kind
         for reader in roles
         if reader.kind is reader_kind
+        and not ({writer_kind, reader_kind} == _ACROSS_SLOTS and writer.slot == reader.slot)
     )

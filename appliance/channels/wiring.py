@@ -30,6 +30,7 @@ from appliance.channels.coordinator_channel import FROM_NETPROC, TO_NETPROC
 from appliance.channels.metadata_image import POINTER_BYTES, ImageReader
 from appliance.channels.partition_table import PartitionTable, table_size_bytes
 from appliance.channels.purgatory_channel import COMPLETION, POKE, WATCH
+from appliance.channels.replica_channel import FOLLOWED, MOVED
 from appliance.channels.request_channel import REQUEST, RESPONSE
 from appliance.channels.roles import Role, RoleKind, planned_roles, ring_routes, running_roles
 from appliance.config import Settings
@@ -51,6 +52,8 @@ RING_MESSAGES: Mapping[tuple[RoleKind, RoleKind], Struct] = {
     (RoleKind.COORDINATOR, RoleKind.NETPROC): TO_NETPROC,
     (RoleKind.COORDINATOR, RoleKind.IOPROC): REQUEST,
     (RoleKind.IOPROC, RoleKind.COORDINATOR): RESPONSE,
+    (RoleKind.IOPROC, RoleKind.REPLICA): MOVED,
+    (RoleKind.REPLICA, RoleKind.IOPROC): FOLLOWED,
 }
 
 POOL_READERS: Mapping[RoleKind, frozenset[RoleKind]] = {

@@ -49,7 +49,17 @@ Held = tuple[Role, Answer]
 class _Line:
     """One log: who waits for its next flush, who for the one under way."""
 
-    __slots__ = ("appended_bytes", "between", "flush", "in_flight", "log", "partition", "tail", "waiting")
+    __slots__ = (
+        "appended_bytes",
+        "between",
+        "flush",
+        "in_flight",
+        "is_due",
+        "log",
+        "partition",
+        "tail",
+        "waiting",
+    )
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -60,6 +70,7 @@ class _Line:
         self.flush: TailFlush | None = None
         self.between: Callable[[], None] | None = None
         self.appended_bytes = 0
+        self.is_due = False
 
 
 class GroupCommit:
@@ -69,9 +80,21 @@ class GroupCommit:
         reply: puts an answer on its way; false news about a full ring is the callee's.
         fail: takes a partition offline, whose flush failed.
         flusher_of: the threads for a log's directory.
+        published: hears of partitions whose watermarks a flush has moved.
     """
 
-    __slots__ = ("_begun", "_due", "_fail", "_flusher_of", "_lines", "_pokes", "_reply", "done", "is_busy")
+    __slots__ = (
+        "_begun",
+        "_due",
+        "_fail",
+        "_flusher_of",
+        "_lines",
+        "_pokes",
+        "_published",
+        "_reply",
+        "done",
+        "is_busy",
+    )
 
     def __init__(
         self,
@@ -80,7 +103,9 @@ class GroupCommit:
         reply: Callable[[Role, Answer], None],
         fail: Callable[[Partition, StorageFault], None],
         flusher_of: Callable[[PartitionLog], Flusher],
+        published: Callable[[Partition], None] = lambda _: None,
     ) -> None:
+        self._published = published
         self._pokes = pokes
         self._reply = reply
         self._fail = fail
@@ -108,9 +133,10 @@ class GroupCommit:
             partition.durable = line.tail
         else:
             partition.durable = None
-            if line is not None and not (line.waiting or line.flush):
+            if line is not None and not (line.waiting or line.flush or line.is_due):
                 del self._lines[partition.row]
                 line = None
+        partition.is_held = partition.durable is not None or partition.replication is not None
         if line is not None:
             line.partition = partition
 
@@ -158,11 +184,19 @@ class GroupCommit:
             return False
         partition.publish()
         line.appended_bytes += answer[10]
-        if not line.waiting:
-            self._due.append(line)
-            self.is_busy = True
+        self._make_due(line)
         line.waiting.append((peer, answer))
         return True
+
+    def cover(self, partition: Partition) -> None:
+        """Forces what was appended, for an answer that is held elsewhere until the high watermark has passed it."""
+        self._make_due(self._lines[partition.row])
+
+    def _make_due(self, line: _Line) -> None:
+        if not line.is_due:
+            line.is_due = True
+            self._due.append(line)
+            self.is_busy = True
 
     def turn(self) -> None:
         """Answers what flushes have ended for, and begins the next ones."""
@@ -174,6 +208,7 @@ class GroupCommit:
             if self._lines.get(line.partition.row) is not line:
                 continue
             if line.flush is None and self._begun < FLUSHES_MAX:
+                line.is_due = False
                 self._begin(line)
             else:
                 self._due.append(line)
@@ -206,6 +241,7 @@ class GroupCommit:
         partition = line.partition
         partition.publish()
         self._pokes.moved(partition.row, line.appended_bytes)
+        self._published(partition)
         line.appended_bytes = 0
         held, line.in_flight = line.in_flight, []
         for peer, answer in held:

@@ -12,13 +12,16 @@ from appliance.channels.partition_table import (
     HIGH_WATERMARK,
     LAST_STABLE_OFFSET,
     LOG_START,
+    SERVING_EPOCH,
     SERVING_INCARNATION,
+    SLOT_CLOSED_INCARNATION,
     SLOT_LOG_END,
+    WATERMARK_INCARNATION,
     PartitionTable,
 )
 from appliance.cluster import TopicPartition
 from appliance.errors import ApplianceError
-from appliance.ioproc.high_watermark import high_watermark
+from appliance.ioproc.replication import Replication
 from appliance.log.durable_tail import DurableTail
 from appliance.log.partition_log import PartitionLog
 
@@ -36,10 +39,12 @@ class Partition:
         "durable",
         "fault",
         "incarnation",
+        "is_held",
         "isr",
         "leader_epoch",
         "log",
         "min_insync_replicas",
+        "replication",
         "row",
         "slot",
         "topic_partition",
@@ -68,6 +73,10 @@ class Partition:
         self.fault: ApplianceError | None = None
         # None: what is in the page cache counts; else the high watermark stays below what is on the disk.
         self.durable: DurableTail | None = None
+        # None: the slot is the only replica.
+        self.replication: Replication | None = None
+        # Whether answers may have to wait, for a disk or for followers.
+        self.is_held = False
         self._table = table
         self._cells = table.cells
         self._row_at = table.at(assigned.row)
@@ -81,7 +90,29 @@ class Partition:
             # An earlier life of this worker died while it swapped segments; opening the log has settled it.
             self.files_changed()
         self.publish()
+        cells[at + WATERMARK_INCARNATION] = self.incarnation
+        cells[at + SERVING_EPOCH] = self.leader_epoch
         cells[at + SERVING_INCARNATION] = self.incarnation
+
+    def replicate(self, assigned: AssignedPartition, *, checkpoint: int, now_ms: int) -> None:
+        """Before `serve`: others follow. `checkpoint` is the high watermark of the disk, where shared memory has none.
+
+        What a leader before has shown to readers stays shown: the words of the row outlive it, as long as the host.
+        """
+        cells, at, log = self._cells, self._row_at, self.log
+        high_watermark = checkpoint
+        if cells[at + WATERMARK_INCARNATION] == self.incarnation:
+            high_watermark = cells[at + HIGH_WATERMARK]
+            log.advance_start(min(cells[at + LOG_START], log.log_end_offset))
+        cells[at + HIGH_WATERMARK] = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
+        self.replication = Replication(
+            assigned, table=self._table, slot=self.slot, log_end=log.log_end_offset, now_ms=now_ms
+        )
+        self.is_held = True
+
+    def closed(self) -> None:
+        """Says that the log was closed in good order."""
+        self._cells[self._log_end_cell - SLOT_LOG_END + SLOT_CLOSED_INCARNATION] = self.incarnation
 
     def withdraw(self, *, offline: bool = False) -> None:
         """Says that nobody serves the row, before the log is closed; `offline`: because its storage failed."""
@@ -104,9 +135,12 @@ class Partition:
         durable = self.durable
         if durable is not None and durable.offset < log_end:
             log_end = durable.offset
-        if len(self.isr) > 1:
-            log_end = high_watermark(self._table, row=self.row, isr=self.isr, leader_log_end=log_end)
-        cells[at + LAST_STABLE_OFFSET] = min(log.last_stable_offset, log_end)
+        if self.replication is not None:
+            log_end = self.replication.high_watermark(log_end)
+            # A transaction whose end is not replicated is open still.
+            cells[at + LAST_STABLE_OFFSET] = log.stable_offset(log_end)
+        else:
+            cells[at + LAST_STABLE_OFFSET] = min(log.last_stable_offset, log_end)
         cells[at + HIGH_WATERMARK] = log_end
 
     @property

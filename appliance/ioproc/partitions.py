@@ -13,7 +13,15 @@ from functools import partial
 from uuid import UUID
 
 from appliance.channels.control_channel import Assign, Assigned, AssignedPartition
-from appliance.channels.partition_table import SERVING_INCARNATION, PartitionTable
+from appliance.channels.partition_table import (
+    NEVER_OPENED,
+    OPEN,
+    SERVING_EPOCH,
+    SERVING_INCARNATION,
+    SLOT_CLOSED_INCARNATION,
+    PartitionTable,
+)
+from appliance.clock import Clock
 from appliance.cluster import TopicPartition
 from appliance.errors import ApplianceError, LogDirectoryOffline, StorageFault
 from appliance.ioproc.group_commit import GroupCommit
@@ -26,9 +34,13 @@ MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
 class Partitions:
-    """Led partitions: `by_row[row]` is None where this worker leads nothing. One slot, all its log directories."""
+    """Led partitions: `by_row[row]` is None where this worker leads nothing. One slot, all its log directories.
+
+    `withdrawn` hears of each that is served no more, and which error who waits is told.
+    """
 
     __slots__ = (
+        "_clock",
         "_commits",
         "_configs",
         "_defaults",
@@ -36,6 +48,7 @@ class Partitions:
         "_slot",
         "_table",
         "_warn",
+        "_withdrawn",
         "by_name",
         "by_row",
         "controller_epoch",
@@ -51,9 +64,13 @@ class Partitions:
         slot: int,
         log_defaults: Mapping[str, str],
         commits: GroupCommit,
+        clock: Clock,
+        withdrawn: Callable[[Partition, int], None],
         warn: Callable[[str], None],
     ) -> None:
         self._commits = commits
+        self._clock = clock
+        self._withdrawn = withdrawn
         self._directories = directories
         self._table = table
         self._slot = slot
@@ -84,7 +101,10 @@ class Partitions:
             wanted = {(p.topic, p.partition, p.incarnation) for p in command.partitions}
             for name, partition in list(self.by_name.items()):
                 if (name.topic, name.partition, partition.incarnation) not in wanted:
-                    self._withdraw(partition)
+                    self._attempt(failures, name, partial(self._release, name))
+        for topic, _, index in command.released:
+            name = TopicPartition(topic, index)
+            self._attempt(failures, name, partial(self._release, name))
         for topic, topic_id, index in command.removed:
             name = TopicPartition(topic, index)
             self._attempt(failures, name, partial(self._remove, name, topic_id))
@@ -140,8 +160,19 @@ class Partitions:
             self._withdraw(known)
         configs = self._defaults | assigned.configs
         settings = LogSettings.from_configs(configs)
+        cells = self._table.cells
+        closed_at = self._table.slot_at(assigned.row, self._slot) + SLOT_CLOSED_INCARNATION
+        before = cells[closed_at]
+        # Before it is opened: whoever dies in between leaves a log that has to be recovered.
+        cells[closed_at] = OPEN
         try:
-            log = self._directories.open_partition(name, assigned.topic_id, settings, is_new=is_new)
+            log = self._directories.open_partition(
+                name,
+                assigned.topic_id,
+                settings,
+                is_new=is_new,
+                closed=None if before == NEVER_OPENED else before == assigned.incarnation,
+            )
         except LogDirectoryOffline as fault:
             self.offline[name] = fault
             self.unopened.pop(name, None)
@@ -157,6 +188,9 @@ class Partitions:
             min_insync_replicas=int(configs.get(MIN_INSYNC_REPLICAS, "1")),
             directory=self._directories.index_of(name),
         )
+        if len(assigned.replicas) > 1:
+            checkpoint = self._directories.high_watermark_checkpoint(name)
+            partition.replicate(assigned, checkpoint=checkpoint, now_ms=self._now_ms())
         self.by_name[name] = partition
         self.by_row[assigned.row] = partition
         self._configs[name] = assigned.configs
@@ -170,9 +204,23 @@ class Partitions:
         if log.latest_epoch != assigned.leader_epoch:
             log.assign_epoch(assigned.leader_epoch, log.log_end_offset)
         partition.leader_epoch = assigned.leader_epoch
-        partition.isr = assigned.isr
+        replication = partition.replication
+        if replication is not None:
+            replication.take(assigned, log_end=log.log_end_offset, now_ms=self._now_ms())
+            partition.isr = replication.isr
+        elif len(assigned.replicas) > 1:
+            # It has got its first follower.
+            checkpoint = partition.high_watermark
+            partition.replicate(assigned, checkpoint=checkpoint, now_ms=self._now_ms())
+            partition.isr = assigned.isr
+        else:
+            partition.isr = assigned.isr
         self._apply_configs(partition, assigned.configs)
+        self._table.cells[self._table.at(partition.row) + SERVING_EPOCH] = assigned.leader_epoch
         self.unopened.pop(partition.topic_partition, None)
+
+    def _now_ms(self) -> int:
+        return self._clock.monotonic_ns() // 1_000_000
 
     def _apply_configs(self, partition: Partition, topic_configs: Mapping[str, str]) -> None:
         """From the next request on the partition goes by these settings of its topic, and the defaults."""
@@ -208,8 +256,20 @@ class Partitions:
         at = self._table.at(assigned.row) + SERVING_INCARNATION
         self._table.cells[at] = -assigned.incarnation
 
+    def _release(self, name: TopicPartition) -> None:
+        """Closes a log for the slot's replica, without waiting for the disk."""
+        self.unopened.pop(name, None)
+        known = self.by_name.get(name)
+        if known is not None:
+            self._withdraw(known)
+            self._directories.hand_over(name)
+            known.closed()
+
     def _withdraw(self, partition: Partition, *, offline: bool = False) -> None:
         self._commits.forget(partition)
+        self._withdrawn(
+            partition, int(ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        )
         partition.withdraw(offline=offline)
         del self.by_name[partition.topic_partition]
         self._configs.pop(partition.topic_partition, None)

@@ -15,7 +15,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from appliance.channels.control_channel import Assign, Envelope, PartitionsOffline, WorkerHello
+from appliance.channels.control_channel import (
+    AlteredPartitions,
+    Assign,
+    Envelope,
+    PartitionsOffline,
+    WorkerHello,
+)
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.request_channel import NOTICE_ID, Op, RequestFlag
 from appliance.channels.roles import CONTROLLER, PURGATORY, Role, RoleKind
@@ -37,6 +43,7 @@ from appliance.config import BrokerConfigs
 from appliance.errors import ApplianceError, HostFault, StorageFault
 from appliance.ioproc.compaction import Compaction
 from appliance.ioproc.flusher import Flusher
+from appliance.ioproc.followed import Followed
 from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.handlers.alter_log_dir import alter_log_dir
 from appliance.ioproc.handlers.delete_records import delete_records
@@ -58,6 +65,7 @@ from appliance.journal import RateLimited
 from appliance.log.directory_watch import DirectoryWatch
 from appliance.log.faults import is_lasting
 from appliance.log.file_names import LOCK
+from appliance.log.halves import Half
 from appliance.log.log_directories import KnownDirectories, LogDirectories
 from appliance.protocol.errors import ErrorCode
 
@@ -134,6 +142,7 @@ class Worker:
             reply=self._reply,
             fail=self._storage_failed,
             flusher_of=lambda _: self._group_flusher,
+            published=self._published,
         )
         self._cycle.add_inbox(self._commits)
         self._start_moved = False
@@ -149,8 +158,30 @@ class Worker:
             interrupted=self._storage_failed,
             warn=warn,
         )
+        self._followed = Followed(
+            attachment,
+            controller,
+            self._cycle,
+            clock=clock,
+            pokes=self._pokes,
+            commits=self._commits,
+            by_row=self._led_at,
+            led=self._led,
+            reply=self._reply,
+        )
+        self._has_followers = self._settings.slots > 1
         self._running = True
         self._say_hello()
+
+    def _published(self, partition: Partition) -> None:
+        self._followed.published_later(partition)
+
+    def _led_at(self, row: int) -> Partition | None:
+        partition: Partition | None = self._by_row[row] if row < len(self._by_row) else None
+        return partition
+
+    def _led(self) -> list[Partition]:
+        return [] if self._partitions is None else list(self._partitions.by_name.values())
 
     # The cycle
 
@@ -163,11 +194,15 @@ class Worker:
             rounds += 1
             if self.serve_rings() and rounds % BURSTS_A_LOOK:
                 if self._was_lone:
-                    self._brief_wait.look_out(list(self._attachment.inbound.values()))
+                    inbound = list(self._attachment.inbound.values())
+                    self._brief_wait.look_out(inbound + self._followed.readers)
                 continue
+            if self._late:
+                self._publish_late()
             if self._compaction.owed:
                 self._compaction.tell()
-            for descriptor, _ in self._cycle.wait(1 if self._kept_back or self._pokes.owed else None):
+            owed = self._kept_back or self._pokes.owed or self._followed.owed
+            for descriptor, _ in self._cycle.wait(1 if owed else None):
                 if descriptor == supervision_fd:
                     self._supervised(self._supervision.receive())
                 elif descriptor == controller_fd:
@@ -199,6 +234,12 @@ class Worker:
                 lone = bool(messages[0][1] & _LONE)
                 self._serve(peer, messages)
         self._was_lone = lone and depth == 1
+        if self._has_followers:
+            # Their answers go out in this round, too; what they are told is what it has appended.
+            if self._followed.turn():
+                self._publish_late()
+                depth = depth or 1
+            self._followed.tell()
         if depth != self._depth:
             self._depth = depth
             attachment.row.set_queue_depth(depth)
@@ -216,7 +257,7 @@ class Worker:
         if writer is None or pool is None:
             return  # the asker is gone; so is its wish
         view, by_row, cells = pool.view, self._by_row, self._attachment.row.cells
-        commits, table = self._commits, self._attachment.partitions
+        table = self._attachment.partitions
         burst_bytes = 0
         cells[REQUESTS] += len(messages)
         for message in messages:
@@ -246,10 +287,11 @@ class Worker:
                 position = message[8]
                 answer = produce(partition, message, view[position : position + length_bytes])
                 burst_bytes += length_bytes
-                if partition.durable is not None and not answer[2] and commits.hold(partition, peer, answer):
+                if partition.is_held and not answer[2]:
                     self._note_dirty()
-                    continue
-                if not answer[2] and not answer[1]:
+                    if self._hold(partition, peer, message, answer):
+                        continue
+                if not answer[2] and not answer[1] and partition.replication is None:
                     partition.publish()
                     self._pokes.moved(row, length_bytes)
                     self._note_dirty()
@@ -267,6 +309,12 @@ class Worker:
                 self._publish(peer, writer)
         cells[BYTES_IN] += burst_bytes
         self._publish(peer, writer)
+
+    def _hold(self, partition: Partition, peer: Role, message: tuple[Any, ...], answer: Answer) -> bool:
+        """Whether an answer waits, for followers or for a disk."""
+        if partition.replication is not None:
+            return self._followed.hold(partition, peer, message, answer)
+        return self._commits.hold(partition, peer, answer)
 
     def _serve_seldom(self, op: int, partition: Partition, message: tuple[Any, ...]) -> Answer:
         if op == _LIST_OFFSETS:
@@ -398,12 +446,14 @@ class Worker:
             match message:
                 case PeerUp() if message.role == CONTROLLER:
                     self._say_hello()
+                    self._followed.new_controller()
                 case PeerUp():
                     if self._attachment.peer_up(message.role, message.generation):
                         reader = self._attachment.inbound.get(message.role)
                         if reader is not None:
                             self._cycle.add_inbox(reader)
                         self._compaction.peer_up(message.role)
+                        self._followed.peer_up(message.role, self._led())
                 case PeerDown():
                     if self._attachment.generations.get(message.role) == message.generation:
                         self._compaction.peer_down(message.role)
@@ -412,6 +462,7 @@ class Worker:
                             self._cycle.remove_inbox(reader)
                         self._kept_back.pop(message.role, None)
                         self._commits.drop_asker(message.role)
+                        self._followed.peer_down(message.role)
                         self._attachment.peer_down(message.role)
                 case Stop():
                     self._running = False
@@ -423,6 +474,10 @@ class Worker:
     def obey(self, envelopes: list[Envelope]) -> None:
         """Carries the controller's commands out."""
         for envelope in envelopes:
+            if isinstance(envelope.body, AlteredPartitions):
+                self._followed.altered(envelope.body)
+                self._publish_late()
+                continue
             if not isinstance(envelope.body, Assign):
                 self._warn(f"unexpected command: {type(envelope.body).__name__}")
                 continue
@@ -435,9 +490,10 @@ class Worker:
                 continue
             if len(partitions.offline) > offline_before:
                 self._tell_offline(list(partitions.offline))
-            self._compaction.assigned(
-                partitions.touched_by(envelope.body), removed=bool(envelope.body.removed)
-            )
+            touched = partitions.touched_by(envelope.body)
+            self._compaction.assigned(touched, removed=bool(envelope.body.removed))
+            self._followed.assigned(touched)
+            self._publish_late()
             self._controller.send(Envelope(envelope.id, done))
             if self._moves is not None:
                 self._moves.opened()
@@ -462,6 +518,7 @@ class Worker:
                 known=None
                 if self._settings.log_dirs is None
                 else KnownDirectories(self._settings.data_dir / f"slot-{self._slot}.log-dirs.json"),
+                half=Half.LEADERS if self._has_followers else Half.WHOLE,
             )
         except ApplianceError as error:
             self._supervision.send(Failed(f"log directory {error}", fatal=not isinstance(error, HostFault)))
@@ -474,6 +531,8 @@ class Worker:
             slot=self._slot,
             log_defaults=defaults,
             commits=self._commits,
+            clock=self._clock,
+            withdrawn=self._followed.withdrawn,
             warn=self._warn,
         )
         self._by_row = self._partitions.by_row
@@ -511,7 +570,9 @@ class Worker:
     def _open_again(self, pause_ms: int) -> None:
         self._opens_later = False
         if self._partitions is not None:
-            self._compaction.assigned(self._partitions.open_again(), removed=False)
+            opened = self._partitions.open_again()
+            self._compaction.assigned(opened, removed=False)
+            self._followed.assigned(opened)
             if self._partitions.unopened:
                 self._open_later(min(2 * pause_ms, OPEN_AGAIN_MAX_MS))
 

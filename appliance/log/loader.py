@@ -94,7 +94,9 @@ class Loader:
         recovery_point: int,
         log_start: int,
         clean: bool,
+        flushed: bool = True,
     ) -> None:
+        self._flushed = flushed
         self._directory = directory
         self._settings = settings
         self._now_ms = clock.now_ms()
@@ -146,7 +148,7 @@ class Loader:
             log_start,
             log_end,
             recovery_point=log_end
-            if self._clean and not self._recovered
+            if self._clean and self._flushed and not self._recovered
             else min(self._recovery_point, log_end),
             snapshots=snapshots,
         )

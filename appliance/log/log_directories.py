@@ -42,6 +42,7 @@ from appliance.log.file_names import (
     parse_partition_directory_name,
     partition_directory_name,
 )
+from appliance.log.halves import Half
 from appliance.log.log_directory import LogDirectory
 from appliance.log.meta_properties import directory_id
 from appliance.log.partition_log import PartitionLog
@@ -91,8 +92,9 @@ class KnownDirectories:
 class LogDirectories:
     """All directories of a slot. Used from one thread, as each of them. Directories are told by their index."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(self, paths: Sequence[Path], *, half: Half = Half.WHOLE) -> None:
         self.paths: Final = tuple(paths)
+        self._half = half
         self.serving: dict[int, LogDirectory] = {}
         self.failed: dict[int, StorageFault] = {}
         self._homes: dict[TopicPartition, int] = {}
@@ -110,20 +112,23 @@ class LogDirectories:
         cluster_id: str,
         clock: Clock,
         known: KnownDirectories | None = None,
+        half: Half = Half.WHOLE,
     ) -> Self:
-        """Takes every directory that can be taken.
+        """Takes every directory that can be taken; `half`: as which of a slot's processes.
 
         Raises:
             OperatorFault: one belongs to somebody else.
             StorageFault: none can be taken.
         """
-        all_of_them = cls(paths)
+        all_of_them = cls(paths, half=half)
         try:
             for index, path in enumerate(paths):
                 try:
                     if known is not None:
                         known.check(path)
-                    directory = LogDirectory.open(path, node_id=node_id, cluster_id=cluster_id, clock=clock)
+                    directory = LogDirectory.open(
+                        path, node_id=node_id, cluster_id=cluster_id, clock=clock, half=half
+                    )
                     all_of_them.serving[index] = directory
                     if known is not None:
                         known.note(path)
@@ -153,6 +158,11 @@ class LogDirectories:
                 self._needless.append(directory.path / name)
 
     def _sort_futures(self) -> None:
+        if self._half is Half.FOLLOWERS:
+            # Copies on their way are of partitions that are led, and the worker's.
+            self.futures.clear()
+            self._needless.clear()
+            return
         for partition, (index, path) in list(self.futures.items()):
             home = self._homes.get(partition)
             if home == index or (home is None and not self.failed):
@@ -162,13 +172,20 @@ class LogDirectories:
     # Partitions
 
     def open_partition(
-        self, partition: TopicPartition, topic_id: UUID, settings: LogSettings, *, is_new: bool = True
+        self,
+        partition: TopicPartition,
+        topic_id: UUID,
+        settings: LogSettings,
+        *,
+        is_new: bool = True,
+        closed: bool | None = None,
     ) -> PartitionLog:
         """As `LogDirectory.open_partition`, in the directory that has it, else in the one with the fewest.
 
         Raises:
             StorageFault: as there; or its directory has failed, or may have; or it is in two.
         """
+        self._look_for(partition)
         if partition in self._twice:
             self._resolve_twins(partition, topic_id, settings)
         home = self._homes.get(partition)
@@ -180,11 +197,43 @@ class LogDirectories:
             home = self._fewest()
         if home in self.failed:
             raise LogDirectoryOffline(str(self.failed[home])) from self.failed[home]
-        log = self.serving[home].open_partition(partition, topic_id, settings)
+        log = self.serving[home].open_partition(partition, topic_id, settings, closed=closed)
         self._homes[partition] = home
         if not self.failed:
             take_mark_off(log.directory)
         return log
+
+    def _look_for(self, partition: TopicPartition) -> None:
+        """Where the slot's other process has put a partition meanwhile, or that it has deleted it."""
+        home = self._homes.get(partition)
+        if self._half is Half.WHOLE or home in self.failed:
+            return
+        if home is not None and partition in self.serving[home].partitions:
+            return
+        name = partition_directory_name(partition)
+        homes = [index for index, each in self.serving.items() if (each.path / name).is_dir()]
+        self._homes.pop(partition, None)
+        self._twice.discard(partition)
+        if homes:
+            self._homes[partition] = homes[0]
+        if len(homes) > 1:
+            self._twice.add(partition)
+
+    def hand_over(self, partition: TopicPartition) -> None:
+        """As `LogDirectory.hand_over`, wherever it is; nothing where it is not open.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        self.cancel_move(partition)
+        directory = self.serving.get(self.index_of(partition))
+        if directory is not None:
+            directory.hand_over(partition)
+
+    def high_watermark_checkpoint(self, partition: TopicPartition) -> int:
+        """As `LogDirectory.high_watermark_checkpoint`, of a partition that was opened."""
+        directory = self.serving.get(self.index_of(partition))
+        return 0 if directory is None else directory.high_watermark_checkpoint(partition)
 
     def _resolve_twins(self, partition: TopicPartition, topic_id: UUID, settings: LogSettings) -> None:
         """A move ended between its swap and its settlement: see `settlement`."""
@@ -243,6 +292,7 @@ class LogDirectories:
             StorageFault: it failed, or its directory has.
         """
         self.cancel_move(partition)
+        self._look_for(partition)
         home = self._homes.get(partition)
         if home is None:
             return False

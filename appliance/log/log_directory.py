@@ -17,7 +17,7 @@ import logging
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +37,6 @@ from appliance.log.file_names import (
     DIRECTORY_DELETED,
     DIRECTORY_STRAY,
     HIGH_WATERMARKS,
-    LOCK,
     LOG_STARTS,
     RECOVERY_POINTS,
     marked_directory_name,
@@ -45,6 +44,13 @@ from appliance.log.file_names import (
     partition_directory_name,
 )
 from appliance.log.flush import FlushTask
+from appliance.log.halves import (
+    Half,
+    followers_closed,
+    one_at_a_time,
+    say_followers_closed,
+    take_back_followers_closed,
+)
 from appliance.log.meta_properties import claim
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_metadata import read_topic_id
@@ -69,8 +75,19 @@ class DirectoryStatistics:
 class LogDirectory:
     """The partitions in one directory. Used from one thread; flush and removal tasks may run on others."""
 
-    def __init__(self, path: Path, *, clock: Clock, defaults: LogSettings, lock: int, clean: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Clock,
+        defaults: LogSettings,
+        lock: int,
+        clean: bool,
+        half: Half = Half.WHOLE,
+    ) -> None:
         self.path = path
+        self._half = half
+        self._dropped: set[TopicPartition] = set()
         self.was_clean: Final = clean
         self.partitions: dict[TopicPartition, PartitionLog] = {}
         self._clock = clock
@@ -84,6 +101,7 @@ class LogDirectory:
         self._recovery_points = self._read_checkpoint(RECOVERY_POINTS)
         self._log_starts = self._read_checkpoint(LOG_STARTS)
         self._high_watermarks = self._read_checkpoint(HIGH_WATERMARKS)
+        self._seen: dict[str, tuple[tuple[int, int, int], Mapping[TopicPartition, int]]] = {}
         self._written: dict[str, Mapping[TopicPartition, int]] = {
             RECOVERY_POINTS: dict(self._recovery_points),
             LOG_STARTS: dict(self._log_starts),
@@ -99,8 +117,10 @@ class LogDirectory:
         cluster_id: str,
         clock: Clock,
         defaults: LogSettings | None = None,
+        half: Half = Half.WHOLE,
     ) -> Self:
-        """Takes a directory, which is made if it is missing. Partitions are opened one by one later.
+        """Takes a directory, or half of it (see `halves`), which is made if it is missing. Partitions are opened one
+        by one later.
 
         Raises:
             DataDirectoryInUse: another living process holds it.
@@ -109,7 +129,7 @@ class LogDirectory:
         """
         with storage_faults(path):
             path.mkdir(parents=True, exist_ok=True)
-            lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            lock = os.open(path / half.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -117,16 +137,25 @@ class LogDirectory:
                 fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise DataDirectoryInUse(
-                    f"{path} is used by another instance, which holds {path / LOCK}"
+                    f"{path} is used by another instance, which holds {path / half.lock}"
                 ) from None
-            claim(path, cluster_id=cluster_id, node_id=node_id)
-            marker = path / CLEAN_SHUTDOWN
-            clean = marker.exists()
-            with storage_faults(marker):
-                marker.unlink(missing_ok=True)
-                if clean:
-                    sync_directory(path)
-            return cls(path, clock=clock, defaults=defaults or LogSettings(), lock=lock, clean=clean)
+            clean = False
+            if half is not Half.WHOLE:
+                take_back_followers_closed(path)
+                with one_at_a_time(path):
+                    claim(path, cluster_id=cluster_id, node_id=node_id)
+            else:
+                claim(path, cluster_id=cluster_id, node_id=node_id)
+            if half is not Half.FOLLOWERS:
+                marker = path / CLEAN_SHUTDOWN
+                clean = marker.exists()
+                with storage_faults(marker):
+                    marker.unlink(missing_ok=True)
+                    if clean:
+                        sync_directory(path)
+            return cls(
+                path, clock=clock, defaults=defaults or LogSettings(), lock=lock, clean=clean, half=half
+            )
         except BaseException:
             os.close(lock)
             raise
@@ -157,11 +186,18 @@ class LogDirectory:
         return found
 
     def open_partition(
-        self, partition: TopicPartition, topic_id: UUID, settings: LogSettings | None = None
+        self,
+        partition: TopicPartition,
+        topic_id: UUID,
+        settings: LogSettings | None = None,
+        *,
+        closed: bool | None = None,
     ) -> PartitionLog:
         """The log of a partition: the open one with these settings from now on, or opened, or made.
 
-        A directory of the same name that belongs to another topic id is set aside as `-stray`.
+        `closed`: whether it was handed over in good order by who had it before; None where nobody had it since the
+        start, so that the directory's marker counts. A directory of the same name that belongs to another topic id is
+        set aside as `-stray`.
 
         Raises:
             StorageFault: it cannot be read or written. DiskFull where that was the cause.
@@ -179,7 +215,9 @@ class LogDirectory:
         if known is not None and known != topic_id:
             _logger.warning("%s belongs to topic id %s, not %s; set aside", directory, known, topic_id)
             self._mark(partition, DIRECTORY_STRAY)
-        if settings.is_fsync and not self.was_clean and directory.is_dir():
+        clean = self.was_clean if closed is None else closed
+        self._look_at_checkpoints(partition, is_new=not directory.is_dir())
+        if settings.is_fsync and not clean and directory.is_dir():
             read_from_disk(directory, self._recovery_points.get(partition, 0))
         log = PartitionLog.open(
             directory,
@@ -187,13 +225,59 @@ class LogDirectory:
             clock=self._clock,
             recovery_point=self._recovery_points.get(partition, 0),
             log_start=self._log_starts.get(partition, 0),
-            clean=self.was_clean,
+            clean=clean,
+            flushed=closed is None,
             topic_id=topic_id,
             flushes=self._flushes,
             removals=self._removals,
         )
+        if closed and log.recovery_point < log.log_end_offset:
+            # Who had it before may have flushed less than it wrote, and what it had to flush went with it.
+            self._flushes.append(log.flush_task())
         self.partitions[partition] = log
+        self._dropped.discard(partition)
         return log
+
+    def _look_at_checkpoints(self, partition: TopicPartition, *, is_new: bool) -> None:
+        """What the other half has written of the partition meanwhile; of a new one, nothing that is there is true."""
+        if self._half is Half.WHOLE:
+            return
+        for name, offsets in (
+            (RECOVERY_POINTS, self._recovery_points),
+            (LOG_STARTS, self._log_starts),
+            (HIGH_WATERMARKS, self._high_watermarks),
+        ):
+            offsets.pop(partition, None)
+            written = None if is_new else self._read_again(name).get(partition)
+            if written is not None:
+                offsets[partition] = written
+
+    def _read_again(self, name: str) -> Mapping[TopicPartition, int]:
+        """A checkpoint as it is now; it is parsed only if it was replaced."""
+        with storage_faults(self.path):
+            try:
+                status = os.stat(self.path / name)
+            except FileNotFoundError:
+                return {}
+        mark = (status.st_ino, status.st_mtime_ns, status.st_size)
+        known = self._seen.get(name)
+        if known is None or known[0] != mark:
+            known = self._seen[name] = mark, self._read_checkpoint(name)
+        return known[1]
+
+    def hand_over(self, partition: TopicPartition) -> None:
+        """Closes a partition in good order, without waiting for the disk, for the slot's other process.
+
+        Raises:
+            StorageFault: it failed; who opens it must recover it.
+        """
+        log = self.partitions.pop(partition, None)
+        if log is not None:
+            try:
+                log.hand_over()
+            except StorageFault:
+                log.close(clean=False)
+                raise
 
     def delete_partition(self, partition: TopicPartition, topic_id: UUID | None = None) -> bool:
         """Renames a partition away; `remove_deleted` removes its files later. Whether there was one.
@@ -235,8 +319,7 @@ class LogDirectory:
 
         def run() -> None:
             for name, offset in ((RECOVERY_POINTS, recovery_point), (LOG_STARTS, log_start)):
-                with self._writing:
-                    self._write(name, {**self._written[name], partition: offset})
+                self._write(name, {**self._written[name], partition: offset}, of={partition})
 
         return run
 
@@ -255,11 +338,12 @@ class LogDirectory:
         self.partitions.pop(partition, None)
         for offsets in (self._recovery_points, self._log_starts, self._high_watermarks):
             offsets.pop(partition, None)
+        self._dropped.add(partition)
 
     def is_there(self) -> bool:
         """Whether the directory is still where it was, by the lock file that we hold in it."""
         try:
-            found, held = os.stat(self.path / LOCK), os.fstat(self._lock)
+            found, held = os.stat(self.path / self._half.lock), os.fstat(self._lock)
         except OSError:
             return False
         return (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino)
@@ -354,12 +438,11 @@ class LogDirectory:
     ) -> None:
         # Partitions that were not opened keep what was written of them.
         recovery_points = self._recovery_points | {name: log.recovery_point for name, log in logs.items()}
-        with self._writing:
-            self._write(RECOVERY_POINTS, recovery_points)
+        self._write(RECOVERY_POINTS, recovery_points, of=logs.keys())
         self._write_log_starts(logs)
         if high_watermarks is not None:
-            with self._writing:
-                self._write(HIGH_WATERMARKS, {**self._high_watermarks, **high_watermarks})
+            marks = {**self._high_watermarks, **high_watermarks}
+            self._write(HIGH_WATERMARKS, marks, of=high_watermarks.keys())
 
     def log_starts_task(self) -> Callable[[], None]:
         """Writes the log starts alone; to be called once, on any thread, and never beside a `flush_task`.
@@ -384,17 +467,31 @@ class LogDirectory:
             start = log.log_start_offset
             if start > log.first_base_offset and self.partitions.get(name) is log:
                 starts[name] = start
-        with self._writing:
-            self._write(LOG_STARTS, starts)
+        self._write(LOG_STARTS, starts, of=logs.keys())
 
     def take_removals(self) -> list[Removal]:
         """Files of retired segments that nobody has taken charge of yet, to be removed in time."""
         return [self._removals.popleft() for _ in range(len(self._removals))]
 
-    def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        if self._written[name] != offsets:
-            write_offsets(self.path / name, offsets)
-            self._written[name] = offsets
+    def _write(
+        self, name: str, offsets: Mapping[TopicPartition, int], *, of: Collection[TopicPartition]
+    ) -> None:
+        """Replaces a checkpoint, if it would change. `of` are those that it is about; where the directory is shared,
+        the lines of all others are the other half's."""
+        with self._writing:
+            if self._half is Half.WHOLE:
+                if self._written[name] != offsets:
+                    write_offsets(self.path / name, offsets)
+                    self._written[name] = offsets
+                return
+            with one_at_a_time(self.path):
+                before = self._read_checkpoint(name)
+                ours = {each for each in of if each in self.partitions}
+                gone = self._dropped | ours
+                after = {each: offset for each, offset in before.items() if each not in gone}
+                after.update((each, offset) for each, offset in offsets.items() if each in ours)
+                if after != before:
+                    write_offsets(self.path / name, after)
 
     def close(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
         """Closes every partition, writes the checkpoints, and the clean-shutdown marker last.
@@ -424,12 +521,23 @@ class LogDirectory:
             self.write_checkpoints(high_watermarks or {})
             if faults:
                 raise faults[0]
-            if not self._given_up and (self.was_clean or not self._unopened()):
+            if self._half is Half.FOLLOWERS:
+                if not self._given_up:
+                    say_followers_closed(self.path, self.partitions)
+                return
+            if not self._given_up and self._all_closed():
                 replace_file(
                     self.path / CLEAN_SHUTDOWN, json.dumps({"version": 0, "brokerEpoch": -1}).encode()
                 )
         finally:
             self.abandon()
+
+    def _all_closed(self) -> bool:
+        """Whether every partition was closed in good order, or has not been opened since it was."""
+        if self._half is Half.WHOLE:
+            return self.was_clean or not self._unopened()
+        theirs = followers_closed(self.path)
+        return theirs is not None and (self.was_clean or not self._unopened() - theirs)
 
     def _unopened(self) -> set[TopicPartition]:
         """Partitions nobody has opened: after an unclean stop they still wait for their recovery."""

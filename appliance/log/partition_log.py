@@ -34,6 +34,7 @@ from appliance.log.file_names import (
     segment_file_name,
 )
 from appliance.log.flush import FlushTask, RecoveryPoint
+from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.loader import LoadedLog, Loader, replay
 from appliance.log.partition_metadata import read_topic_id, write_topic_id
 from appliance.log.producer_state import AppendOrigin, Producers
@@ -139,6 +140,7 @@ class PartitionLog:
         recovery_point: int = 0,
         log_start: int = 0,
         clean: bool = False,
+        flushed: bool = True,
         topic_id: UUID | None = None,
         flushes: deque[FlushTask] | None = None,
         removals: deque[Removal] | None = None,
@@ -148,7 +150,8 @@ class PartitionLog:
         Args:
             recovery_point: offset below which the files are known to be on the disk.
             log_start: the smallest offset that may be read; the files may begin earlier.
-            clean: the log was closed by `close`, so nothing is checked.
+            clean: the log was closed by `close`, or `hand_over`, so nothing is checked.
+            flushed: where it is clean, all of it is on the disk; else what is below the recovery point.
             topic_id: kept in `partition.metadata` of a new directory; of an old one the file's counts.
             flushes: where the log puts the flush of a segment it has rolled.
             removals: where it puts the files of a segment it has retired.
@@ -170,6 +173,7 @@ class PartitionLog:
             recovery_point=recovery_point,
             log_start=log_start,
             clean=clean,
+            flushed=flushed,
         ).load()
         return cls(
             directory,
@@ -242,8 +246,13 @@ class PartitionLog:
         append_time_ms = now_ms if self.settings.message_timestamp_type == "LogAppendTime" else NO_TIMESTAMP
         return AppendResult(base_offset, last_offset, append_time_ms, self.log_start_offset, len(batch))
 
-    def append_as_follower(self, batches: memoryview) -> AppendResult:
+    def append_as_follower(
+        self, batches: memoryview, *, segment_base_offset: int | None = None
+    ) -> AppendResult:
         """Appends batches as the leader wrote them: their offsets and epochs are taken as they are.
+
+        With `segment_base_offset`, where the leader's segment begins that they lie in, a segment is begun where the
+        leader has begun one and nowhere else: files are alike, byte for byte. The batches are from that one segment.
 
         Raises:
             CorruptBatch: a batch is not whole or fails its checksum.
@@ -251,6 +260,9 @@ class PartitionLog:
             DiskFull, StorageFault: it failed; batches before the failing one are in the log.
         """
         first_offset = self.log_end_offset
+        if segment_base_offset is not None and self._active.base_offset < segment_base_offset:
+            self.roll(segment_base_offset)
+        freely = segment_base_offset is None
         at = 0
         while at < len(batches):
             if len(batches) - at < HEADER_BYTES:
@@ -263,15 +275,16 @@ class PartitionLog:
                 raise CorruptBatch("a replicated batch fails its checksum")
             if header[0] < self.log_end_offset:
                 raise InvalidRecords(f"a replicated batch has offset {header[0]}, not {self.log_end_offset}")
-            self._append_replicated(batch, header)
+            self._append_replicated(batch, header, freely=freely)
             at += len(batch)
         return AppendResult(first_offset, self.log_end_offset - 1, NO_TIMESTAMP, self.log_start_offset, at)
 
-    def _append_replicated(self, batch: memoryview, header: Header) -> None:
+    def _append_replicated(self, batch: memoryview, header: Header, *, freely: bool) -> None:
         base_offset, max_timestamp_ms = header[0], header[8]
         last_offset = base_offset + header[6]
         marker = decode_marker(batch) if header[9] >= 0 and header[5] & CONTROL else None
-        if self._active.must_roll(
+        active = self._active
+        if (freely or active.cannot_take(last_offset)) and active.must_roll(
             len(batch),
             last_offset=last_offset,
             max_timestamp_ms=max_timestamp_ms,
@@ -509,6 +522,11 @@ class PartitionLog:
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) as OffsetForLeaderEpoch answers them; (-1, -1) where nothing is known (KIP-279)."""
         return self._epochs.end_offset(epoch, log_end_offset=self.log_end_offset)
+
+    @property
+    def leader_epochs(self) -> LeaderEpochs:
+        """For who compares them with another log's; changed by nobody else."""
+        return self._epochs
 
     def epoch_of(self, offset: int) -> int:
         """The leader epoch that an offset was written in; -1 if that is not known."""
@@ -849,6 +867,16 @@ class PartitionLog:
         if self.recovery_point < self.log_end_offset or snapshot is not None:
             segments = self._segments.since(self.recovery_point)
             self._flush_task(segments, self.log_end_offset, snapshot).run()
+        self.release()
+
+    def hand_over(self) -> None:
+        """Closes the log for another process of this host, which goes on with what is in the page cache.
+
+        Raises:
+            StorageFault: it failed; the log must be opened as not clean.
+        """
+        self._active.seal()
+        self._take_snapshot(self.log_end_offset)
         self.release()
 
     def check(self) -> None:

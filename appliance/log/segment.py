@@ -227,6 +227,14 @@ class Segment:
             or last_offset - self.base_offset > RELATIVE_OFFSET_MAX
         )
 
+    def cannot_take(self, last_offset: int) -> bool:
+        """Whether a batch that ends there cannot be indexed here."""
+        return (
+            self.offset_index.is_full
+            or self.time_index.is_full
+            or last_offset - self.base_offset > RELATIVE_OFFSET_MAX
+        )
+
     def waited_ms(self, now_ms: int, timestamp_ms: int) -> int:
         """How long the segment has been filled, by the records' clock if they have one, else by ours."""
         first_ms = self.first_timestamp_ms

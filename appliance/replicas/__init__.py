@@ -1,0 +1,1 @@
+"""The replica process: keeps a slot's copies of partitions that other slots lead."""

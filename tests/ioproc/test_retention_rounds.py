@@ -58,6 +58,8 @@ class Worker:
             log_defaults={},
             warn=self.said.append,
             commits=GroupCommit(Pokes(self.table), reply=unexpected, fail=unexpected, flusher_of=unexpected),
+            clock=self.clock,
+            withdrawn=lambda _partition, _error: None,
         )
         self.retention = Retention(
             self.partitions,

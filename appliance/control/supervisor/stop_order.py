@@ -1,7 +1,8 @@
 """The written order of a stop, and how the time for it is shared out.
 
 Who takes requests in goes before who serves them: no new connection, then no new request, then the logs are
-flushed and marked clean, then those everybody leans on. What a stage leaves unused, the later ones have.
+flushed and marked clean, then those everybody leans on. Replicas go before the workers, who mark directories that both
+use as clean. What a stage leaves unused, the later ones have.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ STAGES: tuple[Stage, ...] = (
     Stage(frozenset({RoleKind.ACCEPTOR}), 5),
     Stage(frozenset({RoleKind.NETPROC}), 35),
     Stage(frozenset({RoleKind.COORDINATOR, RoleKind.CLEANER}), 45),
-    Stage(frozenset({RoleKind.IOPROC}), 85),
-    Stage(frozenset({RoleKind.REPLICA}), 90),
+    Stage(frozenset({RoleKind.REPLICA}), 65),
+    Stage(frozenset({RoleKind.IOPROC}), 90),
     Stage(frozenset({RoleKind.PURGATORY}), 95),
     Stage(frozenset({RoleKind.CONTROLLER}), 100),
 )

@@ -1,7 +1,7 @@
 """PRODUCE on a partition's owner: check, append in place, publish, answer.
 
-Serves every version: batches are v2 in all that are served. acks=all is answered at once while the slot is the only
-in-sync replica; with more, the answer waits in the purgatory (slots issue). Left out here on purpose: transactional
+Serves every version: batches are v2 in all that are served. With acks=all and followers the answer waits until they
+have the records (`delayed_produce`). Left out here on purpose: transactional
 batches (transactions issue) are refused by the log with INVALID_TXN_STATE.
 """
 
@@ -50,5 +50,5 @@ def produce(partition: Partition, message: tuple[int, ...], batch: memoryview) -
         result.bytes,
         0,
         partition.leader_epoch,
-        0,
+        result.last_offset + 1,
     )

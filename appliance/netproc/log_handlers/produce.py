@@ -101,7 +101,7 @@ class ProduceHandler:
                 pool_position + wanted.records_position,
                 wanted.records_length,
                 pending.version,
-                0,
+                max(request.timeout_ms, 0),
                 0,
                 0,
             )

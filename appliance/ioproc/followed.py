@@ -1,0 +1,167 @@
+"""What a worker does for partitions that are followed: wakes followers, hears them, answers acks=all, keeps the ISR.
+
+    append → published → MOVED to each follower … FOLLOWED → high watermark → answers, pokes → ISR
+
+A partition without followers never comes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from appliance.channels.control_channel import AlteredPartitions
+from appliance.channels.controller_link import ControllerLink
+from appliance.channels.roles import Role
+from appliance.channels.wiring import Attachment
+from appliance.clock import Clock
+from appliance.ioproc.delayed_produce import DelayedProduce
+from appliance.ioproc.follower_bells import FollowerBells
+from appliance.ioproc.group_commit import GroupCommit
+from appliance.ioproc.handlers.produce import ACKS_ALL, Answer
+from appliance.ioproc.isr_changes import IsrChanges
+from appliance.ioproc.partition import Partition
+from appliance.ioproc.pokes import Pokes
+from appliance.ipc.agent import DutyCycle
+from appliance.ipc.ring import RingReader
+
+
+class Followed:
+    """One worker's followed partitions.
+
+    Args:
+        by_row: the led partition of a row, None where there is none.
+        led: all led partitions, now.
+        reply: puts an answer on its way.
+    """
+
+    __slots__ = ("_bells", "_by_row", "_commits", "_delayed", "_isr_changes", "_pokes")
+
+    def __init__(
+        self,
+        attachment: Attachment,
+        controller: ControllerLink,
+        cycle: DutyCycle,
+        *,
+        clock: Clock,
+        pokes: Pokes,
+        commits: GroupCommit,
+        by_row: Callable[[int], Partition | None],
+        led: Callable[[], Iterable[Partition]],
+        reply: Callable[[Role, Answer], None],
+    ) -> None:
+        self._pokes = pokes
+        self._commits = commits
+        self._by_row = by_row
+        self._bells = FollowerBells(attachment, cycle)
+        self._delayed = DelayedProduce(cycle.timers, clock, reply=reply)
+        self._isr_changes = IsrChanges(
+            controller,
+            cycle.timers,
+            clock,
+            slot=attachment.role.slot,
+            lag_ms=attachment.wiring.settings.broker.replica_lag_time_max_ms,
+            partitions=led,
+            moved=self.published_later,
+        )
+
+    # Requests
+
+    def hold(self, partition: Partition, peer: Role, message: tuple[int, ...], answer: Answer) -> bool:
+        """After an append: whether the answer is kept. Log end and watermarks are published."""
+        fresh = not answer[1]
+        if fresh:
+            self._publish(partition, answer[10])
+            self._bells.moved(partition)
+            self._isr_changes.watch()
+        if message[2] == ACKS_ALL:
+            if fresh and partition.durable is not None:
+                self._commits.cover(partition)
+            return self._delayed.hold(partition, peer, answer, end_offset=answer[13], timeout_ms=message[11])
+        return partition.durable is not None and self._commits.hold(partition, peer, answer)
+
+    def _publish(self, partition: Partition, appended_bytes: int = 0) -> None:
+        """Publishes, and tells the purgatory when what readers may see is more."""
+        replication = partition.replication
+        assert replication is not None
+        replication.unseen_bytes += appended_bytes
+        before = partition.high_watermark
+        partition.publish()
+        if partition.high_watermark != before:
+            self._pokes.moved(partition.row, replication.unseen_bytes)
+            replication.unseen_bytes = 0
+
+    def published_later(self, partition: Partition) -> None:
+        """A flush, a follower or an ISR has changed what is replicated."""
+        if partition.replication is not None:
+            self._publish(partition)
+            self._delayed.moved(partition)
+
+    # Followers
+
+    def turn(self) -> bool:
+        """Hears the followers, in every round of the duty cycle; whether there was anything."""
+        said = self._bells.heard()
+        for row, incarnation in said:
+            partition = self._by_row(row)
+            if partition is not None and partition.incarnation == incarnation:
+                self.published_later(partition)
+                self._isr_changes.follower_moved(partition)
+        if said:
+            self._isr_changes.send()
+        return bool(said)
+
+    def tell(self) -> None:
+        """At the end of a round: wakes the followers of what was appended."""
+        if self._bells.owed:
+            self._bells.tell()
+
+    @property
+    def owed(self) -> bool:
+        """Whether a full ring kept something back."""
+        return self._bells.owed
+
+    @property
+    def readers(self) -> list[RingReader]:
+        """The followers' rings, for who looks out."""
+        return list(self._bells.readers.values())
+
+    # Words of others
+
+    def assigned(self, partitions: Iterable[Partition]) -> None:
+        """These are led, perhaps under another epoch or with another ISR."""
+        for partition in partitions:
+            if partition.replication is not None:
+                self.published_later(partition)
+                self._bells.moved(partition)
+                self._isr_changes.follower_moved(partition)
+                self._isr_changes.watch()
+        self._isr_changes.send()
+
+    def withdrawn(self, partition: Partition, error: int) -> None:
+        """It is led no more."""
+        self._delayed.forget(partition.row, error)
+        self._isr_changes.forget(partition)
+
+    def altered(self, answer: AlteredPartitions) -> None:
+        """The controller's answer to a proposal."""
+        self._isr_changes.answered(answer)
+        self._isr_changes.send()
+
+    def new_controller(self) -> None:
+        self._isr_changes.ask_again()
+
+    def peer_up(self, role: Role, led: Iterable[Partition]) -> None:
+        """A replica is there again: it missed what it was told before."""
+        if self._bells.peer_up(role):
+            for partition in led:
+                if partition.replication is not None:
+                    self._bells.moved(partition)
+
+    def peer_down(self, role: Role) -> None:
+        """Before the attachment lets go of what is shared with it."""
+        self._bells.peer_down(role)
+        self._delayed.drop_asker(role)
+
+    def statistics(self) -> dict[str, int]:
+        """Answers that wait for followers."""
+        return self._delayed.statistics()

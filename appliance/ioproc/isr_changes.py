@@ -1,0 +1,177 @@
+"""Proposes other in-sync replicas to the controller, one change of a partition at a time, many partitions a message.
+
+Grown when a follower has come as far as the high watermark, at once; shrunk when one has not had everything for
+`replica.lag.time.max.ms`, at a look every half of that. Between looks nothing is set while all are in step.
+
+What is asked is asked again of a new controller. An answer that says that another state has been decided is taken, and
+what still seems right is asked anew; `Replication` waits for both states meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+from uuid import UUID
+
+from appliance.channels.control_channel import AlteredPartitions, AlterPartitions, WantedIsr
+from appliance.channels.controller_link import ControllerLink
+from appliance.clock import Clock
+from appliance.ioproc.partition import Partition
+from appliance.ipc.agent import Timers
+
+_NS_PER_MS: Final = 1_000_000
+
+
+class IsrChanges:
+    """One worker's proposals.
+
+    Args:
+        partitions: those that are led, now.
+        moved: hears of partitions whose ISR is another: their high watermark may be, too.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_clock",
+        "_controller",
+        "_ends",
+        "_interval_ns",
+        "_lag_ms",
+        "_looked_ms",
+        "_looks",
+        "_moved",
+        "_partitions",
+        "_slot",
+        "_timers",
+        "_unsent",
+    )
+
+    def __init__(
+        self,
+        controller: ControllerLink,
+        timers: Timers,
+        clock: Clock,
+        *,
+        slot: int,
+        lag_ms: int,
+        partitions: Callable[[], Iterable[Partition]],
+        moved: Callable[[Partition], None],
+    ) -> None:
+        self._controller = controller
+        self._timers = timers
+        self._clock = clock
+        self._slot = slot
+        self._lag_ms = lag_ms
+        self._interval_ns = max(lag_ms // 2, 1) * _NS_PER_MS
+        self._partitions = partitions
+        self._moved = moved
+        self._asked: dict[tuple[str, int], Partition] = {}
+        self._unsent: dict[tuple[str, int], Partition] = {}
+        self._ends: dict[int, int] = {}
+        self._looked_ms = self._now_ms()
+        self._looks = False
+
+    def follower_moved(self, partition: Partition) -> None:
+        """A follower has come further, or serves again: it may be in sync now."""
+        replication = partition.replication
+        if replication is None or replication.wanted is not None:
+            return
+        if len(replication.isr) < len(replication.replicas):
+            wanted = replication.caught_up(partition.high_watermark)
+            if wanted is not None:
+                self._want(partition, wanted)
+
+    def watch(self) -> None:
+        """Something was appended, or a follower is out of step: looks are taken until all are in step again."""
+        if not self._looks:
+            self._looks = True
+            self._looked_ms = self._now_ms()
+            self._timers.add(self._clock.monotonic_ns() + self._interval_ns, self._look)
+
+    def _look(self) -> None:
+        now_ms, before_ms = self._now_ms(), self._looked_ms
+        before, self._ends = self._ends, {}
+        self._looks = False
+        settled = True
+        for partition in self._partitions():
+            replication = partition.replication
+            if replication is None:
+                continue
+            log_end = self._ends[partition.row] = partition.log.log_end_offset
+            # Before the first look nothing is known, and nobody was late.
+            end_before = before.get(partition.row, 0)
+            wanted = replication.fallen_behind(
+                end_before, before_ms, now_ms, lag_ms=self._lag_ms, log_end=log_end
+            )
+            settled = settled and replication.is_settled(log_end)
+            if replication.wanted is None:
+                if wanted is not None:
+                    self._want(partition, wanted)
+                else:
+                    self.follower_moved(partition)
+        if not settled:
+            self.watch()
+        self.send()
+
+    def _now_ms(self) -> int:
+        """Not the time of day: that may jump."""
+        return self._clock.monotonic_ns() // _NS_PER_MS
+
+    def _want(self, partition: Partition, isr: tuple[int, ...]) -> None:
+        assert partition.replication is not None
+        partition.replication.want(isr)
+        name = partition.topic_partition
+        self._unsent[name.topic, name.partition] = partition
+
+    def send(self) -> None:
+        """Sends what has come together."""
+        if not self._unsent:
+            return
+        wanted = [change for partition in self._unsent.values() if (change := _change(partition)) is not None]
+        if wanted and self._controller.ask(AlterPartitions(self._slot, tuple(wanted))) is not None:
+            self._asked |= self._unsent
+            self._unsent = {}
+
+    def answered(self, answer: AlteredPartitions) -> None:
+        """What the controller says to it."""
+        for outcome in answer.partitions:
+            partition = self._asked.pop((outcome.topic, outcome.partition), None)
+            if (
+                partition is None
+                or partition.replication is None
+                or partition.incarnation != outcome.incarnation
+            ):
+                continue
+            if partition.replication.answered(outcome):
+                partition.isr = partition.replication.isr
+            self._moved(partition)
+            if not outcome.error:
+                self.follower_moved(partition)
+        self.watch()
+
+    def ask_again(self) -> None:
+        """Of a new controller: the one before may never have heard it."""
+        self._unsent = self._asked | self._unsent
+        self._asked = {}
+        self.send()
+
+    def forget(self, partition: Partition) -> None:
+        """It is led no more."""
+        name = partition.topic_partition
+        self._asked.pop((name.topic, name.partition), None)
+        self._unsent.pop((name.topic, name.partition), None)
+
+
+def _change(partition: Partition) -> WantedIsr | None:
+    replication, name = partition.replication, partition.topic_partition
+    if replication is None or replication.wanted is None:
+        return None
+    return WantedIsr(
+        topic=name.topic,
+        topic_id=partition.log.topic_id or UUID(int=0),
+        partition=name.partition,
+        incarnation=partition.incarnation,
+        leader_epoch=replication.leader_epoch,
+        partition_epoch=replication.partition_epoch,
+        isr=replication.wanted,
+    )

@@ -1,0 +1,344 @@
+"""The duty cycle of a replica: woken by leaders, copies what they have more, says so; sleeps when there is nothing.
+
+Does: keeps the logs that its slot follows, and their words in the partition table.
+Never: serves a client; writes to a log that its slot leads; looks whether there is something (it is told).
+Dies: the supervisor restarts it; its slot's logs are recovered, cut where they part from the leader's, and catch up.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import threading
+from typing import Final
+
+from appliance.channels.control_channel import Assign, Envelope, ReplicaHello
+from appliance.channels.controller_link import ControllerLink
+from appliance.channels.roles import CONTROLLER, Role, RoleKind, owner_of
+from appliance.channels.supervision import (
+    Failed,
+    Heartbeat,
+    Message,
+    PeerDown,
+    PeerUp,
+    Ready,
+    Stop,
+    SupervisionSocket,
+)
+from appliance.channels.wiring import Attachment
+from appliance.clock import Clock
+from appliance.config import BrokerConfigs
+from appliance.errors import ApplianceError, HostFault, StorageFault
+from appliance.ipc.agent import DutyCycle
+from appliance.ipc.process_table import ERRORS, REQUESTS, ProcessState
+from appliance.journal import RateLimited
+from appliance.log.halves import Half
+from appliance.log.log_directories import LogDirectories
+from appliance.replicas.follower import Follower
+from appliance.replicas.followers import Followers
+from appliance.replicas.leader_log import ReadBuffer
+
+MESSAGES_AT_ONCE: Final = 256
+COPY_BYTES_A_TURN: Final = 1 << 20
+# How soon a partition is looked at again whose leader's files are being renamed; doubles for one that is refused.
+AGAIN_MS: Final = 5
+REFUSED_AGAIN_MS: Final = 200
+REFUSED_AGAIN_MAX_MS: Final = 30_000
+OPEN_AGAIN_MS: Final = 1_000
+_NS_PER_MS: Final = 1_000_000
+
+_logger = logging.getLogger(__name__)
+
+
+class Replica:
+    """One replica process's loop and its state. `run` returns when the supervisor said stop and the logs are closed."""
+
+    def __init__(
+        self,
+        attachment: Attachment,
+        controller: ControllerLink,
+        supervision: SupervisionSocket,
+        *,
+        clock: Clock,
+    ) -> None:
+        self._attachment = attachment
+        self._controller = controller
+        self._supervision = supervision
+        self._clock = clock
+        self._settings = attachment.wiring.settings
+        self._slot = attachment.role.slot
+        self._cycle = DutyCycle(attachment.doorbell, attachment.row, monotonic_ns=clock.monotonic_ns)
+        self._cycle.add_inbox(controller)
+        self._cycle.epoll.register(controller.fileno(), select.EPOLLIN)
+        self._cycle.epoll.register(supervision.fileno(), select.EPOLLIN)
+        for reader in attachment.inbound.values():
+            self._cycle.add_inbox(reader)
+        self._complain = RateLimited(_logger.warning, clock)
+        self._directories: LogDirectories | None = None
+        self._followers: Followers | None = None
+        self._buffer = ReadBuffer()
+        self._due: dict[int, Follower] = {}
+        self._pauses_ms: dict[int, int] = {}
+        self._owed: dict[Role, dict[int, int]] = {}
+        self._serves = False
+        self._opens_later = False
+        self._dirty = False
+        self._log_ends: dict[int, int] = {}
+        self._flusher: threading.Thread | None = None
+        self._running = True
+        self._say_hello()
+
+    # The cycle
+
+    def run(self) -> None:
+        """Follows until told to stop."""
+        supervision_fd = self._supervision.fileno()
+        while self._running:
+            busy = self._hear_leaders()
+            busy = self._copy() or busy
+            self._tell_leaders()
+            if busy:
+                wait_ms: int | None = 0
+            else:
+                wait_ms = 1 if self._owed else None
+            for descriptor, _ in self._cycle.wait(wait_ms):
+                if descriptor == supervision_fd:
+                    self._supervised(self._supervision.receive())
+                else:
+                    self._controller.wants_look = True
+            if self._controller.wants_look:
+                self._obey(self._controller.receive())
+        self._close()
+
+    def _hear_leaders(self) -> bool:
+        """Takes what workers say; whether there was anything."""
+        followers = self._followers
+        heard = False
+        for peer, reader in self._attachment.inbound.items():
+            for message in reader.drain(MESSAGES_AT_ONCE):
+                heard = True
+                row, incarnation = message[1], message[2]
+                self._attachment.row.cells[REQUESTS] += 1
+                follower = None if followers is None else followers.by_row.get(row)
+                if follower is not None and follower.incarnation == incarnation:
+                    self._due[row] = follower
+                    self._owed.setdefault(peer, {})[row] = incarnation
+        return heard
+
+    def _copy(self) -> bool:
+        """One stretch of each partition that is due; whether some have more to do at once."""
+        if not self._due:
+            return False
+        now_ms = self._clock.now_ms()
+        more = False
+        for row, follower in list(self._due.items()):
+            end = follower.log.log_end_offset
+            try:
+                if follower.look(self._buffer, now_ms=now_ms, budget_bytes=COPY_BYTES_A_TURN):
+                    del self._due[row]
+                elif follower.log.log_end_offset == end:
+                    self._later(row, AGAIN_MS)
+                else:
+                    more = True
+                self._pauses_ms.pop(row, None)
+            except ApplianceError as fault:
+                self._refused(row, follower, fault)
+            self._buffer.shrink()
+            if follower.log.log_end_offset != end:
+                self._note_dirty()
+            if follower.leader >= 0:
+                self._owed.setdefault(owner_of(follower.leader), {})[row] = follower.incarnation
+        return more
+
+    def _later(self, row: int, pause_ms: int) -> None:
+        """Looks at a partition again in a while."""
+        follower = self._due.pop(row)
+
+        def again() -> None:
+            followers = self._followers
+            if followers is not None and followers.by_row.get(row) is follower:
+                self._due[row] = follower
+
+        self._cycle.timers.add(self._clock.monotonic_ns() + pause_ms * _NS_PER_MS, again)
+
+    def _refused(self, row: int, follower: Follower, fault: ApplianceError) -> None:
+        """Our disk, or what the leader's file holds: the slot falls behind, leaves the ISR, and tries again."""
+        self._attachment.row.cells[ERRORS] += 1
+        self._complain(f"partition {follower.topic_partition} is not followed: {fault}")
+        follower.stop()
+        pause_ms = self._pauses_ms.get(row, REFUSED_AGAIN_MS)
+        self._pauses_ms[row] = min(2 * pause_ms, REFUSED_AGAIN_MAX_MS)
+        self._later(row, pause_ms)
+
+    def _tell_leaders(self) -> None:
+        """What the ring has no room for is told in the next turn; whoever is down looks for itself when it is up."""
+        for peer, rows in list(self._owed.items()):
+            writer = self._attachment.outbound.get(peer)
+            if writer is not None:
+                for row, incarnation in list(rows.items()):
+                    if not writer.put(0, row, incarnation, 0, 0, 0, 0, 0, 0):
+                        break
+                    del rows[row]
+                writer.publish()
+                self._attachment.bells[peer].ring()
+            if writer is None or not rows:
+                del self._owed[peer]
+
+    def _look_at_all(self, leader: int | None = None) -> None:
+        if self._followers is not None:
+            for row, follower in self._followers.by_row.items():
+                if leader is None or follower.leader == leader:
+                    self._due[row] = follower
+
+    # The supervisor's and the controller's words
+
+    def _say_hello(self) -> None:
+        self._controller.ask(ReplicaHello(self._slot, self._attachment.generation))
+
+    def _supervised(self, messages: list[Message] | None) -> None:
+        if messages is None:
+            _logger.warning("the supervisor is gone; stopping")
+            self._running = False
+            return
+        attachment = self._attachment
+        for message in messages:
+            match message:
+                case PeerUp() if message.role == CONTROLLER:
+                    self._say_hello()
+                case PeerUp():
+                    if attachment.peer_up(message.role, message.generation):
+                        self._cycle.add_inbox(attachment.inbound[message.role])
+                    if message.role.kind is RoleKind.IOPROC:
+                        self._look_at_all(message.role.slot)
+                case PeerDown():
+                    if attachment.generations.get(message.role) == message.generation:
+                        self._cycle.remove_inbox(attachment.inbound[message.role])
+                        self._owed.pop(message.role, None)
+                        attachment.peer_down(message.role)
+                case Stop():
+                    self._running = False
+                case Heartbeat():
+                    self._supervision.send(message)
+                case _:
+                    _logger.warning("unexpected word of the supervisor: %s", message)
+
+    def _obey(self, envelopes: list[Envelope]) -> None:
+        for envelope in envelopes:
+            if not isinstance(envelope.body, Assign):
+                _logger.warning("unexpected command: %s", type(envelope.body).__name__)
+                continue
+            followers = self._followers or self._open(envelope.body)
+            if followers is None:
+                return
+            done = followers.obey(envelope.body)
+            if done is None:
+                continue
+            self._due = {row: each for row, each in self._due.items() if followers.by_row.get(row) is each}
+            for assigned in envelope.body.partitions:
+                follower = followers.by_row.get(assigned.row)
+                if follower is not None:
+                    self._due[assigned.row] = follower
+            self._controller.send(Envelope(envelope.id, done))
+            if followers.unopened:
+                self._open_later(OPEN_AGAIN_MS)
+            if envelope.body.full and not self._serves:
+                self._serves = True
+                self._attachment.row.set_state(ProcessState.RUNNING)
+                self._supervision.send(Ready())
+            if envelope.body.removed and self._directories is not None:
+                threading.Thread(target=self._directories.remove_deleted, name="sweep", daemon=True).start()
+
+    def _open(self, command: Assign) -> Followers | None:
+        settings = self._settings
+        try:
+            self._directories = LogDirectories.open(
+                settings.log_directories(self._slot),
+                node_id=self._slot,
+                cluster_id=command.cluster_id,
+                clock=self._clock,
+                half=Half.FOLLOWERS,
+            )
+        except ApplianceError as error:
+            self._supervision.send(Failed(f"log directory {error}", fatal=not isinstance(error, HostFault)))
+            self._running = False
+            return None
+        self._followers = Followers(
+            self._directories,
+            self._attachment.partitions,
+            slot=self._slot,
+            log_defaults=command.log_defaults or BrokerConfigs().log_defaults(settings),
+            directories_of=settings.log_directories,
+            warn=_logger.warning,
+        )
+        return self._followers
+
+    def _open_later(self, pause_ms: int) -> None:
+        if self._opens_later:
+            return
+        self._opens_later = True
+
+        def again() -> None:
+            self._opens_later = False
+            if self._followers is not None:
+                for follower in self._followers.open_again():
+                    self._due[follower.row] = follower
+                if self._followers.unopened:
+                    self._open_later(min(2 * pause_ms, REFUSED_AGAIN_MAX_MS))
+
+        self._cycle.timers.add(self._clock.monotonic_ns() + pause_ms * _NS_PER_MS, again)
+
+    # Keeping
+
+    def _note_dirty(self) -> None:
+        if not self._dirty:
+            self._dirty = True
+            interval_ns = self._settings.broker.log_flush_offset_checkpoint_interval_ms * _NS_PER_MS
+            self._cycle.timers.add(self._clock.monotonic_ns() + interval_ns, self._checkpoint)
+
+    def _checkpoint(self) -> None:
+        """Recovery points and high watermarks to disk, on a thread; logs at rest let go of their descriptors."""
+        self._dirty = False
+        if self._directories is None or self._followers is None:
+            return
+        for index, fault in self._directories.look().items():
+            self._directories.fail(index, fault)
+        before, self._log_ends = self._log_ends, {}
+        for row, follower in self._followers.by_row.items():
+            log = follower.log
+            self._log_ends[row] = log.log_end_offset
+            try:
+                follower.trim()
+                log.expire_producers(self._clock.now_ms())
+                if before.get(row, 0) == log.log_end_offset:
+                    log.release()
+            except StorageFault as fault:
+                self._complain(f"partition {follower.topic_partition}: {fault}")
+        if any(before.get(row, 0) != end for row, end in self._log_ends.items()):
+            self._note_dirty()
+        for removal in self._directories.take_removals():
+            due_ns = self._clock.monotonic_ns() + removal.delay_ms * _NS_PER_MS
+            self._cycle.timers.add(due_ns, removal.run)
+        if self._flusher is not None and self._flusher.is_alive():
+            self._note_dirty()
+            return
+        task = self._directories.flush_task(self._followers.high_watermarks())
+        self._flusher = threading.Thread(target=task, name="flush", daemon=True)
+        self._flusher.start()
+
+    def _close(self) -> None:
+        self._attachment.row.set_state(ProcessState.STOPPING)
+        if self._flusher is not None:
+            self._flusher.join()
+        if self._directories is not None and self._followers is not None:
+            for follower in self._followers.by_name.values():
+                follower.stop()
+            try:
+                self._directories.close(self._followers.high_watermarks())
+            except StorageFault as fault:
+                _logger.warning("not stopped cleanly, the next start recovers: %s", fault)
+        self._cycle.close()
+        self._controller.close()
+
+    def statistics(self) -> dict[str, int]:
+        """Partitions followed, and those with something to copy."""
+        return {"partitions": len(self._followers.by_name) if self._followers else 0, "due": len(self._due)}

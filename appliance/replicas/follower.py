@@ -1,0 +1,209 @@
+"""One partition that this slot follows: its log, its words in the partition table, and how it comes to be in step.
+
+| state | meaning | leaves it when |
+|---|---|---|
+| AWAY | nobody leads, or the leader does not serve this epoch yet | the row says that it does |
+| FOLLOWING | all that differs from the leader's log was cut; what it has more is copied | another leader, or epoch |
+
+Truncation goes by leader epochs (`truncation`), never by a high watermark: what is above it may be acknowledged still,
+and only the new leader's log says what counts. `followed_epoch` stands in the table only while FOLLOWING, so a leader
+never counts bytes that it did not write. Log start and high watermark are the leader's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from appliance.channels.control_channel import AssignedPartition
+from appliance.channels.partition_table import (
+    FILES_VERSION,
+    HIGH_WATERMARK,
+    LOG_START,
+    NOT_FOLLOWING,
+    SERVING_EPOCH,
+    SERVING_INCARNATION,
+    SLOT_CAUGHT_UP_MS,
+    SLOT_CLOSED_INCARNATION,
+    SLOT_FOLLOWED_EPOCH,
+    SLOT_FOLLOWED_INCARNATION,
+    SLOT_LOG_END,
+    WATERMARK_INCARNATION,
+    PartitionTable,
+)
+from appliance.cluster import NO_LEADER, TopicPartition
+from appliance.log.leader_epochs import LeaderEpochs
+from appliance.log.partition_log import PartitionLog
+from appliance.replicas.leader_log import LeaderLog, ReadBuffer
+from appliance.replicas.truncation import common_end
+
+DirectoriesOf = Callable[[int], Sequence[Path]]
+"""Slot → its log directories."""
+
+
+class Follower:
+    """Single-threaded. `slot` is ours; the leader's is known from the assignment."""
+
+    __slots__ = (
+        "_at",
+        "_cells",
+        "_directories_of",
+        "_own_at",
+        "_reader",
+        "_table",
+        "incarnation",
+        "is_following",
+        "leader",
+        "leader_epoch",
+        "log",
+        "row",
+        "slot",
+        "topic_partition",
+    )
+
+    def __init__(
+        self,
+        assigned: AssignedPartition,
+        log: PartitionLog,
+        *,
+        table: PartitionTable,
+        slot: int,
+        directories_of: DirectoriesOf,
+    ) -> None:
+        self.topic_partition = TopicPartition(assigned.topic, assigned.partition)
+        self.log = log
+        self.slot = slot
+        self.row = assigned.row
+        self.incarnation = assigned.incarnation
+        self.leader: int = NO_LEADER
+        self.leader_epoch: int = NOT_FOLLOWING
+        self.is_following = False
+        self._table = table
+        self._cells = table.cells
+        self._at: Final = table.at(assigned.row)
+        self._own_at: Final = table.slot_at(assigned.row, slot)
+        self._directories_of = directories_of
+        self._reader: LeaderLog | None = None
+        self.follow(assigned.leader, assigned.leader_epoch)
+
+    def follow(self, leader: int, leader_epoch: int) -> None:
+        """Another leader, or another epoch; the same ones change nothing."""
+        if (leader, leader_epoch) == (self.leader, self.leader_epoch):
+            return
+        self.stop()
+        self.leader, self.leader_epoch = leader, leader_epoch
+        if leader != NO_LEADER:
+            self._reader = LeaderLog(
+                self._directories_of(leader),
+                self.topic_partition,
+                files_version=lambda: self._cells[self._at + FILES_VERSION],
+            )
+
+    def stop(self) -> None:
+        """Says that no leader may count on these bytes any more."""
+        self._cells[self._own_at + SLOT_FOLLOWED_EPOCH] = NOT_FOLLOWING
+        self.is_following = False
+        if self._reader is not None:
+            self._reader.close()
+
+    def closed(self) -> None:
+        """Says that the log was closed in good order."""
+        self._cells[self._own_at + SLOT_CLOSED_INCARNATION] = self.incarnation
+
+    def look(self, buffer: ReadBuffer, *, now_ms: int, budget_bytes: int) -> bool:
+        """Copies what the leader has more, about `budget_bytes` at most; whether there is nothing left to do.
+
+        False also where the leader's files are being renamed: look again soon.
+
+        Raises:
+            StorageFault, DiskFull: our log, or the leader's, refuses.
+            RejectedRequest, InvalidRecords: the leader's bytes are no sound batches.
+        """
+        reader = self._reader
+        if reader is None:
+            return True
+        if not self.is_following:
+            if not self._leader_serves():
+                return True  # it tells us when it does
+            if not self._begin(reader):
+                return False
+        cells, log = self._cells, self.log
+        leader_end_at = self._table.slot_at(self.row, self.leader) + SLOT_LOG_END
+        copied = 0
+        while (end := log.log_end_offset) < (leader_end := cells[leader_end_at]):
+            if copied >= budget_bytes:
+                return False
+            if end < cells[self._at + LOG_START] and not self._start_anew(reader):
+                return False
+            batches = reader.read(log.log_end_offset, leader_end, buffer)
+            if batches is None:
+                return False
+            log.append_as_follower(batches, segment_base_offset=reader.base_offset)
+            copied += len(batches)
+            cells[self._own_at + SLOT_LOG_END] = log.log_end_offset
+        cells[self._own_at + SLOT_CAUGHT_UP_MS] = now_ms
+        return True
+
+    def trim(self) -> bool:
+        """Follows the leader's log start, and retires the segments below it; whether there were any.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        cells, log = self._cells, self.log
+        start = cells[self._at + LOG_START]
+        if cells[self._at + WATERMARK_INCARNATION] != self.incarnation or not self.is_following:
+            return False
+        if log.log_start_offset < start <= log.log_end_offset:
+            log.advance_start(start)
+        bases = [segment.base_offset for segment in log.segments_since(log.first_base_offset)]
+        count = sum(following <= log.log_start_offset for following in bases[1:])
+        if count:
+            log.retire_oldest(count)
+        return bool(count)
+
+    def _leader_serves(self) -> bool:
+        cells, at = self._cells, self._at
+        return bool(
+            cells[at + SERVING_INCARNATION] == self.incarnation
+            and cells[at + SERVING_EPOCH] == self.leader_epoch
+        )
+
+    def _begin(self, reader: LeaderLog) -> bool:
+        """Cuts what the leader does not have; False where its files are not there to be read now."""
+        directory = reader.directory()
+        if directory is None:
+            return False
+        cells, log, own = self._cells, self.log, self._own_at
+        leader_end = cells[self._table.slot_at(self.row, self.leader) + SLOT_LOG_END]
+        theirs = LeaderEpochs.load(directory)
+        if not self._leader_serves():
+            return True  # what was read is of nobody knows when; its next word comes
+        end = common_end(log.leader_epochs, log.log_end_offset, theirs, leader_end)
+        if end is None:
+            end = min(log.log_end_offset, cells[self._at + HIGH_WATERMARK])
+        log.truncate_to(min(end, leader_end))
+        if log.log_end_offset < cells[self._at + LOG_START] and not self._start_anew(reader):
+            return False
+        cells[own + SLOT_LOG_END] = log.log_end_offset
+        cells[own + SLOT_FOLLOWED_INCARNATION] = self.incarnation
+        cells[own + SLOT_FOLLOWED_EPOCH] = self.leader_epoch
+        self.is_following = True
+        return True
+
+    def _start_anew(self, reader: LeaderLog) -> bool:
+        """The leader begins after our end: we begin with the segment that it begins with."""
+        base = reader.first_base_offset(self._cells[self._at + LOG_START])
+        if base is None:
+            return False
+        if self.log.log_end_offset < base:
+            reader.close()
+            self.log.start_anew_at(base)
+            self._cells[self._own_at + SLOT_LOG_END] = base
+        return True
+
+    @property
+    def high_watermark(self) -> int:
+        """For the checkpoint: the leader's, as far as we have it."""
+        return min(self._cells[self._at + HIGH_WATERMARK], self.log.log_end_offset)

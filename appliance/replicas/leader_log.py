@@ -1,0 +1,210 @@
+"""Another slot's log of one partition, read off its segments: whole batches below a bound, and nothing else.
+
+The leader's worker says in the partition table how far its log reaches; below that, bytes of its `.log` files never
+change. What is behind it in the last file (room taken ahead, a batch in the making) is not looked at. A file stays
+open until it has nothing more, so a name that goes meanwhile, by retention or compaction, does no harm; a name is
+looked up only while the row's files version stands still.
+
+The place of an offset is found in the leader's `.index` and confirmed by the batches' headers: the index is being
+written by somebody else, and its last entry may be half there.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from struct import Struct
+from typing import Final
+
+from appliance.cluster import TopicPartition
+from appliance.log.faults import storage_faults
+from appliance.log.file_names import (
+    LOG,
+    OFFSET_INDEX,
+    parse_segment_file_name,
+    partition_directory_name,
+    segment_file_name,
+)
+from appliance.protocol.records.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD, MAGIC_V2
+
+BUFFER_BYTES: Final = 1 << 20
+_SCAN_BYTES: Final = 64 * 1024
+_ENTRY: Final = Struct(">II")
+
+
+class ReadBuffer:
+    """Where batches are read into; one for all partitions, since one is read and appended at a time."""
+
+    __slots__ = ("view",)
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(BUFFER_BYTES))
+
+    def grow(self, length_bytes: int) -> None:
+        """Room for one batch that is larger than the rest; `shrink` follows."""
+        self.view = memoryview(bytearray(length_bytes))
+
+    def shrink(self) -> None:
+        if len(self.view) > BUFFER_BYTES:
+            self.view = memoryview(bytearray(BUFFER_BYTES))
+
+
+class LeaderLog:
+    """A reader's place in the leader's log.
+
+    Args:
+        directories: the log directories of the leader's slot.
+        files_version: reads the row's word.
+    """
+
+    __slots__ = ("_descriptor", "_directories", "_files_version", "_name", "_position", "base_offset")
+
+    def __init__(
+        self, directories: Sequence[Path], partition: TopicPartition, *, files_version: Callable[[], int]
+    ) -> None:
+        self._directories = tuple(directories)
+        self._name = partition_directory_name(partition)
+        self._files_version = files_version
+        self._descriptor = -1
+        self._position = 0
+        self.base_offset = -1
+
+    def directory(self) -> Path | None:
+        """Where the leader has the partition now; None where it is not found."""
+        for each in self._directories:
+            path = each / self._name
+            if path.is_dir():
+                return path
+        return None
+
+    def first_base_offset(self, offset: int) -> int | None:
+        """Where the segment begins that `offset` lies in, or the first one after it; None where there is none.
+
+        Raises:
+            StorageFault: the directory cannot be read.
+        """
+        directory = self.directory()
+        bases = [] if directory is None else _bases(directory)
+        return bases[max(bisect_right(bases, offset) - 1, 0)] if bases else None
+
+    def read(self, offset: int, bound: int, buffer: ReadBuffer) -> memoryview | None:
+        """Whole batches from `offset` on that end below `bound`, all of the segment at `base_offset`.
+
+        None where the leader's files do not show them now: they are being renamed. Valid until the next call.
+
+        Raises:
+            StorageFault: they cannot be read.
+        """
+        for _ in range(2):
+            if self._descriptor < 0 and not self._seek(offset):
+                return None
+            length_bytes = self._read(offset, bound, buffer)
+            if length_bytes:
+                self._position += length_bytes
+                return buffer.view[:length_bytes]
+            self.close()
+        return None
+
+    def _read(self, offset: int, bound: int, buffer: ReadBuffer) -> int:
+        """How many bytes of whole batches lie in the buffer now."""
+        while True:
+            with storage_faults(self._directories[0]):
+                have = os.preadv(self._descriptor, [buffer.view], self._position)
+            view = buffer.view
+            at = 0
+            while have - at >= HEADER_BYTES:
+                header = HEADER.unpack_from(view, at)
+                size_bytes = header[1] + LOG_OVERHEAD
+                last_offset = header[0] + header[6]
+                if (
+                    header[3] != MAGIC_V2
+                    or size_bytes < HEADER_BYTES
+                    or header[0] < offset
+                    or last_offset >= bound
+                ):
+                    return at
+                if at + size_bytes > have:
+                    if at == 0 and have == len(view):
+                        buffer.grow(size_bytes)
+                        break
+                    return at
+                offset = last_offset + 1
+                at += size_bytes
+            else:
+                return at
+
+    def _seek(self, offset: int) -> bool:
+        """Goes to the first batch that ends with `offset` or later; whether it was found."""
+        version = self._files_version()
+        directory = self.directory()
+        if directory is None or version & 1:
+            return False
+        bases = _bases(directory)
+        for base in bases[max(bisect_right(bases, offset) - 1, 0) :]:
+            with storage_faults(directory):
+                try:
+                    self._descriptor = os.open(
+                        directory / segment_file_name(base, LOG), os.O_RDONLY | os.O_CLOEXEC
+                    )
+                except FileNotFoundError:
+                    return False
+                start = _index_lookup(directory / segment_file_name(base, OFFSET_INDEX), base, offset)
+                position = self._position_of(offset, start)
+                if position is None and start:
+                    position = self._position_of(offset, 0)
+            if position is not None and self._files_version() == version:
+                self._position, self.base_offset = position, base
+                return True
+            self.close()
+        return False
+
+    def _position_of(self, offset: int, position: int) -> int | None:
+        while chunk := os.pread(self._descriptor, _SCAN_BYTES, position):
+            at = 0
+            while len(chunk) - at >= HEADER_BYTES:
+                header = HEADER.unpack_from(chunk, at)
+                size_bytes = header[1] + LOG_OVERHEAD
+                if header[3] != MAGIC_V2 or size_bytes < HEADER_BYTES:
+                    return None
+                if header[0] + header[6] >= offset:
+                    return position + at
+                at += size_bytes
+            if at == 0:
+                return None
+            position += at
+        return None
+
+    def close(self) -> None:
+        """Lets go of the file; the next `read` looks for its place anew."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _bases(directory: Path) -> list[int]:
+    with storage_faults(directory):
+        try:
+            names = os.listdir(directory)
+        except FileNotFoundError:
+            return []
+    found = (parse_segment_file_name(name) for name in names if name.endswith(LOG))
+    return sorted(each[0] for each in found if each is not None)
+
+
+def _index_lookup(path: Path, base_offset: int, offset: int) -> int:
+    """A position at or before the batch of `offset`. Entries rise, and zeros may follow them."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return 0
+    low, high = 0, len(data) // _ENTRY.size
+    while low < high:
+        middle = (low + high) // 2
+        relative, position = _ENTRY.unpack_from(data, middle * _ENTRY.size)
+        if position and base_offset + relative <= offset:
+            low = middle + 1
+        else:
+            high = middle
+    return int(_ENTRY.unpack_from(data, (low - 1) * _ENTRY.size)[1]) if low else 0
