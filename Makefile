@@ -9,7 +9,7 @@ DATA   ?= ./data
 unexport PYTHONDONTWRITEBYTECODE
 
 # `make compiled` and `make pure` change what every start of this tree runs: the gate always tests the pure source.
-.PHONY: compiled pure test-compiled run test test-all bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases profile check format lint types contracts unit clients judges reformat docs clean
+.PHONY: compiled pure test-compiled run test test-all test-zookeeper bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases profile check format lint types contracts unit clients judges reformat docs clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -44,10 +44,18 @@ CLIENT  ?=
 
 test: pure check unit clients
 
-# Adds what is marked slow, and librdkafka's own test-runner.
+# Adds what is marked slow, librdkafka's own test-runner, and the controller and the system on a ZooKeeper.
 test-all: pure check judges
 	scripts/install-librdkafka.sh
 	$(PYTEST)
+	@$(MAKE) --no-print-directory test-zookeeper
+
+# What depends on the metadata store, once more with all of it on a ZooKeeper that the tests start. Damage to the
+# embedded store's file is left out.
+test-zookeeper: judges
+	APPLIANCE_STORE=zookeeper $(PYTEST) -q tests/control/controller tests/system tests/crash \
+		--ignore=tests/control/controller/test_damage.py --deselect \
+		tests/control/controller/test_configs.py::test_a_full_disk_refuses_the_change_and_nothing_has_changed
 
 check: format lint types contracts
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
+from tests.support.store import ADDRESS, is_zookeeper_asked_for
 from tests.support.zookeeper import ZooKeeper
 
 
@@ -23,3 +25,12 @@ def own_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeepe
     server.start()
     yield server
     server.kill()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _chosen_store(request: pytest.FixtureRequest) -> None:
+    """With APPLIANCE_STORE=zookeeper every appliance of the run keeps its tree there."""
+    if is_zookeeper_asked_for():
+        server = request.getfixturevalue("zookeeper")
+        assert isinstance(server, ZooKeeper)
+        os.environ[ADDRESS] = server.address

@@ -44,8 +44,10 @@ def serve(
     settings = load_settings(config_path, given)
     refuse_what_is_not_built(settings)
     from appliance.control.adoption.marker import refuse_unfinished
+    from appliance.control.store.opening import refuse_other_store
 
     refuse_unfinished(settings.data_dir)
+    refuse_other_store(settings)
     click.echo(start_text(settings, own_command()))
 
     from appliance.control.supervisor.main import run

@@ -11,7 +11,14 @@ from appliance.config.describe import (
 )
 from appliance.config.dynamic import BrokerConfigs, validate_broker_configs
 from appliance.config.loading import load_settings
-from appliance.config.settings import BrokerSettings, GroupSettings, IoSettings, NetworkSettings, Settings
+from appliance.config.settings import (
+    BrokerSettings,
+    GroupSettings,
+    IoSettings,
+    MetadataSettings,
+    NetworkSettings,
+    Settings,
+)
 from appliance.config.topic_configs import topic_config_declarations, validate_topic_configs
 
 __all__ = [
@@ -23,6 +30,7 @@ __all__ = [
     "ConfigType",
     "GroupSettings",
     "IoSettings",
+    "MetadataSettings",
     "NetworkSettings",
     "Settings",
     "describe_all_brokers",

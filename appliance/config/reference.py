@@ -45,6 +45,7 @@ _SECTION_HEADS: Final = {
     "broker": ("Broker", "Kafka's broker settings, and the limits of the appliance as a whole."),
     "group": ("Consumer groups", "What members of groups may ask for, and how long a group waits for them."),
     "offsets": ("Committed offsets", "The topic that they lie in, and how long they are kept."),
+    "metadata": ("Metadata", "Where topics, leaders and settings are kept."),
 }
 
 _TOPIC_HEAD: Final = """

@@ -8,6 +8,7 @@ default, range, sentence) is what the file, the flags, DescribeConfigs and docs/
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -24,6 +25,10 @@ _MIB: Final = 2**20
 _SLOT: Final = "{slot}"
 _LOG_DIRS_MAX: Final = 63
 _DATA_DIR: Final = Path("data")
+_ZOOKEEPER_HOST: Final = r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}"
+_ZOOKEEPER_CONNECT: Final = re.compile(
+    rf"{_ZOOKEEPER_HOST}(?:,{_ZOOKEEPER_HOST})*(?:/|(?:/(?!\.\.?(?:/|$))[A-Za-z0-9_.-]+)+)?"
+)
 
 
 def option(
@@ -35,6 +40,7 @@ def option(
     unit: str = "",
     minimum: float | None = None,
     maximum: float | None = None,
+    choices: tuple[str, ...] = (),
     special: tuple[int, ...] = (),
     effect: Effect = Effect.AT_RESTART,
 ) -> T:
@@ -49,6 +55,7 @@ def option(
         unit=unit,
         minimum=minimum,
         maximum=maximum,
+        choices=choices,
         special=special,
         effect=effect,
     )
@@ -451,6 +458,44 @@ class OffsetsSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class MetadataSettings:
+    """Where topics, leaders and settings are kept."""
+
+    store: str = option(
+        "embedded",
+        "metadata.store",
+        choices=("embedded", "zookeeper"),
+        doc="Where topics, leaders and settings are kept: in a file of data.dir, or in a ZooKeeper ensemble.",
+    )
+    zookeeper_connect: str | None = option(
+        None,
+        "zookeeper.connect",
+        doc="The ensemble, host:port,host:port/chroot. One appliance to a chroot; it is created where missing.",
+    )
+    zookeeper_session_timeout_ms: int = option(
+        18_000,
+        "zookeeper.session.timeout.ms",
+        unit="ms",
+        minimum=1000,
+        maximum=600_000,
+        doc="How long ZooKeeper may hear nothing of the controller before another one may take its place.",
+    )
+
+    def __post_init__(self) -> None:
+        _check_fields(self)
+        connect = self.zookeeper_connect
+        if self.store == "zookeeper" and connect is None:
+            raise ConfigurationError("metadata.store = zookeeper: wants zookeeper.connect")
+        if self.store != "zookeeper" and connect is not None:
+            raise ConfigurationError("zookeeper.connect is set: wants metadata.store = zookeeper")
+        if connect is not None and _ZOOKEEPER_CONNECT.fullmatch(connect) is None:
+            raise ConfigurationError(
+                f"zookeeper.connect = {connect[:100]!r}: wants host:port, more of them after commas, "
+                "and a /chroot if there is one"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything the operator decides. Made by `appliance.config.load_settings`, or directly by a test.
 
@@ -499,6 +544,7 @@ class Settings:
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     group: GroupSettings = field(default_factory=GroupSettings)
     offsets: OffsetsSettings = field(default_factory=OffsetsSettings)
+    metadata: MetadataSettings = field(default_factory=MetadataSettings)
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     configured: Mapping[str, str] = field(default_factory=dict)
 
@@ -545,7 +591,7 @@ class Settings:
         return tuple(self.data_dir / name.replace(_SLOT, str(slot)) for name in _names(self.log_dirs))
 
 
-Section = NetworkSettings | IoSettings | BrokerSettings | GroupSettings | OffsetsSettings
+Section = NetworkSettings | IoSettings | BrokerSettings | GroupSettings | OffsetsSettings | MetadataSettings
 
 SECTIONS: Final[Mapping[str, type[Section]]] = {
     "network": NetworkSettings,
@@ -553,6 +599,7 @@ SECTIONS: Final[Mapping[str, type[Section]]] = {
     "broker": BrokerSettings,
     "group": GroupSettings,
     "offsets": OffsetsSettings,
+    "metadata": MetadataSettings,
 }
 """Attribute of `Settings` → class of the section."""
 

@@ -23,6 +23,7 @@ from typing import Final, Protocol
 import psutil
 
 from appliance.channels.wiring import instance_name
+from tests.support.store import chosen_options
 from tests.support.wire import answers_api_versions, free_ports
 
 START_TIMEOUT_S: Final = 20.0
@@ -113,7 +114,7 @@ class Appliance:
         self.data_dir = data_dir
         self.slots = slots
         self.port = free_ports(slots)
-        self._settings = dict(settings or {})
+        self._settings = {**chosen_options(data_dir), **(settings or {})}
         self._arguments = tuple(arguments)
         self._process: subprocess.Popen[str] | None = None
         self._output: Output | None = None

@@ -65,7 +65,14 @@ from appliance.control.controller.topic_commands import (
     plan_growth,
     plan_topic,
 )
-from appliance.control.controller.topic_store import creation, deletion_mark, forgetting, growth
+from appliance.control.controller.topic_store import (
+    OPERATIONS_AT_ONCE,
+    creation,
+    deletion_mark,
+    forgetting,
+    growth,
+    packed,
+)
 from appliance.control.controller.wave import Ask, ConfigAsk, Wave
 from appliance.control.controller.worker_lines import WorkerLines
 from appliance.control.store.metadata_store import MetadataStore, Operation
@@ -196,6 +203,7 @@ class Controller:
             match envelope.body:
                 case CreateTopics() | CreatePartitions() | DeleteTopics() | AlterConfigs():
                     self._plan(turn, sender, envelope.id, envelope.body)
+                    turn = self._divided(turn)
                 case AllocateProducerIds():
                     self._answer(sender, envelope.id, allocate(self._store, self._fence))
                 case Assigned():
@@ -460,6 +468,13 @@ class Controller:
 
     # Carrying out
 
+    def _divided(self, turn: _Turn) -> _Turn:
+        """The turn to go on with: a new one where this one is as large a change as the store takes at once."""
+        if len(turn.operations) <= OPERATIONS_AT_ONCE:
+            return turn
+        self._carry_out(turn)
+        return _Turn()
+
     def _carry_out(self, turn: _Turn) -> None:
         if turn.operations:
             try:
@@ -564,9 +579,9 @@ class Controller:
         gone = [deletion for deletion in state.deletions.values() if not deletion.waiting]
         if not gone:
             return None
-        operations = [operation for deletion in gone for operation in forgetting(deletion.topic)]
         try:
-            self._store.multi([self._fence.check, *operations])
+            for operations in packed([forgetting(deletion.topic) for deletion in gone]):
+                self._store.multi([self._fence.check, *operations])
         except StorageFault as fault:
             _logger.error("deleted topics are not forgotten yet: %s", fault)
             return fault

@@ -6,8 +6,9 @@ opens a log, speaks with a client, waits for a worker. Dies: the supervisor rest
 producing and consuming, since nobody asks it on that way; what was being created or deleted is finished by
 its next life, whose controller epoch fences this one.
 
-A full disk keeps it from beginning: it says so, and tries again every RETRY_MS rather than die, since what is only
-read goes on without it.
+A full disk, or a ZooKeeper that nobody reaches, keeps it from beginning: it says so, and tries again every RETRY_MS
+rather than die, since the data plane goes on without it. A session that is over, or may be, ends the process: the
+next one begins by reading.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from appliance.control.controller.controller import Controller
 from appliance.control.controller.duty_cycle import ControllerLoop, Superseded
 from appliance.control.controller.slot_states import SlotStates
 from appliance.control.controller.takeover import Fence, cluster_id, register, take_over, win
-from appliance.control.store.embedded_store import EmbeddedStore
 from appliance.control.store.errors import SessionExpired, StoreRefusal
 from appliance.control.store.metadata_store import MetadataStore
+from appliance.control.store.opening import open_store
 from appliance.errors import CorruptFile, StorageFault
 from appliance.ipc.agent import DutyCycle, freeze_garbage
 from appliance.ipc.process_table import ProcessState
@@ -62,7 +63,7 @@ def run(child: Child) -> int:
         child.supervision.send(Failed(str(damage), fatal=True))
         return EXIT_CANNOT_START
     except (StoreRefusal, SessionExpired, Superseded) as change:
-        _logger.warning("beginning anew, the store was changed by somebody else: %s", change)
+        _logger.warning("beginning anew: %s", change)
         return EXIT_CANNOT_START
     finally:
         attachment.row.set_state(ProcessState.STOPPING)
@@ -80,7 +81,7 @@ def _told_to_stop(child: Child, *, within_ms: int) -> bool:
 
 def _live(child: Child, attachment: Attachment, clock: Clock) -> None:
     """One session with the store, from its beginning to its end."""
-    store = EmbeddedStore(child.settings.data_dir, clock)
+    store = open_store(child.settings, clock)
     try:
         _serve(child, attachment, store, clock)
     finally:

@@ -6,8 +6,9 @@ from uuid import UUID
 
 from appliance.channels.control_channel import ConfigOutcome, TopicOutcome
 from appliance.control.controller.topic_commands import TopicPlan
+from appliance.control.store.errors import ChangeTooLarge
 from appliance.errors import RejectedRequest, StorageFault
-from appliance.protocol.errors import code_for, message_for
+from appliance.protocol.errors import ErrorCode, code_for, message_for
 
 
 def refused(name: str, refusal: RejectedRequest, *, topic_id: UUID | None = None) -> TopicOutcome:
@@ -19,14 +20,19 @@ def blamed(fault: StorageFault, outcome: TopicOutcome) -> TopicOutcome:
     """The outcome, unless it was refused already, after the store failed."""
     if outcome.error:
         return outcome
-    return TopicOutcome(outcome.name, int(code_for(fault)), message_for(fault))
+    return TopicOutcome(outcome.name, _code_of(fault), message_for(fault))
 
 
 def blamed_configs(fault: StorageFault, outcome: ConfigOutcome) -> ConfigOutcome:
     """As `blamed`, for settings."""
     if outcome.error:
         return outcome
-    return ConfigOutcome(outcome.type, outcome.name, int(code_for(fault)), message_for(fault))
+    return ConfigOutcome(outcome.type, outcome.name, _code_of(fault), message_for(fault))
+
+
+def _code_of(fault: StorageFault) -> int:
+    """Retriable, unless asking again cannot help."""
+    return int(ErrorCode.INVALID_REQUEST if isinstance(fault, ChangeTooLarge) else code_for(fault))
 
 
 def planned(plan: TopicPlan, *, validate_only: bool) -> TopicOutcome:

@@ -195,13 +195,13 @@ def take_over(
     changes: list[Operation] = []
     for topic in stored:
         known = [before.get(key) for key in _identities(topic)]
+        _make_missing(store, topic)
         if topic.deleting:
             state.deletions[topic.name] = Deletion.of(_going(topic, known), slots.all)
             continue
         loaded, changed = _loaded(topic, known, state, slots, begins_anew=image is None)
         for partition in loaded.partitions:
             rows.write(partition)
-        _make_missing(store, topic)
         changes += new_states(topic.name, changed, fence.epoch)
         state.add(loaded)
         visible = [each for each in known if each is not None]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 from uuid import UUID
 
 from appliance.cluster import PartitionImage, TopicImage
@@ -30,6 +31,11 @@ from appliance.control.store.znode_tree import (
     topic_record,
 )
 from appliance.errors import CorruptFile
+
+OPERATIONS_AT_ONCE: Final = 1_000
+"""A change of more operations is divided where it can be: ZooKeeper takes one megabyte at once."""
+
+_PARTITIONS_AT_ONCE: Final = OPERATIONS_AT_ONCE // 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +126,45 @@ def deletion_mark(name: str) -> list[Operation]:
     return [Create(delete_topic_path(name))]
 
 
-def forgetting(topic: TopicImage) -> list[Operation]:
-    """Removes every node of `topic`, and the mark."""
-    operations: list[Operation] = []
-    for partition in topic.partitions:
-        operations.append(Delete(partition_state_path(topic.name, partition.partition)))
-        operations.append(Delete(partition_path(topic.name, partition.partition)))
-    return [
-        *operations,
+def forgetting(topic: TopicImage) -> list[list[Operation]]:
+    """Removes every node of `topic`, and the mark: steps for one `multi` each, in this order.
+
+    Whoever begins anew between two steps finds the mark, and makes the missing nodes again before it forgets them.
+    """
+    steps: list[list[Operation]] = []
+    for start in range(0, len(topic.partitions), _PARTITIONS_AT_ONCE):
+        some = topic.partitions[start : start + _PARTITIONS_AT_ONCE]
+        steps.append(
+            [
+                operation
+                for partition in some
+                for operation in (
+                    Delete(partition_state_path(topic.name, partition.partition)),
+                    Delete(partition_path(topic.name, partition.partition)),
+                )
+            ]
+        )
+    last: list[Operation] = [
         Delete(partitions_path(topic.name)),
         Delete(topic_path(topic.name)),
         Delete(topic_config_path(topic.name)),
         Delete(delete_topic_path(topic.name)),
     ]
+    if len(steps) == 1:
+        return [steps[0] + last]
+    return [*steps, last]
+
+
+def packed(topics: Iterable[list[list[Operation]]]) -> list[list[Operation]]:
+    """The steps of several topics in as few changes as OPERATIONS_AT_ONCE allows, in their order."""
+    changes: list[list[Operation]] = []
+    for steps in topics:
+        for step in steps:
+            if changes and len(changes[-1]) + len(step) <= OPERATIONS_AT_ONCE:
+                changes[-1] += step
+            else:
+                changes.append(list(step))
+    return changes
 
 
 def new_placement(topic: TopicImage) -> list[Operation]:

@@ -130,9 +130,7 @@ class ZooKeeperSession:
             StorageFault: the server refuses such requests (no permission, too long).
             kazoo's ZookeeperError: the tree refused it.
         """
-        self.check()
-        if not self._client.connected:
-            raise StoreUnavailable(f"no connection to ZooKeeper at {self._hosts}")
+        self.check_connection()
         sent_ns = self._clock.monotonic_ns()
         try:
             answer = send(self._client).get(timeout=timeout_s)
@@ -166,10 +164,17 @@ class ZooKeeperSession:
         if self._why_over:
             raise SessionExpired(f"the session with ZooKeeper is over: {self._why_over}")
 
+    def check_connection(self) -> None:
+        """Raises StoreUnavailable where nothing can be sent now; SessionExpired as `check`."""
+        self.check()
+        if not self._client.connected:
+            raise StoreUnavailable(f"no connection to ZooKeeper at {self._hosts}")
+
     def end(self, why: str) -> None:
         """The session is over; the first reason stays."""
         if not self._why_over:
             self._why_over = why
+            _logger.warning("the session with ZooKeeper at %s is over: %s", self._hosts, why)
             self.ring()
 
     @property

@@ -213,8 +213,8 @@ class ZooKeeperStore:
 
     def _commit(self, operations: Sequence[Operation]) -> list[Any]:
         """What ZooKeeper answers to each operation; nothing where the change is known only by its count."""
-        self._session.check()
         self._check_operations(operations)
+        self._session.check_connection()
         self._settle()
         try:
             results = self._ask(self._writer, lambda client: self._transaction(client, operations))

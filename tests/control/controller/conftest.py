@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config import BrokerSettings
+from appliance.config import BrokerSettings, MetadataSettings
 from tests.control.controller.instance import Instance
 
 NewInstance = Callable[..., Instance]
@@ -16,8 +16,10 @@ def new_instance(tmp_path: Path) -> Iterator[NewInstance]:
     """Makes instances in one data directory; their processes and shared memory are gone at the end."""
     made: list[Instance] = []
 
-    def make(*, slots: int = 1, broker: BrokerSettings | None = None) -> Instance:
-        made.append(Instance(tmp_path / "data", slots=slots, broker=broker))
+    def make(
+        *, slots: int = 1, broker: BrokerSettings | None = None, metadata: MetadataSettings | None = None
+    ) -> Instance:
+        made.append(Instance(tmp_path / "data", slots=slots, broker=broker, metadata=metadata))
         return made[-1]
 
     yield make

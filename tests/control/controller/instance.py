@@ -50,10 +50,12 @@ from appliance.channels.supervision import (
 from appliance.channels.wiring import Wiring, instance_name, remove_stale, runtime_dir
 from appliance.clock import SystemClock
 from appliance.cluster import ClusterImage, PartitionImage
-from appliance.config import BrokerSettings, Settings
+from appliance.config import BrokerSettings, MetadataSettings, Settings
 from appliance.control.controller.main import run
-from appliance.control.store.embedded_store import EmbeddedStore
+from appliance.control.store.metadata_store import MetadataStore
+from appliance.control.store.opening import open_store
 from appliance.ipc.shared_memory import Region
+from tests.support.store import chosen_settings
 
 WAIT_S = 20.0
 NETPROC = Role(RoleKind.NETPROC, 0)
@@ -149,8 +151,20 @@ class Worker:
 class Instance:
     """Shared memory, sockets and one controller process at a time."""
 
-    def __init__(self, data_dir: Path, *, slots: int = 1, broker: BrokerSettings | None = None) -> None:
-        self.settings = Settings(data_dir=data_dir, slots=slots, broker=broker or BrokerSettings())
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        slots: int = 1,
+        broker: BrokerSettings | None = None,
+        metadata: MetadataSettings | None = None,
+    ) -> None:
+        self.settings = Settings(
+            data_dir=data_dir,
+            slots=slots,
+            broker=broker or BrokerSettings(),
+            metadata=metadata or chosen_settings(data_dir),
+        )
         self.name = instance_name(data_dir)
         self.generation = 0
         self.pid = 0
@@ -249,21 +263,25 @@ class Instance:
         self.reap()
         return self.error.read_text()
 
+    def open_store(self) -> MetadataStore:
+        """A session of our own with the controller's store."""
+        return open_store(self.settings, SystemClock())
+
     def change_store(self, path: str, data: bytes) -> None:
         """Writes a node behind the controller's back."""
-        store = EmbeddedStore(self.settings.data_dir, SystemClock())
+        store = self.open_store()
         store.set(path, data)
         store.close()
 
     def remove_from_store(self, path: str) -> None:
         """Deletes a node behind the controller's back."""
-        store = EmbeddedStore(self.settings.data_dir, SystemClock())
+        store = self.open_store()
         store.delete(path)
         store.close()
 
     def read_store(self, path: str) -> bytes:
         """What a node holds."""
-        store = EmbeddedStore(self.settings.data_dir, SystemClock())
+        store = self.open_store()
         data = store.get(path).data
         store.close()
         return data

@@ -30,6 +30,7 @@ from appliance.control.controller.control_socket import ControlSocket
 from appliance.control.controller.controller import Controller
 from appliance.control.controller.partition_rows import PartitionRows
 from appliance.control.store.embedded_store import EmbeddedStore
+from appliance.control.store.zookeeper_store import ZooKeeperStore
 from appliance.protocol.errors import ErrorCode
 from tests.control.controller.conftest import NewInstance
 from tests.control.controller.instance import Instance
@@ -37,6 +38,7 @@ from tests.control.controller.test_topics import check_served
 
 STEPS = (
     (EmbeddedStore, "multi"),
+    (ZooKeeperStore, "multi"),
     (ImagePublisher, "publish"),
     (ControlSocket, "send"),
     (PartitionRows, "write"),

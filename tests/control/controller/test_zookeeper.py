@@ -1,0 +1,201 @@
+"""A controller whose tree is in ZooKeeper: what the server's silence and return, and its own death, make of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from kazoo.client import KazooClient
+
+from appliance.channels.child import EXIT_CANNOT_START
+from appliance.channels.control_channel import CreateTopics, NewTopic, TopicOutcomes
+from appliance.channels.supervision import Ready
+from appliance.clock import SystemClock
+from appliance.config import MetadataSettings
+from appliance.control.store.opening import open_store
+from appliance.protocol.errors import ErrorCode
+from tests.control.controller.conftest import NewInstance
+from tests.control.controller.instance import Instance
+from tests.control.controller.test_crash import new_life
+from tests.control.controller.test_topics import check_served
+from tests.support.zookeeper import ZooKeeper
+
+SESSION_TIMEOUT_MS = 3000
+CHROOT = "/kafka/one"
+
+
+def settings(server: ZooKeeper, *, timeout_ms: int = SESSION_TIMEOUT_MS) -> MetadataSettings:
+    return MetadataSettings(
+        store="zookeeper",
+        zookeeper_connect=f"{server.address}{CHROOT}",
+        zookeeper_session_timeout_ms=timeout_ms,
+    )
+
+
+def serving(new_instance: NewInstance, metadata: MetadataSettings) -> Instance:
+    instance = new_instance(metadata=metadata)
+    instance.start()
+    instance.start_worker()
+    instance.until(lambda: instance.images.version > 0)
+    return instance
+
+
+@contextmanager
+def any_client(server: ZooKeeper) -> Iterator[KazooClient]:
+    client = KazooClient(hosts=server.address + CHROOT)
+    client.start(timeout=20)
+    yield client
+    client.stop()
+    client.close()
+
+
+def test_tree_is_kafkas_for_any_zookeeper_client(new_instance: NewInstance, own_zookeeper: ZooKeeper) -> None:
+    instance = serving(new_instance, settings(own_zookeeper))
+    instance.create(NewTopic("t", partitions=2, configs={"retention.ms": "1000"}))
+    with any_client(own_zookeeper) as client:
+
+        def read(path: str) -> object:
+            return json.loads(client.get(path)[0])
+
+        assert {"admin", "brokers", "cluster", "config", "controller", "controller_epoch"} <= set(
+            client.get_children("/")
+        )
+        assert client.get_children("/brokers/ids") == ["0"]
+        broker = read("/brokers/ids/0")
+        assert isinstance(broker, dict)
+        assert (broker["version"], broker["port"]) == (5, instance.settings.port)
+        topic = read("/brokers/topics/t")
+        assert isinstance(topic, dict)
+        assert topic["partitions"] == {"0": [0], "1": [0]}
+        assert sorted(client.get_children("/brokers/topics/t/partitions")) == ["0", "1"]
+        assert read("/brokers/topics/t/partitions/0/state") == {
+            "controller_epoch": 1,
+            "leader": 0,
+            "version": 1,
+            "leader_epoch": 0,
+            "isr": [0],
+        }
+        assert read("/config/topics/t") == {"version": 1, "config": {"retention.ms": "1000"}}
+        controller = read("/controller")
+        assert isinstance(controller, dict)
+        assert controller["brokerid"] == 0
+        assert client.get("/controller_epoch")[0] == b"1"
+        owner = client.exists("/controller").ephemeralOwner
+        assert owner == client.exists("/brokers/ids/0").ephemeralOwner != 0
+        instance.delete("t")
+        assert client.get_children("/brokers/topics") == []
+        assert client.get_children("/config/topics") == []
+        assert client.get_children("/admin/delete_topics") == []
+
+
+def test_killed_controller_is_followed_at_once_though_its_session_would_live_on(
+    new_instance: NewInstance, own_zookeeper: ZooKeeper
+) -> None:
+    instance = serving(new_instance, settings(own_zookeeper, timeout_ms=60_000))
+    instance.create("t")
+    epoch = instance.image.controller_epoch
+    instance.kill()
+    new_life(instance)
+    assert instance.image.controller_epoch == epoch + 1
+    check_served(instance)
+    with any_client(own_zookeeper) as client:
+        assert client.get_children("/brokers/ids") == ["0"], "an ephemeral went with the session before"
+        assert len(client.get_children("/writers")) == 1
+
+
+def test_silent_store_refuses_in_time_changes_nothing_and_is_used_again_when_it_answers(
+    new_instance: NewInstance, own_zookeeper: ZooKeeper
+) -> None:
+    instance = serving(new_instance, settings(own_zookeeper, timeout_ms=60_000))
+    instance.create("old")
+    own_zookeeper.kill()
+    (refused,) = instance.create("new")
+    assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert sorted(instance.image.topics) == ["old"]
+    own_zookeeper.start()
+    deadline = time.monotonic() + 30
+    while (outcome := instance.create("new")[0]).error == ErrorCode.KAFKA_STORAGE_ERROR:
+        assert time.monotonic() < deadline, "the store is not used again"
+    assert outcome.error == 0
+    assert sorted(instance.image.topics) == ["new", "old"]
+    check_served(instance)
+
+
+def test_controller_whose_session_may_be_over_goes_before_the_server_can_end_it(
+    new_instance: NewInstance, own_zookeeper: ZooKeeper
+) -> None:
+    instance = serving(new_instance, settings(own_zookeeper))
+    instance.create("t")
+    epoch = instance.image.controller_epoch
+    own_zookeeper.pause()
+    began = time.monotonic()
+    assert instance.reap() == EXIT_CANNOT_START
+    assert time.monotonic() - began < SESSION_TIMEOUT_MS / 1000 + 2.5, "it commanded too long"
+    # Its next life says nothing until the store answers; what was served goes on meanwhile.
+    instance.launch()
+    assert not instance.speaks(timeout_ms=500)
+    assert "t" in instance.image.topics
+    own_zookeeper.resume()
+    assert instance.hear_child() == [Ready()]
+    new_life_of_workers(instance)
+    assert instance.image.controller_epoch == epoch + 1
+    check_served(instance)
+
+
+def new_life_of_workers(instance: Instance) -> None:
+    for worker in instance.workers.values():
+        worker.hello()
+    instance.create("probe")
+    instance.delete("probe")
+
+
+def test_paused_controller_whose_session_expired_changes_nothing_when_it_wakes(
+    new_instance: NewInstance, own_zookeeper: ZooKeeper
+) -> None:
+    instance = serving(new_instance, settings(own_zookeeper))
+    instance.create("t")
+    epoch = instance.image.controller_epoch
+    os.kill(instance.pid, signal.SIGSTOP)
+    # Somebody else wins meanwhile, once the session of the one that sleeps is over.
+    with any_client(own_zookeeper) as client:
+        deadline = time.monotonic() + 30
+        while client.exists("/controller"):
+            assert time.monotonic() < deadline, "the session does not expire"
+            time.sleep(0.05)
+        client.set("/controller_epoch", b"%d" % (epoch + 1))
+        number = instance.ask(CreateTopics((NewTopic("fenced"),)))
+        os.kill(instance.pid, signal.SIGCONT)
+        assert instance.reap() == EXIT_CANNOT_START
+        assert client.exists("/brokers/topics/fenced") is None
+    answer = instance.answers.get(number)
+    assert answer is None or (isinstance(answer, TopicOutcomes) and answer.outcomes[0].error)
+    new_life(instance)
+    assert instance.image.controller_epoch == epoch + 2
+    assert sorted(instance.image.topics) == ["t"]
+
+
+def test_topic_of_more_nodes_than_one_change_takes_is_created_grown_and_forgotten(
+    new_instance: NewInstance, own_zookeeper: ZooKeeper
+) -> None:
+    instance = serving(new_instance, settings(own_zookeeper, timeout_ms=60_000))
+    name = "n" * 100
+    (created,) = instance.create(NewTopic(name, partitions=1_500))
+    assert created.error == 0
+    assert instance.grow(name, 3_000).error == 0
+    (too_large,) = instance.create(NewTopic("m" * 249, partitions=2_000))
+    assert too_large.error == ErrorCode.INVALID_REQUEST
+    (deleted,) = instance.delete(name)
+    assert deleted.error == 0
+    with open_store_of(instance) as names:
+        assert names == []
+
+
+@contextmanager
+def open_store_of(instance: Instance) -> Iterator[list[str]]:
+    store = open_store(instance.settings, SystemClock())
+    yield store.children("/brokers/topics")
+    store.close()
