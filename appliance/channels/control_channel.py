@@ -239,6 +239,45 @@ class AlteredPartitions(msgspec.Struct, tag=True, frozen=True):
     partitions: tuple[AlteredPartition, ...]
 
 
+class ElectLeaders(msgspec.Struct, tag=True, frozen=True):
+    """Asks for the preferred leader of these (topic, partition), or (`unclean`) for any leader at all where there is
+    none. None asks for all partitions; those that need no election are then left out of the answer."""
+
+    partitions: tuple[tuple[str, int], ...] | None
+    unclean: bool = False
+
+
+class Reassignment(msgspec.Struct, frozen=True):
+    """Where a partition is to lie; None calls back what is under way."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...] | None
+
+
+class AlterReassignments(msgspec.Struct, tag=True, frozen=True):
+    """`allow_factor_change`: whether a partition may get more or fewer replicas (KIP-860)."""
+
+    partitions: tuple[Reassignment, ...]
+    allow_factor_change: bool = True
+
+
+class PartitionOutcome(msgspec.Struct, frozen=True):
+    """How one partition of a request fared. `error` is a Kafka error code, 0 = done (a reassignment: begun)."""
+
+    topic: str
+    partition: int
+    error: int = 0
+    message: str | None = None
+
+
+class PartitionOutcomes(msgspec.Struct, tag=True, frozen=True):
+    """Answer to the two above. Elections are answered when the leaders lead and the metadata image says so,
+    reassignments when the store has them."""
+
+    outcomes: tuple[PartitionOutcome, ...]
+
+
 Body = (
     CreateTopics
     | DeleteTopics
@@ -255,6 +294,9 @@ Body = (
     | PartitionsOffline
     | AlterPartitions
     | AlteredPartitions
+    | ElectLeaders
+    | AlterReassignments
+    | PartitionOutcomes
 )
 
 

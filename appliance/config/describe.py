@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from appliance.config.declaration import ConfigSource, ConfigType, Declaration, text_of
-from appliance.config.dynamic import DYNAMIC_BROKER_CONFIGS, BrokerConfigs
+from appliance.config.dynamic import DYNAMIC_BROKER_CONFIGS, PER_SLOT, BrokerConfigs
 from appliance.config.settings import SECTIONS, Settings, declared_fields
 from appliance.config.topic_configs import BROKER_WIDE, TOPIC_CONFIGS
 
@@ -119,7 +119,12 @@ def describe_broker(
 
     Read-only are those that are read when the appliance starts.
     """
-    entries = [*_options(settings, broker), *_broker_wide(settings, broker), *_kafka_names(settings, node_id)]
+    entries = [
+        *_options(settings, broker),
+        *_broker_wide(settings, broker),
+        *_per_slot(broker),
+        *_kafka_names(settings, node_id),
+    ]
     return sorted(entries, key=lambda entry: entry.name)
 
 
@@ -166,6 +171,15 @@ def _broker_wide(settings: Settings, broker: BrokerConfigs) -> Iterator[ConfigEn
         while found and found[0].name != name:
             del found[0]
         yield _broker_entry(declaration, found[0].value if found else None, found)
+
+
+def _per_slot(broker: BrokerConfigs) -> Iterator[ConfigEntry]:
+    for name, declaration in PER_SLOT.items():
+        default = text_of(declaration.default) or ""
+        synonyms = [ConfigSynonym(name, default, ConfigSource.DEFAULT_CONFIG)]
+        if name in broker.of_slot:
+            synonyms.insert(0, ConfigSynonym(name, broker.of_slot[name], ConfigSource.DYNAMIC_BROKER_CONFIG))
+        yield _broker_entry(declaration, synonyms[0].value, synonyms)
 
 
 def _kafka_names(settings: Settings, node_id: int) -> Iterator[ConfigEntry]:

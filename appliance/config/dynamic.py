@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from appliance.config.declaration import ConfigSource, Declaration, unknown_name
+from appliance.config.declaration import ConfigSource, ConfigType, Declaration, Effect, unknown_name
 from appliance.config.settings import Settings, option_declarations
 from appliance.config.topic_configs import BROKER_WIDE, TOPIC_CONFIGS, scaled, topic_defaults
 from appliance.errors import ConfigurationError
@@ -23,9 +23,24 @@ from appliance.errors import ConfigurationError
 PRODUCER_ID_EXPIRATION_MS: Final = "producer.id.expiration.ms"
 
 
+SLOT_STOPPED: Final = "slot.stopped"
+
+PER_SLOT: Final[Mapping[str, Declaration]] = {
+    SLOT_STOPPED: Declaration(
+        name=SLOT_STOPPED,
+        type=ConfigType.BOOLEAN,
+        default=False,
+        doc="Whether the slot is stopped: it leads and follows nothing and is no broker to clients, over restarts too.",
+        effect=Effect.AT_ONCE,
+    )
+}
+"""What is said of one slot while the appliance runs, never of all, nor in the file."""
+
+
 def _dynamic() -> dict[str, Declaration]:
     wide = [each.synonyms[0].name for each in TOPIC_CONFIGS.values() if each.synonyms]
     found = {name: BROKER_WIDE[name][0] for name in wide}
+    found.update(PER_SLOT)
     found[PRODUCER_ID_EXPIRATION_MS] = option_declarations()[PRODUCER_ID_EXPIRATION_MS][2]
     return found
 

@@ -325,6 +325,27 @@ class BrokerSettings:
         effect=Effect.NONE,
         doc="How long a follower may stay behind before it leaves the in-sync replicas.",
     )
+    auto_leader_rebalance_enable: bool = option(
+        True,
+        "auto.leader.rebalance.enable",
+        doc="Whether leadership goes back to the preferred leaders by itself.",
+    )
+    leader_imbalance_check_interval_seconds: int = option(
+        300,
+        "leader.imbalance.check.interval.seconds",
+        type=ConfigType.LONG,
+        unit="s",
+        minimum=1,
+        doc="How soon after it left them, and how often while some slot is out of balance.",
+    )
+    leader_imbalance_per_broker_percentage: int = option(
+        10,
+        "leader.imbalance.per.broker.percentage",
+        unit="%",
+        minimum=0,
+        maximum=100,
+        doc="How many of the partitions that a slot should lead others may lead before they go back to it.",
+    )
     rack: str | None = option(
         None,
         "broker.rack",

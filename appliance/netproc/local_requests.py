@@ -13,6 +13,7 @@ from appliance.channels.partition_table import PartitionTable
 from appliance.config import Settings
 from appliance.netproc.connection import Connection, Pending
 from appliance.netproc.local_handlers.alter_configs import alter_configs
+from appliance.netproc.local_handlers.alter_partition_reassignments import alter_partition_reassignments
 from appliance.netproc.local_handlers.api_versions import api_versions
 from appliance.netproc.local_handlers.create_partitions import create_partitions
 from appliance.netproc.local_handlers.create_topics import create_topics
@@ -20,10 +21,12 @@ from appliance.netproc.local_handlers.delete_topics import delete_topics
 from appliance.netproc.local_handlers.describe_cluster import describe_cluster
 from appliance.netproc.local_handlers.describe_configs import describe_configs
 from appliance.netproc.local_handlers.describe_topic_partitions import describe_topic_partitions
+from appliance.netproc.local_handlers.elect_leaders import elect_leaders
 from appliance.netproc.local_handlers.find_coordinator import find_coordinator
 from appliance.netproc.local_handlers.incremental_alter_configs import incremental_alter_configs
 from appliance.netproc.local_handlers.init_producer_id import init_producer_id
 from appliance.netproc.local_handlers.list_config_resources import list_config_resources
+from appliance.netproc.local_handlers.list_partition_reassignments import list_partition_reassignments
 from appliance.netproc.local_handlers.metadata import check_asked_by_name, metadata
 from appliance.netproc.local_handlers.view import AskController, LocalView, ProducerIds
 from appliance.netproc.log_handlers.finish import Finish
@@ -49,6 +52,9 @@ HANDLERS: Mapping[int, Handler] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
     ApiKey.FIND_COORDINATOR: find_coordinator,
     ApiKey.INIT_PRODUCER_ID: init_producer_id,
+    ApiKey.ELECT_LEADERS: elect_leaders,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
 }
 
 KEPT_ANSWERS_MAX = 64

@@ -6,6 +6,7 @@ Pure: from one resource of a request and what is set to *all that will be set on
 | refused with | when |
 |---|---|
 | INVALID_REQUEST | a resource or a setting named twice; null for a value; an unknown operation or type |
+| INVALID_REQUEST | `slot.stopped` of all brokers, or of the last one that is not stopped |
 | INVALID_REQUEST | the empty topic name; no such broker; a broker cannot change it while it runs, or to that |
 | INVALID_CONFIG | a topic takes no such setting or value; adding to, or taking from, what is no list |
 | INVALID_TOPIC_EXCEPTION | an illegal name |
@@ -27,7 +28,7 @@ from appliance.channels.control_channel import AlteredResource, ConfigChange
 from appliance.cluster import TopicImage, topic_name_fault
 from appliance.config import topic_config_declarations, validate_broker_configs, validate_topic_configs
 from appliance.config.declaration import ConfigType, Declaration, text_of
-from appliance.config.dynamic import DYNAMIC_BROKER_CONFIGS
+from appliance.config.dynamic import DYNAMIC_BROKER_CONFIGS, PER_SLOT, SLOT_STOPPED
 from appliance.errors import ConfigurationError, RejectedRequest
 from appliance.protocol.apis.describe_configs import ResourceType
 from appliance.protocol.apis.incremental_alter_configs import ConfigOperation
@@ -126,7 +127,20 @@ def _broker(resource: AlteredResource, altering: Altering, replace: bool) -> dic
         validate_broker_configs(configs)
     except ConfigurationError as refusal:
         raise RejectedRequest(ErrorCode.INVALID_REQUEST, str(refusal)) from refusal
+    _check_stop(name, configs, altering)
     return configs
+
+
+def _check_stop(name: str, configs: Mapping[str, str], altering: Altering) -> None:
+    if not name and PER_SLOT.keys() & configs.keys():
+        raise RejectedRequest(
+            ErrorCode.INVALID_REQUEST, f"{SLOT_STOPPED} is said of one broker, not of all of them."
+        )
+    if configs.get(SLOT_STOPPED) != "true":
+        return
+    others = [str(each) for each in altering.node_ids if str(each) != name]
+    if all(altering.broker_configs.get(each, {}).get(SLOT_STOPPED) == "true" for each in others):
+        raise RejectedRequest(ErrorCode.INVALID_REQUEST, "The last broker cannot be stopped.")
 
 
 def _changed(

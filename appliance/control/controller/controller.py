@@ -28,6 +28,7 @@ from appliance.channels.control_channel import (
     AllocateProducerIds,
     AlterConfigs,
     AlterPartitions,
+    AlterReassignments,
     Assigned,
     Body,
     ConfigOutcome,
@@ -35,6 +36,7 @@ from appliance.channels.control_channel import (
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
+    ElectLeaders,
     Envelope,
     PartitionsOffline,
     ReplicaHello,
@@ -55,6 +57,7 @@ from appliance.control.controller.copies import Copies, Order, Place
 from appliance.control.controller.leader_selection import of_new_partition
 from appliance.control.controller.leadership import RETRY_MS, Leadership
 from appliance.control.controller.outcomes import blamed, blamed_configs, planned, refused
+from appliance.control.controller.partition_commands import PartitionCommands
 from appliance.control.controller.producer_ids import allocate
 from appliance.control.controller.slot_states import SlotStates
 from appliance.control.controller.takeover import CONTROLLER_ID, Fence, new_id, register, stopped_slots
@@ -88,6 +91,7 @@ FIRST_WAVE = 1
 _logger = logging.getLogger(__name__)
 
 Message = tuple[bytes, Envelope]
+PartitionRequest = AlterPartitions | ElectLeaders | AlterReassignments
 
 
 @dataclass(slots=True)
@@ -126,6 +130,7 @@ class Controller:
         "_cluster_id",
         "_copies",
         "_fence",
+        "_partition_commands",
         "_publisher",
         "_send",
         "_settings",
@@ -182,6 +187,11 @@ class Controller:
             changed_slots=self._other_slots_live,
             topic_defaults=self._topic_defaults,
         )
+        self._partition_commands = PartitionCommands(
+            self.leadership, state, broker=settings.broker, alarms=alarms, answer=self._answer
+        )
+        # What the controller before left of reassignments.
+        self.leadership.review()
         if publisher.version:
             # Clients know the cluster already; they should know who its controller is now.
             self._publish()
@@ -198,6 +208,7 @@ class Controller:
         """
         turn = _Turn()
         hellos: list[WorkerHello | ReplicaHello] = []
+        of_partitions: list[tuple[bytes, int, PartitionRequest]] = []
         offline = False
         for sender, envelope in messages:
             match envelope.body:
@@ -208,9 +219,8 @@ class Controller:
                     self._answer(sender, envelope.id, allocate(self._store, self._fence))
                 case Assigned():
                     self._confirmed(envelope.id, envelope.body)
-                case AlterPartitions():
-                    if self.lines.is_from(owner_of(envelope.body.slot), sender):
-                        self._answer(sender, envelope.id, self.leadership.alter(envelope.body))
+                case AlterPartitions() | ElectLeaders() | AlterReassignments():
+                    of_partitions.append((sender, envelope.id, envelope.body))
                 case PartitionsOffline():
                     self.state.dirty = True
                     offline = True
@@ -227,6 +237,22 @@ class Controller:
         # After the commit: a full Assign holds what this turn decided, too.
         for hello in hellos:
             self._welcome(hello)
+        # These write partitions and topics as the books have them; and who has just said hello may ask at once.
+        for sender, number, request in of_partitions:
+            self._alter_partitions(sender, number, request)
+
+    def _alter_partitions(self, sender: bytes, number: int, request: PartitionRequest) -> None:
+        match request:
+            case AlterPartitions() if self.lines.is_from(owner_of(request.slot), sender):
+                self._answer(sender, number, self.leadership.alter(request))
+            case AlterPartitions():
+                _logger.warning(
+                    "in-sync replicas of %s, which has not said hello", sender.decode(errors="replace")
+                )
+            case ElectLeaders():
+                self._partition_commands.elect(sender, number, request)
+            case AlterReassignments():
+                self._partition_commands.reassign(sender, number, request)
 
     def process_down(self, role: Role, generation: int) -> None:
         """That life of a process is over; the next one of a worker or a replica says hello."""
@@ -262,6 +288,7 @@ class Controller:
                 state.show_configs(name)
         if state.dirty and (over or self._publisher.version):
             self._publish()
+        self._partition_commands.settle()
         for wave in over:
             for ask in wave.asks:
                 outcomes = [wave.told(each, state.deletions) for each in ask.outcomes]

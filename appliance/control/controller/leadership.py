@@ -57,6 +57,7 @@ class Leadership:
         "_alarms",
         "_changed_slots",
         "_fence",
+        "_news",
         "_retrying",
         "_state",
         "_store",
@@ -85,6 +86,7 @@ class Leadership:
         self._changed_slots = changed_slots
         self._topic_defaults = topic_defaults
         self._retrying = False
+        self._news = True
         self._unseen: dict[tuple[str, int], None] = {}
         self.slots = slots
         self.copies = copies
@@ -195,7 +197,17 @@ class Leadership:
             for name, changed in batch.items():
                 self._adopt(self._state.topics[name], after[name], changed)
 
+    def news(self) -> bool:
+        """Whether any leader or placement has changed since this was asked last."""
+        news, self._news = self._news, False
+        return news
+
+    def expect_news(self) -> None:
+        """Has `news` say yes once more."""
+        self._news = True
+
     def _adopt(self, before: TopicImage, after: TopicImage, changed: Mapping[int, PartitionImage]) -> None:
+        self._news = True
         self._state.add(after)
         for number, partition in changed.items():
             was = before.partitions[number]

@@ -25,6 +25,7 @@ from uuid import UUID, uuid4
 from appliance.channels.partition_table import PartitionTable
 from appliance.clock import Clock
 from appliance.cluster import INTERNAL_TOPICS, NO_LEADER, BrokerSlot, ClusterImage, PartitionImage, TopicImage
+from appliance.config.dynamic import SLOT_STOPPED
 from appliance.control.controller.cluster_state import NO_ROW, ClusterState, Deletion
 from appliance.control.controller.config_store import load_broker_configs
 from appliance.control.controller.leader_selection import of_new_partition
@@ -59,7 +60,6 @@ CONTROLLER_ID = 0
 STATES_AT_ONCE = 500
 
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
-SLOT_STOPPED = "slot.stopped"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,80 @@
+"""Which partitions get another leader by request: preferred or unclean, one by one or all; nothing done yet.
+
+| refused with | when |
+|---|---|
+| UNKNOWN_TOPIC_OR_PARTITION | no such topic or partition |
+| ELECTION_NOT_NEEDED | it is led as was asked; left out of the answer where all partitions were asked for |
+| PREFERRED_LEADER_NOT_AVAILABLE | the first replica is not in sync, or does not live |
+| ELIGIBLE_LEADERS_NOT_AVAILABLE | no replica lives |
+
+And the balance: a slot is out of it when others lead more than so many percent of the partitions that it should lead
+(whose first replica it is). Then each of those goes back to it that can. Partitions on their way to other replicas are
+left alone.
+
+Sources: Kafka's `ReplicationControlManager.electLeaders`, release 4.3;
+`KafkaController.checkAndTriggerAutoLeaderRebalance`, release 3.9.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from appliance.channels.control_channel import ElectLeaders, PartitionOutcome
+from appliance.cluster import PartitionImage, TopicImage
+from appliance.control.controller.partition_changes import is_reassigning, preferred, unclean
+from appliance.control.controller.reassignment import Decided, partition_of
+from appliance.control.controller.slot_states import SlotStates
+from appliance.errors import RejectedRequest
+from appliance.protocol.errors import ErrorCode
+
+
+def plan_elections(
+    request: ElectLeaders, topics: Mapping[str, TopicImage], slots: SlotStates
+) -> tuple[Decided, list[PartitionOutcome]]:
+    """What is to change, and what is said of each partition once it has."""
+    asked: Iterable[tuple[str, int]] = request.partitions or ()
+    if request.partitions is None:
+        asked = ((topic.name, each.partition) for topic in topics.values() for each in topic.partitions)
+    elect = unclean if request.unclean else preferred
+    decided: Decided = {}
+    outcomes: list[PartitionOutcome] = []
+    for name, number in asked:
+        try:
+            after = elect(partition_of(topics, name, number), slots)
+        except RejectedRequest as refusal:
+            if request.partitions is not None or refusal.code != ErrorCode.ELECTION_NOT_NEEDED:
+                outcomes.append(PartitionOutcome(name, number, refusal.code, refusal.message))
+            continue
+        if after is not None:
+            decided.setdefault(name, {})[number] = after
+        outcomes.append(PartitionOutcome(name, number))
+    return decided, outcomes
+
+
+def is_away(partition: PartitionImage) -> bool:
+    """Whether another than the preferred one leads."""
+    return partition.leader != partition.replicas[0]
+
+
+def plan_balance(topics: Mapping[str, TopicImage], slots: SlotStates, *, percentage_max: int) -> Decided:
+    """The partitions that go back to slots that are out of balance."""
+    all_of: Counter[int] = Counter()
+    away_from: Counter[int] = Counter()
+    for topic in topics.values():
+        for each in topic.partitions:
+            all_of[each.replicas[0]] += 1
+            away_from[each.replicas[0]] += is_away(each)
+    lopsided = {slot for slot, away in away_from.items() if away * 100 > percentage_max * all_of[slot]}
+    decided: Decided = {}
+    for topic in topics.values():
+        for each in topic.partitions:
+            if each.replicas[0] not in lopsided or not is_away(each) or is_reassigning(each):
+                continue
+            try:
+                after = preferred(each, slots)
+            except RejectedRequest:
+                continue
+            if after is not None:
+                decided.setdefault(topic.name, {})[each.partition] = after
+    return decided
