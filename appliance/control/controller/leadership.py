@@ -19,6 +19,7 @@ back, never by a clock alone.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -178,6 +179,7 @@ class Leadership:
         Raises:
             StorageFault: the store could not take them, or not all: what it took is done.
         """
+        moved: Counter[tuple[int, int]] = Counter()
         for batch in _batches(changes):
             after = {
                 name: replace(
@@ -195,7 +197,10 @@ class Leadership:
                 operations += new_states(name, changed.values(), self._fence.epoch)
             self._store.multi([self._fence.check, *operations])
             for name, changed in batch.items():
-                self._adopt(self._state.topics[name], after[name], changed)
+                self._adopt(self._state.topics[name], after[name], changed, moved)
+
+        for (before, now), count in sorted(moved.items()):
+            _logger.info("%d partitions: leader %d → %d", count, before, now)
 
     def news(self) -> bool:
         """Whether any leader or placement has changed since this was asked last."""
@@ -206,21 +211,19 @@ class Leadership:
         """Has `news` say yes once more."""
         self._news = True
 
-    def _adopt(self, before: TopicImage, after: TopicImage, changed: Mapping[int, PartitionImage]) -> None:
+    def _adopt(
+        self,
+        before: TopicImage,
+        after: TopicImage,
+        changed: Mapping[int, PartitionImage],
+        moved: Counter[tuple[int, int]],
+    ) -> None:
         self._news = True
         self._state.add(after)
         for number, partition in changed.items():
             was = before.partitions[number]
             if partition.leader != was.leader:
-                _logger.info(
-                    "%s-%d: leader %d → %d in epoch %d, isr %s",
-                    after.name,
-                    number,
-                    was.leader,
-                    partition.leader,
-                    partition.leader_epoch,
-                    partition.isr,
-                )
+                moved[was.leader, partition.leader] += 1
             self._state.rows.write(partition)
             self.copies.touch(after.name, number)
             for slot in was.replicas:
