@@ -21,7 +21,7 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value & _SIGN else value
 
 
-@lru_cache(maxsize=16_384)
+@lru_cache(maxsize=65_536)
 def group_partition(group_id: str, partitions: int) -> int:
     """The partition of `group_id` among `partitions`."""
     value = java_hash(group_id)

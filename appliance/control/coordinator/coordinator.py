@@ -11,7 +11,7 @@ nothing is applied before either, so that a death between any two steps loses no
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -47,6 +47,9 @@ from appliance.protocol.records.compression import Codec
 UNDER_WAY_BYTES_MAX: Final = 64 << 20
 """Requests that were taken and are not answered; with more, new ones are told to come again."""
 RECORDS_A_WRITE: Final = 2000
+EXPIRY_OFFSETS: Final = 5000
+EXPIRY_PAUSE_MS: Final = 5
+"""Heartbeats are served between these many offsets that are looked at."""
 _NS_PER_MS: Final = 1_000_000
 _NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _NOT_COORDINATOR: Final = int(ErrorCode.NOT_COORDINATOR)
@@ -410,13 +413,26 @@ class Coordinator:
             self.later(self._settings.offsets.retention_check_interval_ms, self._expire)
 
     def _expire(self) -> None:
-        """Looks at every group with offsets; again after the interval, as long as there are any."""
-        self._expires_later = False
-        for shard in self._shards:
+        """Looks at every group with offsets, some at a time; again after the interval, as long as there are any."""
+        self._expire_some(
+            (shard, group)
+            for shard in list(self._shards)
+            if shard.state is State.ACTIVE
+            for group in shard.book.groups()
+        )
+
+    def _expire_some(self, left: Iterator[tuple[Shard, str]]) -> None:
+        looked_at = 0
+        for shard, group in left:
             if shard.state is State.ACTIVE:
-                for group in shard.book.groups():
-                    self._expire_group(shard, group)
-                    self._expire_later()
+                looked_at += shard.book.count(group)
+                self._expire_group(shard, group)
+            if looked_at >= EXPIRY_OFFSETS:
+                self.later(EXPIRY_PAUSE_MS, lambda: self._expire_some(left))
+                return
+        self._expires_later = False
+        if any(shard.book.groups() for shard in self._shards):
+            self._expire_later()
 
     def _expire_group(self, shard: Shard, group: str) -> None:
         rule = self.groups.offset_expiry(group)
@@ -435,7 +451,7 @@ class Coordinator:
             _log.error("offsets of group %s are not looked at: %s", group, fault)
             return
         self._write_tombstones(shard, records)
-        if records and len(records) == sum(map(len, shard.book.of(group).values())):
+        if records and len(records) == shard.book.count(group):
             self._carry_out(self.groups.remove_if_empty(group))
 
     def statistics(self) -> dict[str, int]:

@@ -67,6 +67,10 @@ class OffsetBook:
         partitions = topics.get(topic) if topics is not None else None
         return partitions.get(partition) if partitions is not None else None
 
+    def count(self, group: str) -> int:
+        """How many offsets a group has."""
+        return sum(map(len, self.of(group).values()))
+
     def has(self, group: str) -> bool:
         return group in self._groups
 
