@@ -66,6 +66,10 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     ),
     "produce": LazyCommand("appliance.cli.produce", "produce", "Send lines or files to a topic."),
     "consume": LazyCommand("appliance.cli.consume", "consume", "Print the records of a topic."),
+    "groups": LazyCommand("appliance.cli.groups", "groups", "Show, delete and reset consumer groups."),
+    "offsets": LazyCommand(
+        "appliance.cli.offsets", "offsets", "Show first, stable and end offset of partitions."
+    ),
     "log": LazyCommand("appliance.cli.log_dump", "log", "Look into log files, straight off the disk."),
     "log-dirs": LazyCommand(
         "appliance.cli.log_dirs", "log_dirs", "Show log directories; move partitions between them."

@@ -1,0 +1,55 @@
+"""`appliance offsets`: the offsets of partitions, now or again and again."""
+
+from __future__ import annotations
+
+import click
+
+from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, admin_client, asked
+from appliance.cli.group_lag import earliest, latest, offsets_at
+from appliance.cli.options import bootstrap_option
+from appliance.cli.output import json_option, print_json, print_table
+from appliance.cli.watch import watch_option, watched
+
+
+@click.command(short_help="Show first, stable and end offset of partitions.")
+@click.argument("names", metavar="[TOPIC...]", nargs=-1)
+@json_option
+@watch_option
+@bootstrap_option
+def offsets(*, names: tuple[str, ...], as_json: bool, watch_s: float | None, bootstrap: str) -> None:
+    """Show the first offset, the last stable one and the high watermark of partitions; of all topics without a name."""
+    client = admin_client(bootstrap)
+
+    def show() -> None:
+        known = asked(lambda: client.list_topics(timeout=REQUEST_TIMEOUT_S)).topics
+        for name in names:
+            if name not in known:
+                raise BrokerError(f"there is no topic {name}")
+        wanted = [
+            (name, number)
+            for name in (names or sorted(name for name in known if not name.startswith("__")))
+            for number in sorted(known[name].partitions)
+        ]
+        starts = offsets_at(client, wanted, earliest())
+        stable = offsets_at(client, wanted, latest(), read_committed=True)
+        ends = offsets_at(client, wanted, latest())
+        rows = [
+            {
+                "topic": each[0],
+                "partition": each[1],
+                "start": starts.get(each),
+                "stable": stable.get(each),
+                "end": ends.get(each),
+            }
+            for each in wanted
+        ]
+        if as_json:
+            print_json(rows)
+            return
+        print_table(
+            ("TOPIC", "PARTITION", "START", "STABLE", "END"),
+            [tuple(row.values()) for row in rows],
+            right=("PARTITION", "START", "STABLE", "END"),
+        )
+
+    watched(show, watch_s)

@@ -1,0 +1,169 @@
+"""`appliance groups reset-offsets`: a group goes on from somewhere else. Shows what it would do unless told to do it.
+
+The group must be empty: members would commit over it, and the broker refuses (UNKNOWN_MEMBER_ID).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, admin_client, answer_of, asked
+from appliance.cli.group_lag import Partition, committed_offsets, earliest, latest, offsets_at, since
+from appliance.cli.options import bootstrap_option
+from appliance.cli.output import json_option, print_json, print_table
+from appliance.cli.positions import Anchor, Place, parse_place
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+_DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+
+
+@click.command(name="reset-offsets", short_help="Set where a group goes on; shows it first.")
+@click.argument("name", metavar="GROUP")
+@click.option(
+    "--topic",
+    "topics",
+    metavar="TOPIC[:PARTITION,...]",
+    multiple=True,
+    help="Only there; else wherever it has committed.",
+)
+@click.option("--to", "place", metavar="PLACE", help="beginning, end, an offset, @MILLISECONDS or a time.")
+@click.option("--by", "step", type=int, metavar="N", help="So many records on, or back if negative.")
+@click.option("--ago", "duration", metavar="DURATION", help="What was written since then: 90m, 2d12h.")
+@click.option("--execute", is_flag=True, help="Do it; else it is only shown.")
+@json_option
+@bootstrap_option
+def reset_offsets(
+    *,
+    name: str,
+    topics: tuple[str, ...],
+    place: str | None,
+    step: int | None,
+    duration: str | None,
+    execute: bool,
+    as_json: bool,
+    bootstrap: str,
+) -> None:
+    """Set where an empty group goes on. Shows what would change; --execute changes it."""
+    if sum(each is not None for each in (place, step, duration)) != 1:
+        raise click.UsageError("wants one of --to, --by and --ago")
+    wanted = Place(Anchor.TIMESTAMP, _since_ms(duration)) if duration is not None else None
+    if place is not None:
+        wanted = parse_place(place)
+    client = admin_client(bootstrap)
+    before = committed_offsets(client, name)
+    partitions = _partitions(client, topics, before)
+    after = _targets(client, partitions, before, place=wanted, step=step or 0)
+    rows = [
+        {"topic": each[0], "partition": each[1], "before": before.get(each), "after": after[each]}
+        for each in sorted(after)
+    ]
+    if execute and rows:
+        _commit(client, name, after)
+    if as_json:
+        print_json({"group": name, "executed": execute, "partitions": rows})
+        return
+    if not rows:
+        click.echo("nothing to reset", err=True)
+        return
+    print_table(
+        ("TOPIC", "PARTITION", "BEFORE", "AFTER"),
+        [(row["topic"], row["partition"], row["before"], row["after"]) for row in rows],
+        right=("PARTITION", "BEFORE", "AFTER"),
+    )
+    if not execute:
+        click.echo("nothing was changed: --execute does it", err=True)
+
+
+def _partitions(
+    client: AdminClient, topics: Sequence[str], committed: dict[Partition, int]
+) -> list[Partition]:
+    if not topics:
+        return sorted(committed)
+    known = asked(lambda: client.list_topics(timeout=REQUEST_TIMEOUT_S)).topics
+    found: list[Partition] = []
+    for text in topics:
+        topic, colon, numbers = text.partition(":")
+        if topic not in known:
+            raise BrokerError(f"there is no topic {topic}")
+        there = sorted(known[topic].partitions)
+        asked_for = [_number(text, each) for each in numbers.split(",")] if colon else there
+        missing = set(asked_for) - set(there)
+        if missing:
+            raise BrokerError(f"topic {topic} has no partition {min(missing)}")
+        found += [(topic, number) for number in asked_for]
+    return list(dict.fromkeys(found))
+
+
+def _number(text: str, number: str) -> int:
+    if not (number.isascii() and number.isdigit()):
+        raise click.UsageError(f"--topic {text!r}: wants TOPIC or TOPIC:PARTITION,...")
+    return int(number)
+
+
+def _targets(
+    client: AdminClient,
+    partitions: Sequence[Partition],
+    before: dict[Partition, int],
+    *,
+    place: Place | None,
+    step: int,
+) -> dict[Partition, int]:
+    """Where each partition goes on, between its first record and its end."""
+    starts = offsets_at(client, partitions, earliest())
+    ends = offsets_at(client, partitions, latest())
+    meant: dict[Partition, int] = {}
+    if place is None:
+        meant = {each: before[each] + step for each in partitions if each in before}
+    elif place.anchor is Anchor.TIMESTAMP:
+        found = offsets_at(client, partitions, since(place.distance))
+        # Nothing that late: the end.
+        meant = {each: at if at >= 0 else ends.get(each, 0) for each, at in found.items()}
+    elif place.anchor is Anchor.OFFSET:
+        meant = dict.fromkeys(partitions, place.distance)
+    elif place.anchor is Anchor.BEGINNING:
+        meant = dict(starts)
+    else:
+        meant = {each: end - place.distance for each, end in ends.items()}
+    return {
+        each: min(max(at, starts[each]), ends[each])
+        for each, at in meant.items()
+        if each in starts and each in ends
+    }
+
+
+def _commit(client: AdminClient, name: str, after: dict[Partition, int]) -> None:
+    from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+    offsets = [TopicPartition(topic, number, at) for (topic, number), at in after.items()]
+    wanted = [ConsumerGroupTopicPartitions(name, offsets)]
+    (pending,) = asked(
+        lambda: client.alter_consumer_group_offsets(wanted, request_timeout=REQUEST_TIMEOUT_S)
+    ).values()
+    for each in answer_of(pending).topic_partitions:
+        if each.error is not None:
+            raise BrokerError(f"{each.topic}-{each.partition}: {each.error.str()} ({each.error.name()})")
+
+
+def _since_ms(text: str) -> int:
+    """Milliseconds since the epoch of so long ago.
+
+    Raises:
+        click.UsageError: it is no duration.
+    """
+    match = _DURATION.fullmatch(text)
+    if match is None or not text:
+        raise click.UsageError(f"--ago {text!r}: wants a duration as 90m or 2d12h")
+    days, hours, minutes, seconds = (int(each or 0) for each in match.groups())
+    try:
+        span = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    except OverflowError:
+        raise click.UsageError(f"--ago {text!r}: is longer than there is time") from None
+    return max(0, int((time.time() - span.total_seconds()) * 1000))
