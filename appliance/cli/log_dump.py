@@ -16,6 +16,7 @@ from appliance.cli.index_dump import (
     time_index_facts,
     transaction_index_facts,
 )
+from appliance.cli.log_verify import verify
 from appliance.cli.record_format import shown_time
 from appliance.cli.segment_dump import Fact, log_facts
 from appliance.errors import HostFault, OperatorFault
@@ -189,3 +190,6 @@ def _shown(value: Any) -> str:
         return "null"
     text = repr(value) if isinstance(value, str) else f"base64 {value['base64']}"
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}… ({len(text)} characters)"
+
+
+log.add_command(verify)

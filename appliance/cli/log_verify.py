@@ -1,0 +1,151 @@
+"""`appliance log verify`: whether the replicas of a partition are alike, straight off the disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from appliance.cli.output import json_option, print_json, print_table, shown_bytes
+from appliance.cli.replica_comparison import Comparison, Replica, compare, replicas_under
+from appliance.cluster import TopicPartition
+from appliance.config import load_settings
+from appliance.errors import OperatorFault
+from appliance.log.file_names import parse_partition_directory_name
+
+RUN_FILE = "run.json"
+
+
+@click.command(short_help="Compare the replicas of partitions, byte for byte.")
+@click.argument("names", metavar="[TOPIC|TOPIC-PARTITION]...", nargs=-1)
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("data"),
+    show_default=True,
+    help="The data directory they lie in.",
+)
+@click.option(
+    "--config",
+    "config_path",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The TOML file that serve takes, where it sets log.dirs and nothing runs now.",
+)
+@click.option("--complete", is_flag=True, help="Replicas that end before others are a difference, too.")
+@json_option
+def verify(
+    *, names: tuple[str, ...], data_dir: Path, config_path: Path | None, complete: bool, as_json: bool
+) -> int:
+    """Compare the replicas of the named partitions, or of all, byte for byte, straight off the disk.
+
+    Compared is what all replicas have. Nothing is asked of a broker: one that runs may be compared as well, and a
+    follower that has not copied the last records yet is `behind`. Ends with 1 when anything differs.
+    """
+    if not data_dir.is_dir():
+        raise OperatorFault(f"{data_dir}: no such directory")
+    found = _chosen(replicas_under(_log_directories(data_dir, config_path)), names)
+    comparisons = [_compared(partition, replicas) for partition, replicas in found.items()]
+    if as_json:
+        print_json({"partitions": [_facts(each) for each in comparisons]})
+    else:
+        _print(comparisons)
+    different = [each for each in comparisons if each.difference is not None]
+    behind = [each for each in comparisons if not each.is_complete]
+    return 1 if different or (complete and behind) else 0
+
+
+def _compared(partition: TopicPartition, replicas: Sequence[Replica]) -> Comparison:
+    try:
+        return compare(partition, replicas)
+    except OSError as error:
+        raise OperatorFault(f"{partition}: {error.filename}: {error.strerror}") from error
+
+
+def _log_directories(data_dir: Path, config_path: Path | None) -> dict[int, list[Path]]:
+    """Slot → its log directories: as the appliance that runs says, else as the file says, else slot-0, slot-1, …"""
+    try:
+        run = json.loads((data_dir / RUN_FILE).read_text(encoding="utf-8"))
+        return {slot: [Path(path) for path in paths] for slot, paths in enumerate(run["log_dirs"])}
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    settings = load_settings(config_path, {"data.dir": str(data_dir)})
+    if settings.log_dirs is not None:
+        return {slot: list(settings.log_directories(slot)) for slot in range(settings.slots)}
+    return {
+        int(number): [path]
+        for path in sorted(data_dir.glob("slot-*"))
+        if (number := path.name.removeprefix("slot-")).isdigit()
+    }
+
+
+def _chosen(
+    found: dict[TopicPartition, list[Replica]], names: Sequence[str]
+) -> dict[TopicPartition, list[Replica]]:
+    """Those that are named; all without names. Raises OperatorFault where a name is none of them."""
+    if not names:
+        return found
+    topics = {partition.topic for partition in found}
+    chosen: dict[TopicPartition, list[Replica]] = {}
+    for name in names:
+        partition = parse_partition_directory_name(name)
+        if name in topics:
+            chosen |= {each: replicas for each, replicas in found.items() if each.topic == name}
+        elif partition in found and partition is not None:
+            chosen[partition] = found[partition]
+        else:
+            raise OperatorFault(f"{name}: no such topic or partition on the disk")
+    return chosen
+
+
+def _facts(comparison: Comparison) -> dict[str, object]:
+    return {
+        "topic": comparison.partition.topic,
+        "partition": comparison.partition.partition,
+        "verdict": comparison.verdict,
+        "difference": comparison.difference,
+        "compared_from": comparison.start,
+        "compared_to": comparison.end,
+        "batches": comparison.batches,
+        "size_bytes": comparison.size_bytes,
+        "replicas": [
+            {
+                "slot": extent.slot,
+                "directory": str(extent.directory),
+                "log_start_offset": extent.start,
+                "log_end_offset": extent.end,
+            }
+            for extent in comparison.extents
+        ],
+    }
+
+
+def _print(comparisons: Sequence[Comparison]) -> None:
+    rows = [
+        (
+            str(each.partition),
+            ",".join(str(extent.slot) for extent in each.extents),
+            each.start,
+            each.end,
+            each.batches,
+            shown_bytes(each.size_bytes),
+            each.verdict,
+        )
+        for each in comparisons
+    ]
+    print_table(
+        ("PARTITION", "SLOTS", "FROM", "TO", "BATCHES", "SIZE", "VERDICT"),
+        rows,
+        right=("FROM", "TO", "BATCHES", "SIZE"),
+    )
+    for each in comparisons:
+        if each.difference is not None:
+            click.echo(f"{each.partition}: {each.difference}")
+        elif not each.is_complete:
+            ends = ", ".join(f"slot {extent.slot} at {extent.end}" for extent in each.extents)
+            click.echo(f"{each.partition}: {ends}")
+    differ = sum(each.difference is not None for each in comparisons)
+    behind = sum(each.verdict == "behind" for each in comparisons)
+    click.echo(f"{len(comparisons)} partitions: {differ} differ, {behind} behind")

@@ -1,0 +1,133 @@
+"""log verify on replicas written here byte by byte."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.cluster import TopicPartition
+from appliance.log.checkpoint import write_offsets
+from appliance.log.file_names import CLEANER_OFFSETS, LOG, segment_file_name
+from appliance.protocol.records.record import Record, encode_batch
+from tests.cli.command import Outcome, appliance
+
+TIME_MS = 1_700_000_000_000
+
+
+def batch(base_offset: int, value: bytes = b"value", *, leader_epoch: int = 0) -> bytes:
+    """Two records."""
+    records = [Record(value, timestamp_ms=TIME_MS) for _ in range(2)]
+    return encode_batch(records, base_offset=base_offset, leader_epoch=leader_epoch)
+
+
+def write(data_dir: Path, slot: int, segments: dict[int, Sequence[bytes]], name: str = "t-0") -> Path:
+    """Base offset → batches of the segment, then space that is allocated ahead."""
+    directory = data_dir / f"slot-{slot}" / name
+    directory.mkdir(parents=True)
+    for base_offset, batches in segments.items():
+        (directory / segment_file_name(base_offset, LOG)).write_bytes(b"".join(batches) + bytes(512))
+    return directory
+
+
+def verify(data_dir: Path, *arguments: str) -> tuple[Outcome, list[dict[str, Any]]]:
+    outcome = appliance("log", "verify", "--json", "--data-dir", str(data_dir), *arguments)
+    return outcome, json.loads(outcome.output)["partitions"]
+
+
+def test_replicas_alike_are_told_so_wherever_their_segments_begin(tmp_path: Path) -> None:
+    write(tmp_path, 0, {0: [batch(0), batch(2)], 4: [batch(4)]})
+    write(tmp_path, 1, {0: [batch(0)], 2: [batch(2), batch(4)]})
+    write(tmp_path, 2, {2: [batch(2)], 4: [batch(4)]})  # retention was quicker here
+    outcome, (fact,) = verify(tmp_path)
+    assert outcome.code == 0
+    assert (fact["verdict"], fact["compared_from"], fact["compared_to"], fact["batches"]) == (
+        "alike",
+        2,
+        6,
+        2,
+    )
+    assert [each["log_start_offset"] for each in fact["replicas"]] == [0, 0, 2]
+    table = appliance("log", "verify", "--data-dir", str(tmp_path)).succeeded()
+    assert "t-0" in table.text
+    assert "1 partitions: 0 differ, 0 behind" in table.text
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (batch(2, b"VALUE"), "the batch at offset 2 differs between slot 0 and slot 1 at its byte"),
+        (batch(2, leader_epoch=1), "the batch at offset 2 differs between slot 0 and slot 1 at its byte 15"),
+        (batch(2, b"longer value"), "the batch at offset 2 has"),
+        (batch(4), "after offset 2: slot 0 goes on with a batch at 2, slot 1 with one at 4"),
+    ],
+)
+def test_difference_is_named_by_its_place_and_ends_with_one(tmp_path: Path, other: bytes, why: str) -> None:
+    write(tmp_path, 0, {0: [batch(0), batch(2)]})
+    write(tmp_path, 1, {0: [batch(0), other]})
+    write(tmp_path, 0, {0: [batch(0)]}, "u-0")
+    write(tmp_path, 1, {0: [batch(0)]}, "u-0")
+    outcome, (differs, alike) = verify(tmp_path)
+    assert outcome.code == 1
+    assert differs["verdict"] == "differs"
+    assert differs["difference"].startswith(why)
+    assert alike["verdict"] == "alike"
+    assert why in appliance("log", "verify", "--data-dir", str(tmp_path)).text
+    assert verify(tmp_path, "u")[0].code == 0
+    assert verify(tmp_path, "t-0")[0].code == 1
+
+
+def test_same_wrong_bytes_everywhere_are_a_difference_too(tmp_path: Path) -> None:
+    broken = bytearray(batch(0))
+    broken[-1] ^= 1
+    for slot in range(2):
+        write(tmp_path, slot, {0: [bytes(broken), batch(2)]})
+    outcome, (fact,) = verify(tmp_path)
+    assert outcome.code == 1
+    assert "fails its checksum" in fact["difference"]
+
+
+def test_replica_that_ends_early_is_behind_and_a_difference_only_if_asked(tmp_path: Path) -> None:
+    write(tmp_path, 0, {0: [batch(0), batch(2)]})
+    write(tmp_path, 1, {0: [batch(0)]})
+    write(tmp_path, 2, {0: [batch(0), batch(2)[:-5]]})  # killed while it wrote
+    outcome, (fact,) = verify(tmp_path)
+    assert outcome.code == 0
+    assert (fact["verdict"], fact["compared_to"]) == ("behind", 2)
+    assert [each["log_end_offset"] for each in fact["replicas"]] == [4, 2, 2]
+    assert verify(tmp_path, "--complete")[0].code == 1
+
+
+def test_what_any_replica_has_compacted_is_not_compared(tmp_path: Path) -> None:
+    write(tmp_path, 0, {0: [batch(0), batch(2)], 4: [batch(4)]})
+    write(tmp_path, 1, {0: [batch(2)], 4: [batch(4)]})
+    assert verify(tmp_path)[0].code == 0  # begins where the highest first batch is
+    write(tmp_path, 2, {0: [batch(0)], 4: [batch(4)]})
+    assert verify(tmp_path)[0].code == 1
+    write_offsets(tmp_path / "slot-2" / CLEANER_OFFSETS, {TopicPartition("t", 0): 4})
+    outcome, (fact,) = verify(tmp_path)
+    assert outcome.code == 0
+    assert (fact["compared_from"], fact["compared_to"]) == (4, 6)
+
+
+def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, 0, {0: [batch(0)]})
+    refused = appliance("log", "verify", "--data-dir", str(tmp_path), "nothing")
+    assert refused.code == 1
+    assert "nothing: no such topic or partition" in refused.errors
+    assert appliance("log", "verify", "--data-dir", str(tmp_path / "none")).code == 1
+
+
+def test_log_dirs_of_a_configuration_are_searched(tmp_path: Path) -> None:
+    configuration = tmp_path / "appliance.toml"
+    configuration.write_text('"slots" = 2\n"log.dirs" = "a-{slot},b-{slot}"\n')
+    data_dir = tmp_path / "data"
+    for name in ("a-0", "b-1"):
+        directory = data_dir / name / "t-0"
+        directory.mkdir(parents=True)
+        (directory / segment_file_name(0, LOG)).write_bytes(batch(0))
+    _, (fact,) = verify(data_dir, "--config", str(configuration))
+    assert [each["slot"] for each in fact["replicas"]] == [0, 1]
