@@ -1,0 +1,49 @@
+"""`python -m tests.checker`: a run by hand. Ends with 1 when it found something."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+from tests.checker.campaign import Plan, run
+from tests.checker.faults import PAUSE_MAX_S
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.checker", description=__doc__)
+    parser.add_argument("--slots", type=int, default=1)
+    parser.add_argument("--duration-s", type=float, default=300.0)
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
+    parser.add_argument("--partitions", type=int, default=6)
+    parser.add_argument("--records-per-s", type=float, default=500.0)
+    parser.add_argument("--pause-max-s", type=float, default=PAUSE_MAX_S)
+    parser.add_argument("--directory", type=Path, help="where data stays (default: a new one in /tmp)")
+    given = parser.parse_args()
+    directory = given.directory or Path(tempfile.mkdtemp(prefix="checker-"))
+    plan = Plan(
+        slots=given.slots,
+        duration_s=given.duration_s,
+        seed=given.seed,
+        partitions=given.partitions,
+        records_per_s=given.records_per_s,
+        pause_max_s=given.pause_max_s,
+    )
+    print(f"{plan}\ndata in {directory}", flush=True)
+    began = time.monotonic()
+    outcome = run(
+        plan, directory, lambda word: print(f"{time.monotonic() - began:8.1f} s  {word}", flush=True)
+    )
+    recoveries = sorted(outcome.recoveries_ms) or [0]
+    print(
+        f"{outcome.acknowledged} records acknowledged, {len(outcome.faults)} faults; acknowledged again after "
+        f"{recoveries[len(recoveries) // 2]} ms (median), {recoveries[-1]} ms (longest)"
+    )
+    for anomaly in outcome.anomalies:
+        print(anomaly)
+    return 1 if outcome.anomalies else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

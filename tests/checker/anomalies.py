@@ -1,0 +1,90 @@
+"""What may not be in a history. Pure: a pass over it for each question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from tests.checker.history import NOT_KNOWN, History, Reading, producer_of, sequence_of, shown, token_of
+
+TOLD_OF_A_KIND: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """`kind` is a word of the README's table."""
+
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+def find(history: History) -> list[Anomaly]:
+    """All of them, at most TOLD_OF_A_KIND from each question."""
+    logs = [_by_offset(reading) for reading in history.log]
+    questions = [_of_acknowledgements(history, logs)]
+    for partition, log in enumerate(logs):
+        questions.append(_of_log(history, partition))
+        for reader, readings in enumerate(history.readings):
+            questions.append(
+                _of_reading(f"reader {reader}", readings[partition], partition=partition, log=log)
+            )
+    return [anomaly for question in questions for anomaly in islice(question, TOLD_OF_A_KIND)]
+
+
+def _by_offset(reading: Reading) -> dict[int, int]:
+    return dict(zip(reading.offsets, reading.tokens, strict=True))
+
+
+def _of_acknowledgements(history: History, logs: list[dict[int, int]]) -> Iterator[Anomaly]:
+    found = [{token: offset for offset, token in log.items()} for log in logs]
+    for producer, offsets in enumerate(history.acknowledged):
+        for sequence, offset in enumerate(offsets):
+            partition, token = sequence % history.partitions, token_of(producer, sequence)
+            if offset == NOT_KNOWN or logs[partition].get(offset) == token:
+                continue
+            where = f"{shown(token)}, acknowledged at offset {offset} of partition {partition},"
+            if token in found[partition]:
+                yield Anomaly("moved", f"{where} is at {found[partition][token]}")
+            else:
+                yield Anomaly("lost", f"{where} is not in the log")
+
+
+def _of_log(history: History, partition: int) -> Iterator[Anomaly]:
+    log = history.log[partition]
+    offset_of: dict[int, int] = {}
+    newest: dict[int, int] = {}
+    for offset, token in zip(log.offsets, log.tokens, strict=True):
+        producer, sequence = producer_of(token), sequence_of(token)
+        where = f"{shown(token)} at offset {offset} of partition {partition}"
+        was_sent = producer < len(history.acknowledged) and sequence < len(history.acknowledged[producer])
+        if not was_sent or sequence % history.partitions != partition:
+            yield Anomaly("phantom", f"{where} was never sent there")
+            continue
+        if token in offset_of:
+            yield Anomaly("duplicated", f"{where} is at {offset_of[token]} as well")
+        elif sequence < newest.get(producer, -1):
+            yield Anomaly("reordered", f"{where} is behind its record {newest[producer]}")
+        offset_of.setdefault(token, offset)
+        newest[producer] = max(sequence, newest.get(producer, -1))
+
+
+def _of_reading(reader: str, reading: Reading, *, partition: int, log: dict[int, int]) -> Iterator[Anomaly]:
+    before = -1
+    for offset, token in zip(reading.offsets, reading.tokens, strict=True):
+        where = f"offset {offset} of partition {partition}"
+        if offset <= before:
+            yield Anomaly("went back", f"{reader} was given {where} after {before}")
+        elif offset not in log:
+            yield Anomaly("vanished", f"{shown(token)}, which {reader} read at {where}, is not in the log")
+        elif log[offset] != token:
+            there = shown(log[offset])
+            yield Anomaly("inconsistent", f"{reader} read {shown(token)} at {where}, where {there} is")
+        before = offset
+    seen = set(reading.offsets)
+    for offset in sorted(log.keys() - seen):
+        yield Anomaly("unseen", f"{reader} never read offset {offset} of partition {partition}")

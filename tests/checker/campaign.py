@@ -1,0 +1,150 @@
+"""One run: load, faults one after the other, then silence, and everything is read and compared."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.checker.anomalies import Anomaly, find
+from tests.checker.faults import Fault, faults_for
+from tests.checker.history import History
+from tests.checker.workload import Workload
+from tests.support.broker import Appliance
+
+TOPIC: Final = "checked"
+STUCK_S: Final = 60.0
+SETTLE_S: Final = 60.0
+SEGMENT_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a run does. `seed` decides which faults come when; the processes decide the rest."""
+
+    slots: int = 1
+    duration_s: float = 20.0
+    seed: int = 0
+    partitions: int = 6
+    producers: int = 2
+    readers: int = 2
+    records_per_s: float = 1000.0
+    pause_max_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of it. `recoveries_ms` are the times from a fault's end to new acknowledgements everywhere."""
+
+    acknowledged: int
+    faults: tuple[str, ...]
+    recoveries_ms: tuple[int, ...]
+    anomalies: tuple[Anomaly, ...]
+
+    def check(self) -> None:
+        """Raises AssertionError with the anomalies, and the faults that led there."""
+        if self.anomalies:
+            raise AssertionError("\n".join([*map(str, self.anomalies[:60]), "after:", *self.faults]))
+
+
+def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None) -> Outcome:
+    """A new appliance in `directory`, whose data stays there."""
+    chance = random.Random(plan.seed)
+    broker = Appliance(
+        directory / "data",
+        slots=plan.slots,
+        settings={"replica.lag.time.max.ms": 3000, "log.segment.bytes": SEGMENT_BYTES},
+    )
+    broker.start(60)
+    try:
+        _create_topic(broker, plan)
+        history = History.empty(partitions=plan.partitions, producers=plan.producers, readers=plan.readers)
+        addresses = ",".join(f"127.0.0.1:{broker.port + slot}" for slot in range(plan.slots))
+        load = Workload(addresses, TOPIC, history, records_per_s=plan.records_per_s)
+        load.start()
+        faults, recoveries_ms, stuck = _disturb(plan, broker, load, chance=chance, say=say)
+        say("settling")
+        load.stop_producing()
+        load.stop_reading(load.read_everything())
+        anomalies = [*stuck, *_told(load.failures), *find(history), *_compare_replicas(broker)]
+    finally:
+        broker.stop()
+    return Outcome(history.acknowledged_count(), tuple(faults), tuple(recoveries_ms), tuple(anomalies))
+
+
+def _disturb(
+    plan: Plan, broker: Appliance, load: Workload, *, chance: random.Random, say: Callable[[str], None]
+) -> tuple[list[str], list[int], list[Anomaly]]:
+    """Until the time is up: a fault, new acknowledgements from every partition, a breath."""
+    kinds: list[Fault] = faults_for(plan.slots)
+    end = time.monotonic() + plan.duration_s
+    done: list[str] = []
+    recoveries_ms: list[int] = []
+    stuck: list[Anomaly] = []
+    bag: list[Fault] = []
+    load.await_progress([0] * plan.partitions, STUCK_S)
+    while time.monotonic() < end and not stuck:
+        if not bag:
+            # Every kind comes before one comes again.
+            bag = chance.sample(kinds, len(kinds))
+        what = bag.pop()(broker, chance, plan.pause_max_s)
+        began = time.monotonic()
+        late = load.await_progress(load.acknowledged(), STUCK_S)
+        recoveries_ms.append(round((time.monotonic() - began) * 1000))
+        done.append(what)
+        say(f"{what}; acknowledged everywhere again after {recoveries_ms[-1]} ms")
+        if late:
+            stuck.append(Anomaly("stuck", f"partitions {late} acknowledge nothing after: {what}"))
+        time.sleep(chance.uniform(0.0, 1.0))
+    return done, recoveries_ms, stuck
+
+
+def _create_topic(broker: Appliance, plan: Plan) -> None:
+    in_sync = str(min(2, plan.slots))
+    topic = NewTopic(TOPIC, plan.partitions, min(3, plan.slots), config={"min.insync.replicas": in_sync})
+    admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
+    (answer,) = admin.create_topics([topic]).values()
+    refusal = answer.exception(timeout=60)
+    assert refusal is None or refusal.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS, refusal
+
+
+def _told(failures: list[str]) -> list[Anomaly]:
+    return [Anomaly(*failure.split(": ", 1)) for failure in failures]
+
+
+def _compare_replicas(broker: Appliance) -> list[Anomaly]:
+    """Until all replicas are alike to their ends, or SETTLE_S is over."""
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        verified = subprocess.run(
+            [
+                *(sys.executable, "-m", "appliance", "log", "verify", TOPIC, "--complete", "--json"),
+                *("--data-dir", str(broker.data_dir)),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        if verified.returncode == 0:
+            return []
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.2)
+    partitions: list[dict[str, Any]] = json.loads(verified.stdout or '{"partitions": []}')["partitions"]
+    wrong = [
+        Anomaly("diverged", f"partition {each['partition']}: {each['difference'] or each['replicas']}")
+        for each in partitions
+        if each["verdict"] != "alike"
+    ]
+    return wrong or [Anomaly("diverged", verified.stderr)]

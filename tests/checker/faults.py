@@ -1,0 +1,93 @@
+"""What is done to the processes of an appliance. Each fault says what it did, and leaves nothing stopped behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from tests.support.broker import Appliance
+
+PAUSE_MAX_S: Final = 20.0
+
+Fault = Callable[[Appliance, random.Random, float], str]
+"""An appliance, a source of chance, the longest pause in seconds → what was done."""
+
+
+def kill_one(broker: Appliance, chance: random.Random, _: float) -> str:
+    """SIGKILL for one process, the supervisor excepted."""
+    row = chance.choice([row for row in broker.processes() if row.role != "supervisor"])
+    _signal(row.pid, signal.SIGKILL)
+    return f"killed {row.role}"
+
+
+def kill_worker(broker: Appliance, chance: random.Random, _: float) -> str:
+    """SIGKILL for one that owns logs: half of all faults should hit where records are."""
+    row = chance.choice([row for row in broker.processes() if row.role.split()[0] in ("ioproc", "replica")])
+    _signal(row.pid, signal.SIGKILL)
+    return f"killed {row.role}"
+
+
+def pause_one(broker: Appliance, chance: random.Random, pause_max_s: float) -> str:
+    """SIGSTOP, and SIGCONT after a while."""
+    row = chance.choice([row for row in broker.processes() if row.role != "supervisor"])
+    pause_s = chance.uniform(0.1, pause_max_s)
+    _signal(row.pid, signal.SIGSTOP)
+    try:
+        time.sleep(pause_s)
+    finally:
+        _signal(row.pid, signal.SIGCONT)
+    return f"stopped {row.role} for {pause_s:.1f} s"
+
+
+def kill_slot(broker: Appliance, chance: random.Random, _: float) -> str:
+    """SIGKILL for all processes of one slot at once."""
+    slot = chance.randrange(broker.slots)
+    _kill_slot(broker, slot)
+    return f"killed slot {slot}"
+
+
+def kill_two_slots(broker: Appliance, chance: random.Random, pause_max_s: float) -> str:
+    """One slot after the other, the first one maybe not back yet."""
+    first, second = chance.sample(range(broker.slots), 2)
+    _kill_slot(broker, first)
+    pause_s = chance.uniform(0.0, min(2.0, pause_max_s))
+    time.sleep(pause_s)
+    _kill_slot(broker, second)
+    return f"killed slot {first}, and slot {second} {pause_s:.1f} s later"
+
+
+def kill_everything(broker: Appliance, _chance: random.Random, _: float) -> str:
+    """SIGKILL for every process at once, and a start."""
+    broker.kill()
+    broker.start(60)
+    return "killed everything, and started it"
+
+
+def restart(broker: Appliance, _chance: random.Random, _: float) -> str:
+    """A clean stop, and a start."""
+    broker.stop()
+    broker.start(60)
+    return "stopped, and started"
+
+
+def faults_for(slots: int) -> list[Fault]:
+    """Each as often as it shall come."""
+    common: list[Fault] = [kill_one, kill_one, kill_worker, kill_worker, pause_one, kill_everything, restart]
+    return common if slots < 2 else [*common, kill_slot, kill_slot, kill_two_slots]
+
+
+def _kill_slot(broker: Appliance, slot: int) -> None:
+    for row in broker.processes():
+        kind, _, place = row.role.partition(" ")
+        if kind in ("ioproc", "replica") and place.partition(".")[0] == str(slot):
+            _signal(row.pid, signal.SIGKILL)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # it died by itself, or of the fault before
+        os.kill(pid, number)

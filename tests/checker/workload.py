@@ -1,0 +1,196 @@
+"""Producers and readers, a thread each, over librdkafka. They write down what happens and judge nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from tests.checker.history import NOT_KNOWN, History, Reading, token_of
+
+FLUSH_TIMEOUT_S: Final = 120.0
+READ_TIMEOUT_S: Final = 60.0
+_DELIVERY_TIMEOUT_MS: Final = 600_000  # nothing is given up while a fault lasts
+_FETCH_WAIT_MS: Final = 100
+
+
+class Workload:
+    """Runs from `start` to `stop`. `failures` are sentences about what no client may meet."""
+
+    def __init__(self, bootstrap: str, topic: str, history: History, *, records_per_s: float) -> None:
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self._history = history
+        self._pause_s = len(history.acknowledged) / records_per_s
+        self._stop_producing = threading.Event()
+        self._stop_reading = threading.Event()
+        self._progressed = threading.Condition()
+        self._acknowledged = [0] * history.partitions
+        self.failures: list[str] = []
+        self._producers = [
+            threading.Thread(target=self._produce, args=(number,), daemon=True)
+            for number in range(len(history.acknowledged))
+        ]
+        self._readers = [
+            threading.Thread(target=self._read, args=(number,), daemon=True)
+            for number in range(len(history.readings))
+        ]
+
+    def start(self) -> None:
+        for thread in (*self._readers, *self._producers):
+            thread.start()
+
+    def acknowledged(self) -> list[int]:
+        """How many records each partition has acknowledged by now."""
+        with self._progressed:
+            return list(self._acknowledged)
+
+    def await_progress(self, since: list[int], timeout_s: float) -> list[int]:
+        """Waits until every partition acknowledged something new; the partitions that did not."""
+        deadline = time.monotonic() + timeout_s
+        with self._progressed:
+            while True:
+                late = [number for number, count in enumerate(since) if self._acknowledged[number] <= count]
+                left_s = deadline - time.monotonic()
+                if not late or left_s <= 0:
+                    return late
+                self._progressed.wait(left_s)
+
+    def stop_producing(self) -> None:
+        """What was sent is acknowledged, or given up, when this returns."""
+        self._stop_producing.set()
+        for thread in self._producers:
+            thread.join(FLUSH_TIMEOUT_S + 10)
+
+    def stop_reading(self, ends: list[int]) -> None:
+        """Lets readers come to the end of each partition, and no longer than READ_TIMEOUT_S."""
+        deadline = time.monotonic() + READ_TIMEOUT_S
+        for readings in self._history.readings:
+            while not all(map(_has_come_to, readings, ends)) and time.monotonic() < deadline:
+                time.sleep(0.05)
+        self._stop_reading.set()
+        for thread in self._readers:
+            thread.join(30)
+
+    def read_everything(self) -> list[int]:
+        """Fills the history's `log`; the end offset of each partition."""
+        consumer = self._consumer()
+        partitions = self._history.partitions
+        ends = [_end_of(consumer, self._topic, number) for number in range(partitions)]
+        _read_until(
+            consumer,
+            self._history.log,
+            lambda: all(map(_has_come_to, self._history.log, ends)),
+            self.failures,
+        )
+        return ends
+
+    def _produce(self, number: int) -> None:
+        offsets = self._history.acknowledged[number]
+        producer = Producer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "enable.idempotence": True,
+                "message.timeout.ms": _DELIVERY_TIMEOUT_MS,
+                "socket.timeout.ms": 10_000,
+                "reconnect.backoff.max.ms": 500,
+                "linger.ms": 1,
+                "log_level": 0,
+            }
+        )
+
+        def answers_to(sequence: int) -> Callable[[KafkaError | None, Message], None]:
+            def answered(error: KafkaError | None, message: Message) -> None:
+                if error is not None:
+                    self.failures.append(f"gave up: producer {number}, record {sequence}: {error}")
+                    return
+                offset = message.offset()
+                offsets[sequence] = NOT_KNOWN if offset is None else offset
+                with self._progressed:
+                    self._acknowledged[sequence % self._history.partitions] += 1
+                    self._progressed.notify_all()
+
+            return answered
+
+        while not self._stop_producing.is_set():
+            sequence = len(offsets)
+            offsets.append(NOT_KNOWN)
+            try:
+                producer.produce(
+                    self._topic,
+                    b"%d" % token_of(number, sequence),
+                    partition=sequence % self._history.partitions,
+                    on_delivery=answers_to(sequence),
+                )
+            except BufferError:
+                offsets.pop()
+            except KafkaException as error:
+                offsets.pop()
+                self.failures.append(f"gave up: producer {number}: {error}")
+                return
+            producer.poll(self._pause_s)
+        if producer.flush(FLUSH_TIMEOUT_S):
+            self.failures.append(f"gave up: producer {number} cannot end: {len(producer)} records wait")
+
+    def _read(self, number: int) -> None:
+        consumer = self._consumer()
+        _read_until(consumer, self._history.readings[number], self._stop_reading.is_set, self.failures, None)
+
+    def _consumer(self) -> Consumer:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                "group.id": "not used",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "fetch.wait.max.ms": _FETCH_WAIT_MS,
+                "fetch.error.backoff.ms": 50,
+                "socket.timeout.ms": 10_000,
+                "reconnect.backoff.max.ms": 500,
+                "log_level": 0,
+            }
+        )
+        consumer.assign([TopicPartition(self._topic, each, 0) for each in range(self._history.partitions)])
+        return consumer
+
+
+def _has_come_to(reading: Reading, end: int) -> bool:
+    return end == 0 or (bool(reading.offsets) and reading.offsets[-1] >= end - 1)
+
+
+def _end_of(consumer: Consumer, topic: str, partition: int) -> int:
+    deadline = time.monotonic() + READ_TIMEOUT_S
+    while True:
+        try:
+            _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return end
+
+
+def _read_until(
+    consumer: Consumer,
+    readings: list[Reading],
+    is_done: Callable[[], bool],
+    failures: list[str],
+    timeout_s: float | None = READ_TIMEOUT_S,
+) -> None:
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    while not is_done() and (deadline is None or time.monotonic() < deadline):
+        for message in consumer.consume(1000, timeout=0.2):
+            error, value = message.error(), message.value()
+            if error is not None:
+                if error.code() == KafkaError._AUTO_OFFSET_RESET:
+                    failures.append(f"went back: a reader's offset was refused: {error}")
+                continue
+            partition, offset = message.partition(), message.offset()
+            assert value is not None
+            assert partition is not None
+            assert offset is not None
+            readings[partition].add(offset, int(value))
+    consumer.close()
