@@ -409,9 +409,35 @@ class GroupSettings:
         minimum=1,
         doc="Members that a classic group may have.",
     )
+    consumer_session_timeout_ms: int = option(
+        45_000,
+        "group.consumer.session.timeout.ms",
+        unit="ms",
+        minimum=1,
+        doc="How long a member of a consumer group (KIP-848) may be silent before it is out.",
+    )
+    consumer_heartbeat_interval_ms: int = option(
+        5_000,
+        "group.consumer.heartbeat.interval.ms",
+        unit="ms",
+        minimum=1,
+        doc="How often members of consumer groups are told to send heartbeats; less than their session timeout.",
+    )
+    consumer_max_size: int = option(
+        INT32_MAX,
+        "group.consumer.max.size",
+        unit="members",
+        minimum=1,
+        doc="Members that a consumer group may have.",
+    )
 
     def __post_init__(self) -> None:
         _check_fields(self)
+        if self.consumer_heartbeat_interval_ms >= self.consumer_session_timeout_ms:
+            raise ConfigurationError(
+                f"group.consumer.heartbeat.interval.ms = {self.consumer_heartbeat_interval_ms}: not less than "
+                f"group.consumer.session.timeout.ms = {self.consumer_session_timeout_ms}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

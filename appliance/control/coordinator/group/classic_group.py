@@ -237,6 +237,16 @@ class ClassicGroup:
         return self.protocol_type is None and not self.members and not self.pending_joins
 
     @property
+    def may_go(self) -> bool:
+        """Whether nobody is in it or about to be."""
+        return self.state is ClassicState.EMPTY and not self.pending_joins
+
+    @property
+    def is_unborn(self) -> bool:
+        """Whether nobody is in it and nothing of it is in the log."""
+        return self.is_simple and not self.in_log
+
+    @property
     def topics(self) -> frozenset[str] | None:
         """What its members have subscribed to, as of this generation; None when that cannot be known."""
         return self._topics

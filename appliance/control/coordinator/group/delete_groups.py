@@ -8,11 +8,14 @@ they cannot be written the group is back, unless another has taken its name.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from appliance.control.coordinator.group.append_errors import for_member
 from appliance.control.coordinator.group.classic_group import ClassicGroup
 from appliance.control.coordinator.group.classic_rebalance import cancel_timers
 from appliance.control.coordinator.group.classic_state import STATES
+from appliance.control.coordinator.group.consumer_group import ConsumerGroup
+from appliance.control.coordinator.group.consumer_records import record_of
 from appliance.control.coordinator.group.effects import Client, Record
 from appliance.control.coordinator.group.group_book import GroupBook
 from appliance.control.coordinator.group.group_metadata_record import tombstone
@@ -23,12 +26,14 @@ from appliance.protocol.apis.delete_groups import (
 )
 from appliance.protocol.errors import ErrorCode
 
+AnyGroup: TypeAlias = ClassicGroup | ConsumerGroup
+
 
 def handle(book: GroupBook, request: DeleteGroupsRequest, client: Client, reply: object) -> None:
     """Answers when every partition's tombstones are in the log."""
     names = tuple(dict.fromkeys(request.groups_names))
     results: dict[str, int] = {}
-    by_partition: dict[int, list[ClassicGroup]] = {}
+    by_partition: dict[int, list[AnyGroup]] = {}
     for group_id in names:
         group = book.groups.get(group_id)
         results[group_id] = _fault(book, group, group_id=group_id, client=client)
@@ -37,11 +42,22 @@ def handle(book: GroupBook, request: DeleteGroupsRequest, client: Client, reply:
     _Deletion(book, reply, results=results, waits_for=len(by_partition)).start(list(by_partition.values()))
 
 
-def _fault(book: GroupBook, group: ClassicGroup | None, *, group_id: str, client: Client) -> int:
+def _fault(book: GroupBook, group: AnyGroup | None, *, group_id: str, client: Client) -> int:
     error = book.fault_of(group_id, client)
     if error:
         return error
+    if isinstance(group, ConsumerGroup):
+        return ErrorCode.NONE if group.is_empty and not group.is_busy else ErrorCode.NON_EMPTY_GROUP
     return ErrorCode.GROUP_ID_NOT_FOUND if group is None else STATES[group.state].delete
+
+
+def end_of(group: AnyGroup) -> list[Record]:
+    """The tombstones of all that the log has of an empty group, whose timers end."""
+    if isinstance(group, ConsumerGroup):
+        group.cancel_all_timers()
+        return [record_of(group.group_id, change) for change in group.end()]
+    cancel_timers(group)
+    return [tombstone(group.group_id)] if group.in_log else []
 
 
 class _Deletion:
@@ -55,20 +71,18 @@ class _Deletion:
         self._results = results
         self._waits_for = waits_for
 
-    def start(self, batches: Sequence[Sequence[ClassicGroup]]) -> None:
+    def start(self, batches: Sequence[Sequence[AnyGroup]]) -> None:
         if not batches:
             self._answer()
         for groups in batches:
             self._delete(groups)
 
-    def _delete(self, groups: Sequence[ClassicGroup]) -> None:
+    def _delete(self, groups: Sequence[AnyGroup]) -> None:
         book = self._book
         records: list[Record] = []
         for group in groups:
-            cancel_timers(group)
             records += book.offsets.tombstones(group.group_id)
-            if group.in_log:
-                records.append(tombstone(group.group_id))
+            records += end_of(group)
             del book.groups[group.group_id]
 
         def written(error_code: int) -> None:

@@ -31,9 +31,10 @@ def _describe(book: GroupBook, group_id: str, client: Client) -> DescribedGroup:
     error = book.fault_of(group_id, client)
     if error:
         return DescribedGroup(group_id, error_code=error)
-    group = book.groups.get(group_id)
+    group = book.classic(group_id)
     if group is None:
-        return _not_found(group_id, client)
+        what = "is not a classic group" if group_id in book.groups else "not found"
+        return _not_found(group_id, client, what)
     stable = group.state is ClassicState.STABLE
     return DescribedGroup(
         group_id,
@@ -44,14 +45,14 @@ def _describe(book: GroupBook, group_id: str, client: Client) -> DescribedGroup:
     )
 
 
-def _not_found(group_id: str, client: Client) -> DescribedGroup:
+def _not_found(group_id: str, client: Client, what: str) -> DescribedGroup:
     dead = ClassicState.DEAD.value
     if client.api_version < _NOT_FOUND_FROM:
         return DescribedGroup(group_id, group_state=dead)
     return DescribedGroup(
         group_id,
         error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-        error_message=f"Group {group_id} not found.",
+        error_message=f"Group {group_id} {what}.",
         group_state=dead,
     )
 

@@ -12,6 +12,7 @@ from appliance.clock import Clock
 from appliance.config.settings import GroupSettings
 from appliance.control.coordinator.group.classic_group import ClassicGroup
 from appliance.control.coordinator.group.classic_member import OnTime
+from appliance.control.coordinator.group.consumer_group import ConsumerGroup
 from appliance.control.coordinator.group.effects import (
     Answer,
     Append,
@@ -49,6 +50,7 @@ class GroupBook:
         "offsets",
         "settings",
         "topics",
+        "topics_version",
     )
 
     def __init__(
@@ -68,7 +70,8 @@ class GroupBook:
         self.topics = topics
         self.offsets = offsets
         self.new_member_id = new_member_id
-        self.groups: dict[str, ClassicGroup] = {}
+        self.groups: dict[str, ClassicGroup | ConsumerGroup] = {}
+        self.topics_version = 0  # counts the metadata images
         self.effects: Effects = []
         self._partition_of = partition_of
         self._wheel: TimingWheel[OnTime] = TimingWheel(self._monotonic_ms())
@@ -119,11 +122,15 @@ class GroupBook:
         """Why nothing can be said about the group to this client now; 0 if something can."""
         return self.gate(group_id, client.slot)
 
-    def drop_if_unborn(self, group: ClassicGroup) -> None:
+    def classic(self, group_id: str) -> ClassicGroup | None:
+        """The classic group of that name, if there is one."""
+        group = self.groups.get(group_id)
+        return group if isinstance(group, ClassicGroup) else None
+
+    def drop_if_unborn(self, group: ClassicGroup | ConsumerGroup) -> None:
         """Forgets a group that has nobody, is in no log and keeps no offsets: a client came and went."""
         if (
-            group.is_simple
-            and not group.in_log
+            group.is_unborn
             and self.groups.get(group.group_id) is group
             and not self.offsets.has_offsets(group.group_id)
         ):

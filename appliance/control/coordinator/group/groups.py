@@ -20,6 +20,8 @@ from typing import Any, Final
 from appliance.clock import Clock
 from appliance.config.settings import GroupSettings
 from appliance.control.coordinator.group import (
+    consumer_group_describe,
+    consumer_group_heartbeat,
     delete_groups,
     describe_groups,
     heartbeat,
@@ -39,6 +41,10 @@ from appliance.control.coordinator.group.classic_rebalance import (
     restart_session,
 )
 from appliance.control.coordinator.group.classic_state import STATES, ClassicState
+from appliance.control.coordinator.group.consumer_group import ConsumerGroup
+from appliance.control.coordinator.group.consumer_records import Change, GroupEpochChange, read_change
+from appliance.control.coordinator.group.consumer_turns import restart_session as restart_consumer_session
+from appliance.control.coordinator.group.consumer_turns import watch_rebalance
 from appliance.control.coordinator.group.effects import (
     Client,
     CommittedOffsets,
@@ -49,6 +55,8 @@ from appliance.control.coordinator.group.effects import (
 from appliance.control.coordinator.group.group_book import GroupBook, unique_member_id
 from appliance.control.coordinator.group.subscription import PROTOCOL_TYPE
 from appliance.errors import ApplianceDefect
+from appliance.protocol.apis.consumer_group_describe import ConsumerGroupDescribeRequest
+from appliance.protocol.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from appliance.protocol.apis.delete_groups import DeleteGroupsRequest
 from appliance.protocol.apis.describe_groups import DescribeGroupsRequest
 from appliance.protocol.apis.heartbeat import HeartbeatRequest
@@ -67,6 +75,8 @@ _HANDLERS: Final[dict[type, Callable[[GroupBook, Any, Client, object], None]]] =
     DescribeGroupsRequest: describe_groups.handle,
     ListGroupsRequest: list_groups.handle,
     DeleteGroupsRequest: delete_groups.handle,
+    ConsumerGroupHeartbeatRequest: consumer_group_heartbeat.handle,
+    ConsumerGroupDescribeRequest: consumer_group_describe.handle,
 }
 
 _GROUP_ID_NOT_FOUND_FROM = 9
@@ -157,6 +167,11 @@ class Groups:
         for groups without members; the group need not exist. The gate was asked by the caller.
         """
         group = self._book.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            error = group.check_commit(member_id, generation, client.api_version)
+            if error is ErrorCode.NONE and member_id in group.subscriptions:
+                restart_consumer_session(self._book, group, member_id)
+            return error
         if group is None:
             if generation < 0:
                 return ErrorCode.NONE
@@ -178,7 +193,8 @@ class Groups:
 
     def check_fetch(self, group_id: str, *, member_id: str | None, epoch: int, client: Client) -> int:
         """Whether this member may fetch the group's offsets: 0 or an error code. A classic group refuses nobody."""
-        return ErrorCode.NONE
+        group = self._book.groups.get(group_id)
+        return group.check_fetch(member_id, epoch) if isinstance(group, ConsumerGroup) else ErrorCode.NONE
 
     def offsets_seen(self, group_id: str) -> None:
         """Offsets are kept for this group: it exists from now on, if only for them."""
@@ -189,6 +205,8 @@ class Groups:
     def offset_expiry(self, group_id: str) -> OffsetExpiry | None:
         """From when on the group's offsets grow old; None: none of them expires now."""
         group = self._book.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return OffsetExpiry(subscribed=frozenset(group.topics()))
         if group is None or group.protocol_type is None:
             return OffsetExpiry()
         if group.state is ClassicState.EMPTY:
@@ -205,10 +223,11 @@ class Groups:
         """
         book = self._book
         group = book.groups.get(group_id)
-        if group is not None and group.state is ClassicState.EMPTY and not group.pending_joins:
+        if group is not None and group.may_go:
             del book.groups[group_id]
-            if group.in_log:
-                book.append(group_id, (log_record.tombstone(group_id),), lambda _: None)
+            records = delete_groups.end_of(group)
+            if records:
+                book.append(group_id, tuple(records), lambda _: None)
         return book.take_effects()
 
     def check_offset_delete(self, group_id: str) -> int:
@@ -219,7 +238,9 @@ class Groups:
         group = self._book.groups.get(group_id)
         if group is None:
             return ErrorCode.GROUP_ID_NOT_FOUND
-        if group.state is ClassicState.EMPTY or group.protocol_type == PROTOCOL_TYPE:
+        if isinstance(group, ConsumerGroup) or group.protocol_type == PROTOCOL_TYPE:
+            return ErrorCode.NONE
+        if group.state is ClassicState.EMPTY:
             return ErrorCode.NONE
         return ErrorCode.NON_EMPTY_GROUP
 
@@ -238,18 +259,38 @@ class Groups:
         Raises:
             MalformedFrame: the record is none that Kafka writes.
         """
-        if INT16.unpack_from(key)[0] != log_record.GROUP_METADATA_KEY:
+        groups = self._book.groups
+        if INT16.unpack_from(key)[0] == log_record.GROUP_METADATA_KEY:
+            group_id = Cursor(memoryview(key), INT16.size, len(key)).string()
+            if value is not None:
+                groups[group_id] = ClassicGroup.from_log(group_id, log_record.read_value(value))
+            elif isinstance(groups.get(group_id), ClassicGroup):
+                del groups[group_id]
             return
-        group_id = Cursor(memoryview(key), INT16.size, len(key)).string()
-        if value is None:
-            self._book.groups.pop(group_id, None)
-        else:
-            self._book.groups[group_id] = ClassicGroup.from_log(group_id, log_record.read_value(value))
+        read = read_change(key, value)
+        if read is not None:
+            self._replay_change(*read, is_tombstone=value is None)
+
+    def _replay_change(self, group_id: str, change: Change, *, is_tombstone: bool) -> None:
+        groups = self._book.groups
+        group = groups.get(group_id)
+        if not isinstance(group, ConsumerGroup):
+            if is_tombstone:
+                return
+            group = groups[group_id] = ConsumerGroup(group_id)
+        group.apply(change)
+        if isinstance(change, GroupEpochChange) and change.epoch is None:
+            del groups[group_id]
 
     def loaded(self, partition: int) -> Effects:
         """All of the partition's records were replayed: its members' sessions begin anew."""
         book = self._book
-        for group in [g for g in book.groups.values() if book.partition_of(g.group_id) == partition]:
+        for group in self._groups_of(partition):
+            if isinstance(group, ConsumerGroup):
+                for member_id in group.subscriptions:
+                    restart_consumer_session(book, group, member_id)
+                    watch_rebalance(book, group, member_id)
+                continue
             for member in group.members.values():
                 restart_session(book, group, member)
             if len(group.members) > book.settings.max_size:
@@ -260,7 +301,12 @@ class Groups:
         """Forgets the partition's groups; all who wait hear that their coordinator is elsewhere."""
         book = self._book
         error = ErrorCode.NOT_COORDINATOR
-        for group in [g for g in book.groups.values() if book.partition_of(g.group_id) == partition]:
+        for group in self._groups_of(partition):
+            if isinstance(group, ConsumerGroup):
+                group.cancel_all_timers()
+                del book.groups[group.group_id]
+                group.next_turns()
+                continue
             cancel_timers(group)
             for member in group.members.values():
                 end_join(book, group, member, refused_join(error, member.member_id))
@@ -269,15 +315,25 @@ class Groups:
             del book.groups[group.group_id]
         return book.take_effects()
 
+    def _groups_of(self, partition: int) -> list[ClassicGroup | ConsumerGroup]:
+        book = self._book
+        return [group for group in book.groups.values() if book.partition_of(group.group_id) == partition]
+
+    def metadata_changed(self) -> None:
+        """There is a new metadata image: consumer groups look at their topics with the next heartbeat."""
+        self._book.topics_version += 1
+
     # ── itself ────────────────────────────────────────────────────────────────────────────────────────────
 
     def statistics(self) -> GroupStatistics:
         groups = self._book.groups.values()
-        members = [member for group in groups for member in group.members.values()]
+        classic = [group for group in groups if isinstance(group, ClassicGroup)]
+        consumer = [group for group in groups if isinstance(group, ConsumerGroup)]
+        members = [member for group in classic for member in group.members.values()]
         return GroupStatistics(
             groups=len(groups),
-            members=len(members),
-            pending_members=sum(len(group.pending_joins) for group in groups),
+            members=len(members) + sum(len(group.subscriptions) for group in consumer),
+            pending_members=sum(len(group.pending_joins) for group in classic),
             waiting_to_join=sum(member.joining is not None for member in members),
             waiting_to_sync=sum(member.syncing is not None for member in members),
         )

@@ -22,7 +22,7 @@ def _answer(book: GroupBook, request: HeartbeatRequest, client: Client) -> int:
     if error:
         # While its group is being loaded a member is not expected to do anything but wait.
         return ErrorCode.NONE if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error
-    group = book.groups.get(request.group_id)
+    group = book.classic(request.group_id)
     if group is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
     return _beat(book, group, request)

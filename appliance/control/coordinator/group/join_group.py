@@ -28,6 +28,8 @@ from appliance.control.coordinator.group.classic_rebalance import (
     said_in,
 )
 from appliance.control.coordinator.group.classic_state import ClassicState
+from appliance.control.coordinator.group.consumer_group import ConsumerGroup
+from appliance.control.coordinator.group.consumer_records import record_of
 from appliance.control.coordinator.group.effects import Client
 from appliance.control.coordinator.group.group_book import GroupBook
 from appliance.protocol.apis.join_group import NO_MEMBER, UNSET_MS, JoinGroupRequest, JoinGroupResponse
@@ -49,7 +51,11 @@ def handle(book: GroupBook, request: JoinGroupRequest, client: Client, reply: ob
         return
     if request.rebalance_timeout_ms == UNSET_MS:
         request = replace(request, rebalance_timeout_ms=request.session_timeout_ms)
-    group = book.groups.get(request.group_id)
+    if not make_place(book, request.group_id):
+        error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        _refuse(book, error, client=client, reply=reply, member_id=request.member_id)
+        return
+    group = book.classic(request.group_id)
     if group is None:
         if request.member_id != NO_MEMBER:
             _refuse(
@@ -69,6 +75,23 @@ def handle(book: GroupBook, request: JoinGroupRequest, client: Client, reply: ob
     else:
         _join_known(book, group, request, Waiting(reply, client))
     book.drop_if_unborn(group)
+
+
+def make_place(book: GroupBook, group_id: str) -> bool:
+    """An empty consumer group of that name goes, so that a classic one can come; False: it has members.
+
+    Its tombstones are on their way before anything of the new group; should they be lost, the new group's first record
+    takes its place in the log all the same.
+    """
+    group = book.groups.get(group_id)
+    if not isinstance(group, ConsumerGroup):
+        return True
+    if not group.is_empty or group.is_busy:
+        return False
+    del book.groups[group_id]
+    records = tuple(record_of(group_id, change) for change in group.end())
+    book.append(group_id, records, lambda _: None)
+    return True
 
 
 def _fault(book: GroupBook, request: JoinGroupRequest, client: Client) -> int:

@@ -34,7 +34,7 @@ def handle(book: GroupBook, request: LeaveGroupRequest, client: Client, reply: o
         return
     many = client.api_version >= _MANY_FROM
     leaving = request.members if many else (MemberIdentity(request.member_id),)
-    group = book.groups.get(request.group_id)
+    group = book.classic(request.group_id)
     results = [_leave(book, group, one) for one in leaving]
     if many:
         book.answer(reply, LeaveGroupResponse(members=tuple(results)))

@@ -26,7 +26,7 @@ from appliance.protocol.errors import ErrorCode
 def handle(book: GroupBook, request: SyncGroupRequest, client: Client, reply: object) -> None:
     """Answers at once, or when the assignment of this generation is in the log."""
     error = book.fault_of(request.group_id, client) if request.group_id else ErrorCode.INVALID_GROUP_ID
-    group = book.groups.get(request.group_id)
+    group = book.classic(request.group_id)
     if not error:
         error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else _fault(group, request)
     if error or group is None:

@@ -252,8 +252,11 @@ class Scene:
         return members
 
     def _wait_for(self, token: int) -> None:
-        while token not in self.answers:
+        for _ in range(10_000):
+            if token in self.answers:
+                return
             self.pass_time(DELAY_MS)
+        raise AssertionError(f"request {token} is not answered")
 
     # ── what is seen ──────────────────────────────────────────────────────────────────────────────────────
 
