@@ -332,6 +332,7 @@ class Coordinator:
         for shard, place in zip(self._shards, places, strict=True):
             shard.follow(place)
         before, self._ids = self._ids, self._topics.ids()
+        self.groups.metadata_changed()
         gone = {name for name, topic_id in before.items() if self._ids.get(name) != topic_id}
         if gone:
             for shard in self._shards:

@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from appliance.control.coordinator.group.consumer_records import NOTHING, Assignment
+from appliance.control.coordinator.group.consumer_records import Assignment
 
 Partition: TypeAlias = tuple[UUID, int]
 
