@@ -57,13 +57,11 @@ def serve(
 
 
 def refuse_what_is_not_built(settings: Settings) -> None:
-    """Until there are replica processes, a record of three replicas would be acknowledged and never readable.
+    """Names what settings ask for and nobody would do.
 
     Raises:
         ConfigurationError: naming the option.
     """
-    if settings.slots > 1:
-        raise ConfigurationError(f"slots = {settings.slots}: replicas are not built yet, one slot is served")
     if settings.io.workers > 1:
         raise ConfigurationError(f"io.workers = {settings.io.workers}: one worker a slot is built yet")
 

@@ -43,6 +43,7 @@ from appliance.log.file_names import (
     parse_segment_file_name,
     segment_file_name,
 )
+from appliance.log.handed_over import read_handed_over
 from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.producer_state import Producers
 from appliance.log.recovered import keep_segment, keep_tail
@@ -381,6 +382,11 @@ class Loader:
         # A recovered segment's transactions are indexed again, which takes the state from where it begins.
         snapshots.drop_outside(log_start, min(self._recovered, default=log_end))
         snapshots.drop_strays({segment.base_offset for segment in segments})
+        if self._clean and not self._flushed and not self._recovered:
+            known = read_handed_over(self._directory, log_end)
+            if known is not None:
+                snapshots.newest = max(snapshots.offsets(), default=log_start)
+                return known, snapshots
         producers, start = snapshots.load_newest(log_start)
         if start < log_end:
             replay(producers, segments, start, indexing=self._recovered)

@@ -34,6 +34,7 @@ from appliance.log.file_names import (
     segment_file_name,
 )
 from appliance.log.flush import FlushTask, RecoveryPoint
+from appliance.log.handed_over import write_handed_over
 from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.loader import LoadedLog, Loader, replay
 from appliance.log.partition_metadata import read_topic_id, write_topic_id
@@ -876,8 +877,8 @@ class PartitionLog:
             StorageFault: it failed; the log must be opened as not clean.
         """
         self._active.seal()
-        self._take_snapshot(self.log_end_offset)
         self.release()
+        write_handed_over(self.directory, self._producers, self.log_end_offset)
 
     def check(self) -> None:
         """Reads the whole log and compares it with what is known of it.

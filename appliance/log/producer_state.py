@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -337,10 +337,26 @@ class Producers:
             entry.coordinator_epoch = fields[6]
             entry.transaction_first_offset = fields[7]
             producers._entries[entry.producer_id] = entry
-        for entry in sorted(producers.entries(), key=lambda entry: entry.transaction_first_offset):
-            if entry.transaction_first_offset >= 0:
-                producers._ongoing[entry.transaction_first_offset] = entry.producer_id
+        producers._find_ongoing()
         return producers
+
+    @classmethod
+    def of(cls, entries: Iterable[ProducerEntry], *, undecided: Iterable[tuple[int, int]]) -> Producers:
+        """The state of another process, `undecided` as it told them."""
+        producers = cls()
+        producers._entries = {entry.producer_id: entry for entry in entries}
+        producers._undecided_by_readers = dict(undecided)
+        producers._find_ongoing()
+        return producers
+
+    def undecided(self) -> list[tuple[int, int]]:
+        """(first offset, marker offset) of transactions whose marker may still be above the high watermark."""
+        return list(self._undecided_by_readers.items())
+
+    def _find_ongoing(self) -> None:
+        for entry in sorted(self.entries(), key=lambda entry: entry.transaction_first_offset):
+            if entry.transaction_first_offset >= 0:
+                self._ongoing[entry.transaction_first_offset] = entry.producer_id
 
     def check(self) -> None:
         """Raises ApplianceDefect where transactions and producers disagree."""

@@ -10,7 +10,11 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"), [(["--slots", "3"], "slots = 3"), (["--set", "io.workers=2"], "io.workers = 2")]
+    ("arguments", "named"),
+    [
+        (["--slots", "3", "--set", "io.workers=2"], "io.workers = 2"),
+        (["--set", "io.workers=2"], "io.workers = 2"),
+    ],
 )
 def test_what_is_not_built_is_refused_by_name(tmp_path: Path, arguments: list[str], named: str) -> None:
     command = [

@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from appliance.log.file_names import LOG
 from tests.support.broker import Appliance
@@ -94,7 +95,9 @@ class AckedLoad:
         wanted = self.count + more
         deadline = time.monotonic() + timeout_s
         while self.count < wanted:
-            assert time.monotonic() < deadline, f"only {self.count} of {wanted} acknowledged: {self.failed[:3]}"
+            assert time.monotonic() < deadline, (
+                f"only {self.count} of {wanted} acknowledged: {self.failed[:3]}"
+            )
             time.sleep(0.01)
 
     def _run(self) -> None:

@@ -33,6 +33,7 @@ from appliance.errors import RejectedRequest, StorageFault
 from appliance.netproc.aborted_transactions import aborted_in
 from appliance.netproc.connection import FilePiece, Pending, Piece
 from appliance.netproc.fetch_session import FetchSessions, SessionPartition, SessionTurn
+from appliance.netproc.leader_hints import endpoints_of, leader_hint
 from appliance.netproc.log_handlers.finish import Finish
 from appliance.netproc.purgatory_line import PurgatoryLine
 from appliance.netproc.segment_files import SegmentFile, SegmentFiles
@@ -50,6 +51,9 @@ from appliance.protocol.fetch import (
     parse_fetch,
 )
 from appliance.protocol.leader_epoch import leader_epoch_fault
+from appliance.protocol.node_endpoint import NodeEndpoint
+
+HINTS_FROM_VERSION: Final = 12
 
 _FETCH: Final = int(Op.FETCH)
 _MIN_ONE_BATCH: Final = int(RequestFlag.MIN_ONE_BATCH)
@@ -232,7 +236,10 @@ class FetchHandler:
         self._trim(asker, items)
         files = self._hold(items)
         chosen: list[_Item] = []
+        has_moved = False
         for item in items:
+            if item.error == _NOT_LEADER:
+                has_moved = True
             mentioned = item.wanted.has_news(
                 error=item.error,
                 records_bytes=item.length_bytes,
@@ -247,12 +254,17 @@ class FetchHandler:
                     turn.session.to_the_end(item.wanted.key)
         chosen = _by_topic(chosen)
         read_committed = asker.request.isolation_level == 1
+        fetched = [item.fetched(read_committed=read_committed) for item in chosen]
+        endpoints: Sequence[NodeEndpoint] = ()
+        if has_moved and pending.version >= HINTS_FROM_VERSION:
+            fetched, endpoints = self._with_hints(fetched)
         frames = encode_fetch_response(
             pending.version,
             pending.correlation_id,
-            [item.fetched(read_committed=read_committed) for item in chosen],
+            fetched,
             error_code=turn.error,
             session_id=turn.session_id,
+            node_endpoints=endpoints,
         )
         answer: list[Piece] = []
         for piece in frames.pieces:
@@ -263,6 +275,18 @@ class FetchHandler:
                 answer.append(FilePiece(files[id(item)], item.position, item.length_bytes))
         pending.drop = None
         self._finish(pending, answer)
+
+    def _with_hints(
+        self, fetched: list[FetchedPartition]
+    ) -> tuple[list[FetchedPartition], Sequence[NodeEndpoint]]:
+        routes = self._routes
+        hinted = [
+            one._replace(current_leader=leader_hint(routes, one.topic, one.partition))
+            if one.error_code == _NOT_LEADER
+            else one
+            for one in fetched
+        ]
+        return hinted, endpoints_of(routes, [one.current_leader for one in hinted])
 
     def _trim(self, asker: _Asker, items: Sequence[_Item]) -> None:
         """Applies `max_bytes`: whole for the first batch of all, then what fits."""

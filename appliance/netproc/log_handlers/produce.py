@@ -6,7 +6,7 @@ request under way may or may not have appended it: REQUEST_TIMED_OUT is retriabl
 idempotent producer's retry is recognised. A worker that is down is NOT_LEADER_OR_FOLLOWER: surely not appended.
 Internal topics refuse every client (INVALID_TOPIC_EXCEPTION); Kafka lets one in that calls itself `__admin_client`.
 
-Left out until its issue: transactional produce (INVALID_TXN_STATE from the log), leader hints of KIP-951 (one slot).
+Left out until its issue: transactional produce (INVALID_TXN_STATE from the log).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Final
 from appliance.channels.request_channel import Op, RequestFlag
 from appliance.channels.roles import Role
 from appliance.netproc.connection import Pending
+from appliance.netproc.leader_hints import endpoints_of, leader_hint
 from appliance.netproc.log_handlers.finish import Finish, Refuse
 from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
 from appliance.netproc.worker_lines import Answer, WorkerLines
@@ -27,6 +28,8 @@ from appliance.protocol.produce import (
     encode_produce_response,
     parse_produce,
 )
+
+HINTS_FROM_VERSION: Final = 10
 
 _PRODUCE: Final = int(Op.PRODUCE)
 _LONE: Final = int(RequestFlag.LONE)
@@ -124,7 +127,23 @@ class ProduceHandler:
                 self._refuse(pending, f"a produce request with acks=0 failed with {ErrorCode(failed).name}")
             return
         results = [result for result in asker.results if result is not None]
+        if asker.has_moved and pending.version >= HINTS_FROM_VERSION:
+            self._finish(pending, [self._with_hints(pending, results)])
+            return
         self._finish(pending, [encode_produce_response(pending.version, pending.correlation_id, results)])
+
+    def _with_hints(self, pending: Pending, results: list[ProduceResult]) -> bytes:
+        routes = self._routes
+        hinted = [
+            result._replace(current_leader=leader_hint(routes, result.topic, result.partition))
+            if result.error_code == _NOT_LEADER
+            else result
+            for result in results
+        ]
+        endpoints = endpoints_of(routes, [result.current_leader for result in hinted])
+        return encode_produce_response(
+            pending.version, pending.correlation_id, hinted, node_endpoints=endpoints
+        )
 
     def _route(self, wanted: ProducePartition, slot: int) -> tuple[PartitionRoute | None, int]:
         topic = self._routes.of(wanted.topic)
@@ -143,7 +162,17 @@ class ProduceHandler:
 class _Asker:
     """One Produce request while its partitions are with their owners."""
 
-    __slots__ = ("_handler", "_wanted", "acks", "outstanding", "pending", "request_id", "results", "workers")
+    __slots__ = (
+        "_handler",
+        "_wanted",
+        "acks",
+        "has_moved",
+        "outstanding",
+        "pending",
+        "request_id",
+        "results",
+        "workers",
+    )
 
     def __init__(
         self, handler: ProduceHandler, pending: Pending, acks: int, wanted: tuple[ProducePartition, ...]
@@ -154,6 +183,7 @@ class _Asker:
         self.acks = acks
         self.request_id = 0
         self.outstanding = 0
+        self.has_moved = False
         self.results: list[ProduceResult | None] = [None] * len(wanted)
         self.workers: list[tuple[int, Role]] = []
 
@@ -182,5 +212,7 @@ class _Asker:
 
     def fail(self, item: int, error: int) -> None:
         wanted = self._wanted[item]
+        if error == _NOT_LEADER:
+            self.has_moved = True
         message = ErrorCode(error).message if error in _EXPLAINED else None
         self.results[item] = ProduceResult(wanted.topic, wanted.partition, error, error_message=message)

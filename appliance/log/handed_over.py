@@ -1,0 +1,77 @@
+"""What one process leaves of its producers for the next one on the same host: `handed-over`, beside the segments.
+
+Kafka's snapshots keep the last batch of each producer. That is enough for who was not asked since; but a producer whose
+leader changes sends up to five batches again, and who does not know them takes a retry for a gap
+(OUT_OF_ORDER_SEQUENCE_NUMBER, fatal to an idempotent producer). A follower that has appended them knows, so what it
+knows goes along. msgpack: log end offset, then the producers. It is written when a log is handed over, read by who
+opens it next, and means nothing to anybody later.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from appliance.log.faults import storage_faults
+from appliance.log.producer_state import ProducerEntry, Producers, RememberedBatch
+
+HANDED_OVER: Final = "handed-over"
+
+
+class _Producer(msgspec.Struct, array_like=True, frozen=True):
+    producer_id: int
+    epoch: int
+    coordinator_epoch: int
+    last_timestamp_ms: int
+    transaction_first_offset: int
+    batches: list[tuple[int, int, int, int]]
+
+
+class _State(msgspec.Struct, array_like=True, frozen=True):
+    log_end_offset: int
+    producers: list[_Producer]
+    undecided: list[tuple[int, int]]
+
+
+def write_handed_over(directory: Path, producers: Producers, log_end_offset: int) -> None:
+    """Leaves the state for the next process.
+
+    Raises:
+        StorageFault: it failed.
+    """
+    told = [
+        _Producer(
+            each.producer_id,
+            each.epoch,
+            each.coordinator_epoch,
+            each.last_timestamp_ms,
+            each.transaction_first_offset,
+            [(b.last_sequence, b.last_offset, b.offset_delta, b.timestamp_ms) for b in each.batches],
+        )
+        for each in producers.entries()
+    ]
+    path = directory / HANDED_OVER
+    with storage_faults(path):
+        path.write_bytes(msgspec.msgpack.encode(_State(log_end_offset, told, producers.undecided())))
+
+
+def read_handed_over(directory: Path, log_end_offset: int) -> Producers | None:
+    """The state, None where there is none of this log end."""
+    with suppress(OSError, msgspec.MsgspecError):
+        state = msgspec.msgpack.decode((directory / HANDED_OVER).read_bytes(), type=_State)
+        if state.log_end_offset != log_end_offset:
+            return None
+        entries = []
+        for told in state.producers:
+            entry = ProducerEntry(told.producer_id)
+            entry.epoch = told.epoch
+            entry.coordinator_epoch = told.coordinator_epoch
+            entry.last_timestamp_ms = told.last_timestamp_ms
+            entry.transaction_first_offset = told.transaction_first_offset
+            entry.batches.extend(RememberedBatch(*batch) for batch in told.batches)
+            entries.append(entry)
+        return Producers.of(entries, undecided=state.undecided)
+    return None

@@ -1,0 +1,84 @@
+"""A log goes from one process of a slot to the other: nothing that a producer may send again is forgotten."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import uuid4
+
+from appliance.clock import ManualClock
+from appliance.cluster import TopicPartition
+from appliance.log.config import LogSettings
+from appliance.log.halves import Half
+from appliance.log.log_directory import LogDirectory
+from tests.log.batches import NOW_MS, batch_of
+
+PARTITION = TopicPartition("t", 0)
+TOPIC_ID = uuid4()
+
+
+def half(path: Path, which: Half) -> LogDirectory:
+    return LogDirectory.open(path, node_id=0, cluster_id="c", clock=ManualClock(NOW_MS), half=which)
+
+
+def sequence(number: int) -> memoryview:
+    return batch_of(producer_id=7, producer_epoch=0, base_sequence=number)
+
+
+def test_a_producer_s_last_five_batches_are_known_to_the_next_process(tmp_path: Path) -> None:
+    followers, leaders = half(tmp_path, Half.FOLLOWERS), half(tmp_path, Half.LEADERS)
+    log = followers.open_partition(PARTITION, TOPIC_ID, LogSettings())
+    for number in range(7):
+        log.append(sequence(number), leader_epoch=0)
+    followers.hand_over(PARTITION)
+    opened = leaders.open_partition(PARTITION, TOPIC_ID, LogSettings(), closed=True)
+    assert opened.log_end_offset == 7
+    for number in range(2, 7):
+        again = opened.append(sequence(number), leader_epoch=1)
+        assert (again.duplicate, again.base_offset) == (True, number)
+    assert opened.append(sequence(7), leader_epoch=1).base_offset == 7
+    opened.check()
+
+
+def test_what_was_not_forced_to_the_disk_stays_to_be_recovered_after_a_power_cut(tmp_path: Path) -> None:
+    followers, leaders = half(tmp_path, Half.FOLLOWERS), half(tmp_path, Half.LEADERS)
+    followers.open_partition(PARTITION, TOPIC_ID, LogSettings()).append(sequence(0), leader_epoch=0)
+    followers.hand_over(PARTITION)
+    opened = leaders.open_partition(PARTITION, TOPIC_ID, LogSettings(), closed=True)
+    assert opened.recovery_point == 0
+    leaders.flush_task()()
+    assert opened.recovery_point == 1
+
+
+def test_checkpoints_of_both_halves_stand_side_by_side(tmp_path: Path) -> None:
+    followers, leaders = half(tmp_path, Half.FOLLOWERS), half(tmp_path, Half.LEADERS)
+    other = TopicPartition("u", 3)
+    followers.open_partition(PARTITION, TOPIC_ID, LogSettings())
+    leaders.open_partition(other, uuid4(), LogSettings())
+    followers.write_checkpoints({PARTITION: 5})
+    leaders.write_checkpoints({other: 6})
+    followers.write_checkpoints({PARTITION: 7})
+    assert leaders.high_watermark_checkpoint(other) == 0
+    leaders.close({other: 6})
+    followers.close({PARTITION: 7})
+    text = (tmp_path / "replication-offset-checkpoint").read_text()
+    assert text == "0\n2\nt 0 7\nu 3 6\n"
+
+
+def test_a_directory_is_clean_only_when_both_halves_have_closed(tmp_path: Path) -> None:
+    followers, leaders = half(tmp_path, Half.FOLLOWERS), half(tmp_path, Half.LEADERS)
+    followers.open_partition(PARTITION, TOPIC_ID, LogSettings())
+    leaders.close()
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    leaders = half(tmp_path, Half.LEADERS)
+    followers.close()
+    leaders.close()
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_a_deleted_partition_s_lines_leave_the_checkpoints_for_its_successor(tmp_path: Path) -> None:
+    followers, leaders = half(tmp_path, Half.FOLLOWERS), half(tmp_path, Half.LEADERS)
+    followers.open_partition(PARTITION, TOPIC_ID, LogSettings()).append(sequence(0), leader_epoch=0)
+    followers.write_checkpoints({PARTITION: 1})
+    followers.delete_partition(PARTITION, TOPIC_ID)
+    successor = leaders.open_partition(PARTITION, uuid4(), LogSettings())
+    assert (successor.recovery_point, leaders.high_watermark_checkpoint(PARTITION)) == (0, 0)
