@@ -1,0 +1,229 @@
+"""A follower's log becomes its leader's, file by file, whatever both went through."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from appliance.channels.control_channel import AssignedPartition
+from appliance.channels.partition_table import (
+    FILES_VERSION,
+    LOG_START,
+    NOT_FOLLOWING,
+    SERVING_EPOCH,
+    SERVING_INCARNATION,
+    SLOT_FOLLOWED_EPOCH,
+    SLOT_LOG_END,
+    WATERMARK_INCARNATION,
+    PartitionTable,
+    table_size_bytes,
+)
+from appliance.clock import ManualClock
+from appliance.log.config import LogSettings
+from appliance.log.file_names import LOG
+from appliance.log.partition_log import PartitionLog
+from appliance.replicas.follower import Follower
+from appliance.replicas.leader_log import ReadBuffer
+from tests.log.batches import NOW_MS, batch_of
+
+TOPIC_ID = UUID(int=9)
+INCARNATION = 3
+ROW = 1
+SMALL_SEGMENTS = LogSettings(segment_bytes=2000, index_interval_bytes=200)
+
+
+class Pair:
+    """Slot 0 leads, slot 1 follows; the test is both of their duty cycles."""
+
+    def __init__(self, path: Path, settings: LogSettings = SMALL_SEGMENTS) -> None:
+        self.path = path
+        self.settings = settings
+        self.table = PartitionTable(memoryview(bytearray(table_size_bytes(2, 2))), slots=2)
+        self.leader = self.open(0)
+        self.epoch = 0
+        self.buffer = ReadBuffer()
+        self.assigned = AssignedPartition("t", TOPIC_ID, 0, ROW, INCARNATION, 0, 0, (0, 1), (0, 1), {})
+        self.follower = Follower(
+            self.assigned,
+            self.open(1),
+            table=self.table,
+            slot=1,
+            directories_of=lambda slot: [path / f"slot-{slot}"],
+        )
+        self.serve()
+
+    def open(self, slot: int) -> PartitionLog:
+        return PartitionLog.open(
+            self.path / f"slot-{slot}" / "t-0",
+            settings=self.settings,
+            clock=ManualClock(NOW_MS),
+            topic_id=TOPIC_ID,
+        )
+
+    def serve(self) -> None:
+        """The leader begins with its epoch."""
+        self.leader.assign_epoch(self.epoch, self.leader.log_end_offset)
+        cells, at = self.table.cells, self.table.at(ROW)
+        cells[at + SERVING_EPOCH] = self.epoch
+        cells[at + SERVING_INCARNATION] = cells[at + WATERMARK_INCARNATION] = INCARNATION
+        self.publish()
+
+    def publish(self) -> None:
+        cells = self.table.cells
+        cells[self.table.slot_at(ROW, 0) + SLOT_LOG_END] = self.leader.log_end_offset
+        cells[self.table.at(ROW) + LOG_START] = self.leader.log_start_offset
+
+    def append(self, count: int, *, size: int = 100) -> None:
+        for _ in range(count):
+            self.leader.append(batch_of([random.randbytes(size)]), leader_epoch=self.epoch)
+        self.publish()
+
+    def elect(self) -> None:
+        """Slot 0 leads anew, under the next epoch."""
+        self.epoch += 1
+        self.follower.follow(0, self.epoch)
+        self.serve()
+
+    def catch_up(self) -> None:
+        for _ in range(1000):
+            if self.follower.look(self.buffer, now_ms=NOW_MS, budget_bytes=1 << 20):
+                return
+        raise AssertionError("the follower does not come to an end")
+
+    def files(self, slot: int) -> dict[str, bytes]:
+        paths = (self.path / f"slot-{slot}" / "t-0").glob(f"*{LOG}")
+        return {path.name: path.read_bytes().rstrip(b"\0") for path in paths}
+
+    def followed_epoch(self) -> int:
+        return self.table.cells[self.table.slot_at(ROW, 1) + SLOT_FOLLOWED_EPOCH]
+
+
+def test_the_files_of_both_are_the_same_over_many_segments(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    for _ in range(20):
+        pair.append(random.randrange(1, 9), size=random.randrange(10, 600))
+        pair.catch_up()
+    assert len(pair.files(0)) > 5
+    assert pair.files(1) == pair.files(0)
+    pair.follower.log.check()
+
+
+def test_a_follower_that_comes_late_copies_everything(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.append(100)
+    pair.catch_up()
+    assert pair.files(1) == pair.files(0)
+    assert pair.follower.log.leader_epochs.entries() == pair.leader.leader_epochs.entries()
+
+
+def test_nothing_beyond_what_the_leader_has_published_is_copied(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.append(3)
+    pair.leader.append(batch_of([b"not yet"]), leader_epoch=0)
+    pair.catch_up()
+    assert pair.follower.log.log_end_offset == 3
+    pair.publish()
+    pair.catch_up()
+    assert pair.follower.log.log_end_offset == 4
+
+
+def test_a_batch_larger_than_the_buffer_is_copied_whole(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, LogSettings(segment_bytes=8 << 20, max_message_bytes=4 << 20))
+    pair.append(1, size=3 << 20)
+    pair.append(2)
+    pair.catch_up()
+    assert pair.files(1) == pair.files(0)
+
+
+def test_records_that_only_the_follower_has_are_cut_by_epoch(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.append(10)
+    pair.catch_up()
+    # What a leader of epoch 1 appended that nobody else has.
+    pair.follower.log.append(batch_of([b"mine alone"] * 4), leader_epoch=1)
+    pair.epoch = 1
+    pair.elect()
+    pair.append(6)
+    assert pair.followed_epoch() == NOT_FOLLOWING
+    pair.catch_up()
+    assert pair.followed_epoch() == 2
+    assert pair.follower.log.log_end_offset == 16
+    assert (
+        pair.follower.log.leader_epochs.entries() == pair.leader.leader_epochs.entries() == [(0, 0), (2, 10)]
+    )
+    pair.follower.log.check()
+
+
+def test_nothing_is_copied_before_the_leader_serves_the_epoch(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.append(5)
+    pair.follower.follow(0, 1)
+    pair.catch_up()
+    assert pair.follower.log.log_end_offset == 0
+    assert pair.followed_epoch() == NOT_FOLLOWING
+
+
+def test_a_follower_behind_the_leader_s_log_start_begins_where_the_leader_s_files_begin(
+    tmp_path: Path,
+) -> None:
+    pair = Pair(tmp_path)
+    pair.append(60)
+    base = sorted(pair.files(0))[3]
+    pair.leader.advance_start(int(base.removesuffix(LOG)) + 2)
+    pair.leader.retire_oldest(3)
+    pair.publish()
+    pair.catch_up()
+    assert pair.files(1) == pair.files(0)
+    pair.follower.trim()
+    assert pair.follower.log.log_start_offset == pair.leader.log_start_offset
+
+
+def test_a_follower_retires_what_lies_below_the_leader_s_log_start(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.append(60)
+    pair.catch_up()
+    third = int(sorted(pair.files(0))[2].removesuffix(LOG))
+    pair.leader.advance_start(third)
+    pair.leader.retire_oldest(2)
+    pair.publish()
+    assert pair.follower.trim()
+    assert pair.files(1) == pair.files(0)
+
+
+def test_a_follower_waits_while_segments_are_renamed(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.append(5)
+    cells, at = pair.table.cells, pair.table.at(ROW) + FILES_VERSION
+    cells[at] = 1
+    assert not pair.follower.look(pair.buffer, now_ms=NOW_MS, budget_bytes=1 << 20)
+    cells[at] = 2
+    pair.catch_up()
+    assert pair.files(1) == pair.files(0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_after_any_mixture_of_appends_and_elections_both_are_the_same(tmp_path: Path, seed: int) -> None:
+    choice = random.Random(seed)
+    pair = Pair(tmp_path)
+    for _ in range(60):
+        match choice.randrange(4):
+            case 0:
+                pair.append(choice.randrange(1, 6), size=choice.randrange(10, 400))
+            case 1:
+                pair.catch_up()
+            case 2:
+                pair.elect()
+            case _:
+                pair.catch_up()
+                # The follower led for a moment, and nobody had its records when it went.
+                pair.epoch += 1
+                pair.follower.log.append(batch_of([b"alone"]), leader_epoch=pair.epoch)
+                pair.elect()
+    pair.catch_up()
+    assert b"".join(pair.files(1)[name] for name in sorted(pair.files(1))) == b"".join(
+        pair.files(0)[name] for name in sorted(pair.files(0))
+    )
+    pair.follower.log.check()
