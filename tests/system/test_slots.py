@@ -48,7 +48,15 @@ def test_clients_see_three_brokers_and_replicas_become_the_same(broker: Applianc
     settled(broker, TOPIC, PARTITIONS)
 
 
-@pytest.mark.parametrize("victim", ["ioproc 1.0", "replica 1", "slot 1", "controller"])
+@pytest.mark.parametrize(
+    "victim",
+    [
+        "ioproc 1.0",
+        pytest.param("replica 1", marks=pytest.mark.slow),
+        pytest.param("slot 1", marks=pytest.mark.slow),
+        pytest.param("controller", marks=pytest.mark.slow),
+    ],
+)
 def test_acked_records_survive_kills(broker: Appliance, victim: str) -> None:
     create(broker, TOPIC, PARTITIONS, replicas=3, min_insync_replicas="2")
     with AckedLoad(broker, TOPIC, PARTITIONS) as load:
@@ -64,6 +72,7 @@ def test_acked_records_survive_kills(broker: Appliance, victim: str) -> None:
     settled(broker, TOPIC, PARTITIONS)
 
 
+@pytest.mark.slow
 def test_replicas_are_the_same_after_a_stop_and_a_start(broker: Appliance) -> None:
     create(broker, TOPIC, PARTITIONS, replicas=3)
     with AckedLoad(broker, TOPIC, PARTITIONS) as load:
