@@ -29,18 +29,23 @@ from appliance.control.coordinator.offsets.offset_delete import plan_delete
 from appliance.control.coordinator.offsets.offset_fetch import fetch_offsets
 from appliance.control.coordinator.offsets.offset_records import parse_value
 from appliance.control.coordinator.request_lines import Received, Reply, RequestLines
-from appliance.control.coordinator.shard import TOLD, Shard, State
+from appliance.control.coordinator.shard import TOLD, Pair, Shard, State
 from appliance.control.coordinator.topics import ImageTopics
 from appliance.errors import CorruptFile, MalformedFrame
 from appliance.ipc.agent import Timers
 from appliance.protocol.api_versions import ApiKey
-from appliance.protocol.apis.offset_commit import OffsetCommitRequest
 from appliance.protocol.apis.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRequest
-from appliance.protocol.coordinator_errors import coordinator_error_response, refused_commit
+from appliance.protocol.coordinator_errors import coordinator_error_response
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.group_partition import group_partition
 from appliance.protocol.messages import decode_request, encode_response
+from appliance.protocol.offset_commit import (
+    TopicErrors,
+    encode_offset_commit_response,
+    every_partition,
+    parse_offset_commit,
+)
 from appliance.protocol.primitives import NO_UUID
 from appliance.protocol.records.compression import Codec
 
@@ -106,7 +111,6 @@ class Coordinator:
             gate=self.gate,
         )
         self._serve: Mapping[int, Callable[[Any, Reply], None]] = {
-            int(ApiKey.OFFSET_COMMIT): self._commit,
             int(ApiKey.OFFSET_FETCH): self._fetch,
             int(ApiKey.OFFSET_DELETE): self._delete,
             int(ApiKey.LIST_GROUPS): self._list,
@@ -119,6 +123,9 @@ class Coordinator:
         reply = received.reply
         header = reply.header
         try:
+            if header.api_key == ApiKey.OFFSET_COMMIT:
+                self._commit(received)
+                return
             request = decode_request(
                 header.api_key, header.version, received.view, header.body_position, received.end
             )
@@ -184,17 +191,24 @@ class Coordinator:
 
     # Offsets
 
-    def _commit(self, request: OffsetCommitRequest, reply: Reply) -> None:
+    def _commit(self, received: Received) -> None:
+        reply = received.reply
+        header = reply.header
+        request = parse_offset_commit(
+            received.view, header.body_position, received.end, version=header.version
+        )
         group = request.group_id
-        error = self.gate(group, reply.slot) or self.groups.check_commit(
+        error = _NOT_AVAILABLE if self._lines.under_way_bytes > UNDER_WAY_BYTES_MAX else 0
+        error = error or self.gate(group, reply.slot)
+        error = error or self.groups.check_commit(
             group,
             member_id=request.member_id,
-            instance_id=request.group_instance_id,
-            generation=request.generation_id_or_member_epoch,
+            instance_id=request.instance_id,
+            generation=request.generation,
             client=_client(reply),
         )
         if error:
-            self.respond(reply, refused_commit(request, reply.header.version, error))
+            self._told_commit(reply, every_partition(request, error))
             return
         plan = plan_commit(
             request,
@@ -203,25 +217,32 @@ class Coordinator:
             metadata_max=self._settings.offsets.metadata_max_bytes,
         )
         if not plan.records:
-            self.respond(reply, plan.response)
+            self._told_commit(reply, plan.errors)
             return
         shard = self._shard_of(group)
         self.commits += 1
 
         def committed(error: int) -> None:
             if error:
-                self.respond(reply, failed_commit(plan.response, _APPEND_ERRORS.get(error, error)))
+                self._told_commit(reply, failed_commit(plan.errors, _APPEND_ERRORS.get(error, error)))
                 return
             book = shard.book
             is_new = not book.has(group)
-            for put in plan.puts:
-                book.put(group, put.topic, put.partition, put.value)
+            for topic, values in plan.puts:
+                if values:
+                    book.place(group, topic).update(values)
             if is_new:
                 self.groups.offsets_seen(group)
                 self._expire_later()
-            self.respond(reply, plan.response)
+            self._told_commit(reply, plan.errors)
 
         shard.write(plan.records, committed)
+
+    def _told_commit(self, reply: Reply, errors: Sequence[TopicErrors]) -> None:
+        header = reply.header
+        self._lines.answer(
+            reply, encode_offset_commit_response(header.version, header.correlation_id, errors)
+        )
 
     def _fetch(self, request: OffsetFetchRequest, reply: Reply) -> None:
         client = _client(reply)
@@ -262,7 +283,7 @@ class Coordinator:
             told = OffsetDeleteResponse(error_code=_APPEND_ERRORS.get(error, error)) if error else response
             self.respond(reply, told)
 
-        shard.write(records, deleted)
+        shard.write(_pairs(records), deleted)
 
     def has_offsets(self, group_id: str) -> bool:
         """See `group.effects.CommittedOffsets`."""
@@ -290,7 +311,7 @@ class Coordinator:
                 _apply(shard, records)
             self._carry_out(then(error))
 
-        shard.write(records, appended)
+        shard.write(_pairs(records), appended)
 
     # Time
 
@@ -366,7 +387,7 @@ class Coordinator:
     def _write_tombstones(self, shard: Shard, records: list[Record]) -> None:
         for at in range(0, len(records), RECORDS_A_WRITE):
             some = records[at : at + RECORDS_A_WRITE]
-            shard.write(some, lambda error, some=some: None if error else _apply(shard, some))  # type: ignore[misc]
+            shard.write(_pairs(some), lambda error, some=some: None if error else _apply(shard, some))  # type: ignore[misc]
 
     def worker_up(self, worker: Role) -> None:
         """A worker serves: what it leads can be loaded."""
@@ -468,6 +489,10 @@ class Coordinator:
 
 def _client(reply: Reply) -> Client:
     return Client(reply.header.client_id or "", reply.host, slot=reply.slot, api_version=reply.header.version)
+
+
+def _pairs(records: Sequence[Record]) -> list[Pair]:
+    return [(record.key, record.value) for record in records]
 
 
 def _apply(shard: Shard, records: Sequence[Record]) -> None:

@@ -23,7 +23,6 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from appliance.channels.partition_table import LOG_START, PartitionTable
-from appliance.control.coordinator.group.effects import Record
 from appliance.control.coordinator.internal_logs import UNKNOWN_OUTCOME, InternalLogs, Read
 from appliance.control.coordinator.offsets.offset_book import OffsetBook, Replay
 from appliance.control.coordinator.replay import replayed_records
@@ -31,14 +30,16 @@ from appliance.control.coordinator.topics import LogPlace
 from appliance.errors import CorruptFile, MalformedFrame
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.compression import Codec
-from appliance.protocol.records.record import Record as LogRecord
-from appliance.protocol.records.record import encode_batch
+from appliance.protocol.records.keyed_batch import encode_keyed_batch
 
 BATCH_BYTES: Final = 256 * 1024
 """Up to here requests share a batch; a larger one is a batch of its own."""
 RECORD_OVERHEAD_BYTES: Final = 16
 LOOK_AGAIN_MS: Final = 50
 _OFFSET_KEYS: Final = (b"\0\0", b"\0\1")
+
+Pair = tuple[bytes, bytes | None]
+"""Key and value of a record; None is a tombstone."""
 
 
 class State(StrEnum):
@@ -87,7 +88,7 @@ class Listener(Protocol):
 class _Entry:
     """What one request writes: all of it in one batch, or nothing."""
 
-    records: Sequence[Record]
+    records: Sequence[Pair]
     length_bytes: int
     done: Callable[[int], None]
 
@@ -171,12 +172,13 @@ class Shard:
 
     # Writing
 
-    def write(self, records: Sequence[Record], done: Callable[[int], None]) -> None:
+    def write(self, records: Sequence[Pair], done: Callable[[int], None]) -> None:
         """Appends the records as one; `done` hears 0 when they are committed, else an error code. `flush` sends."""
         if self.state is not State.ACTIVE:
             done(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
-        length_bytes = sum(len(r.key) + len(r.value or b"") + RECORD_OVERHEAD_BYTES for r in records)
+        length_bytes = sum(len(key) + len(value or b"") for key, value in records)
+        length_bytes += RECORD_OVERHEAD_BYTES * len(records)
         self._waiting.append(_Entry(records, length_bytes, done))
         if not self._in_flight:
             self._listener.dirty(self)
@@ -191,11 +193,10 @@ class Shard:
         while waiting and length_bytes + waiting[0].length_bytes <= BATCH_BYTES:
             length_bytes += waiting[0].length_bytes
             entries.append(waiting.popleft())
-        now_ms = self._now_ms()
-        records = [LogRecord(r.value, r.key, (), now_ms) for entry in entries for r in entry.records]
+        records = [pair for entry in entries for pair in entry.records]
         self._in_flight = entries
         life = self._life
-        batch = encode_batch(records, codec=self._codec)
+        batch = encode_keyed_batch(records, timestamp_ms=self._now_ms(), codec=self._codec)
         if self._logs.append(
             self.place, batch, len(records), lambda error: self._appended(life, len(records), error)
         ):

@@ -13,11 +13,6 @@ from appliance.control.coordinator.offsets.offset_commit import failed_commit, p
 from appliance.control.coordinator.offsets.offset_delete import plan_delete
 from appliance.control.coordinator.offsets.offset_fetch import fetch_offsets
 from appliance.control.coordinator.offsets.offset_records import CommittedOffset, encode_value, parse_key
-from appliance.protocol.apis.offset_commit import (
-    OffsetCommitPartition,
-    OffsetCommitRequest,
-    OffsetCommitTopic,
-)
 from appliance.protocol.apis.offset_delete import (
     OffsetDeletePartition,
     OffsetDeleteRequest,
@@ -30,6 +25,7 @@ from appliance.protocol.apis.offset_fetch import (
     OffsetFetchTopic,
 )
 from appliance.protocol.errors import ErrorCode
+from appliance.protocol.offset_commit import CommitRequest, CommittedPartition, CommittedTopic
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -52,19 +48,24 @@ class KnownTopics:
         return list(self.topics)
 
 
-def commit(*topics: OffsetCommitTopic, retention_ms: int = -1) -> OffsetCommitRequest:
-    return OffsetCommitRequest("g", topics=topics, retention_time_ms=retention_ms)
+def commit(topic: str | UUID, *partitions: tuple[int, int, str]) -> CommitRequest:
+    """A commit of (index, offset, metadata)."""
+    each = [CommittedPartition(index, offset, 3, text.encode()) for index, offset, text in partitions]
+    return CommitRequest("g", -1, "", None, -1, [CommittedTopic(topic, each)])
 
 
-def planned(request: OffsetCommitRequest, topics: KnownTopics | None = None) -> tuple[list[int], OffsetBook]:
+def planned(*requests: CommitRequest, topics: KnownTopics | None = None) -> tuple[list[int], OffsetBook]:
     """The errors by partition, and a book after everything was committed."""
-    plan = plan_commit(request, topics=topics or KnownTopics(), now_ms=NOW_MS, metadata_max=10)
+    errors: list[int] = []
     book = OffsetBook()
-    assert len(plan.puts) == len(plan.records)
-    for put, record in zip(plan.puts, plan.records, strict=True):
-        assert parse_key(record.key) == ("g", put.topic, put.partition)
-        book.put("g", put.topic, put.partition, put.value)
-    return [p.error_code for topic in plan.response.topics for p in topic.partitions], book
+    for request in requests:
+        plan = plan_commit(request, topics=topics or KnownTopics(), now_ms=NOW_MS, metadata_max=10)
+        keyed = {parse_key(key): value for key, value in plan.records}
+        assert keyed == {("g", topic, index): value for topic, values in plan.puts for index, value in values}
+        for key, value in plan.records:
+            book.apply(key, value)
+        errors += [error for _, partitions in plan.errors for _, error in partitions]
+    return errors, book
 
 
 def fetched(
@@ -78,50 +79,40 @@ def fetched(
 
 def test_commit_takes_what_is_there_and_refuses_the_rest_one_by_one() -> None:
     errors, book = planned(
-        commit(
-            OffsetCommitTopic(
-                "t",
-                partitions=(
-                    OffsetCommitPartition(0, 5, "note"),
-                    OffsetCommitPartition(4, 5),
-                    OffsetCommitPartition(-1, 5),
-                    OffsetCommitPartition(1, 5, "x" * 11),
-                    OffsetCommitPartition(2, 5, None),
-                ),
-            ),
-            OffsetCommitTopic("nowhere", partitions=(OffsetCommitPartition(0, 5),)),
-        )
+        commit("t", (0, 5, "note"), (4, 5, ""), (-1, 5, ""), (1, 5, "x" * 11), (2, 5, ""), (3, 5, "é" * 10)),
+        commit("nowhere", (0, 5, "")),
     )
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert errors == [0, unknown, unknown, ErrorCode.OFFSET_METADATA_TOO_LARGE, 0, unknown]
-    assert sorted(book.of("g")["t"]) == [0, 2]
+    assert errors == [0, unknown, unknown, ErrorCode.OFFSET_METADATA_TOO_LARGE, 0, 0, unknown]
+    assert sorted(book.of("g")["t"]) == [0, 2, 3]
 
 
 def test_commit_by_topic_id_of_no_topic_is_unknown_topic_id() -> None:
-    errors, book = planned(
-        commit(OffsetCommitTopic(topic_id=NEW_ID, partitions=(OffsetCommitPartition(0, 5),)))
-    )
+    errors, book = planned(commit(NEW_ID, (0, 5, "")))
     assert errors == [ErrorCode.UNKNOWN_TOPIC_ID]
     assert not book.groups()
-    errors, book = planned(
-        commit(OffsetCommitTopic(topic_id=OLD_ID, partitions=(OffsetCommitPartition(0, 5),)))
-    )
+    errors, book = planned(commit(OLD_ID, (0, 5, "")))
     assert errors == [0]
     assert book.value("g", "t", 0)
 
 
+def test_commit_is_written_as_its_record_would_be_one_by_one() -> None:
+    _, book = planned(commit("t", (0, 5, "note"), (1, 6, "")))
+    for index, offset, text in ((0, 5, "note"), (1, 6, "")):
+        one = CommittedOffset(offset, 3, text, NOW_MS, topic_id=OLD_ID)
+        assert book.value("g", "t", index) == encode_value(one)
+
+
 def test_append_that_failed_is_told_for_each_partition_that_had_been_taken() -> None:
-    request = commit(
-        OffsetCommitTopic("t", partitions=(OffsetCommitPartition(0, 1), OffsetCommitPartition(9, 1)))
+    plan = plan_commit(
+        commit("t", (0, 1, ""), (9, 1, "")), topics=KnownTopics(), now_ms=NOW_MS, metadata_max=10
     )
-    plan = plan_commit(request, topics=KnownTopics(), now_ms=NOW_MS, metadata_max=10)
-    answer = failed_commit(plan.response, ErrorCode.NOT_COORDINATOR)
-    told = [p.error_code for p in answer.topics[0].partitions]
-    assert told == [ErrorCode.NOT_COORDINATOR, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    failed = failed_commit(plan.errors, ErrorCode.NOT_COORDINATOR)
+    assert failed == [("t", [(0, ErrorCode.NOT_COORDINATOR), (9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)])]
 
 
 def test_fetch_tells_offset_epoch_and_metadata_and_minus_one_for_what_was_never_committed() -> None:
-    _, book = planned(commit(OffsetCommitTopic("t", partitions=(OffsetCommitPartition(1, 7, "note", 3),))))
+    _, book = planned(commit("t", (1, 7, "note")))
     (group,) = fetched(book, OffsetFetchTopic("t", partition_indexes=(0, 1))).groups
     told = [
         (p.partition_index, p.committed_offset, p.metadata, p.committed_leader_epoch, p.error_code)
@@ -131,9 +122,7 @@ def test_fetch_tells_offset_epoch_and_metadata_and_minus_one_for_what_was_never_
 
 
 def test_fetch_of_all_lists_what_was_committed_by_name_or_by_id() -> None:
-    _, book = planned(
-        commit(OffsetCommitTopic("t", partitions=(OffsetCommitPartition(3, 1), OffsetCommitPartition(1, 2))))
-    )
+    _, book = planned(commit("t", (3, 1, ""), (1, 2, "")))
     (group,) = fetched(book).groups
     assert [(topic.name, [p.partition_index for p in topic.partitions]) for topic in group.topics] == [
         ("t", [1, 3])
@@ -143,7 +132,7 @@ def test_fetch_of_all_lists_what_was_committed_by_name_or_by_id() -> None:
 
 
 def test_new_topic_of_the_same_name_does_not_inherit_an_offset() -> None:
-    _, book = planned(commit(OffsetCommitTopic("t", partitions=(OffsetCommitPartition(1, 7),))))
+    _, book = planned(commit("t", (1, 7, "")))
     again = KnownTopics({"t": Topic("t", NEW_ID, 4)})
     (group,) = fetched(book, OffsetFetchTopic("t", partition_indexes=(1,)), known=again).groups
     assert group.topics[0].partitions[0].committed_offset == -1
@@ -167,9 +156,7 @@ def test_error_of_a_group_is_told_where_its_version_has_a_place_for_it() -> None
 
 
 def test_deletion_spares_what_is_subscribed_and_what_is_not_there() -> None:
-    _, book = planned(
-        commit(OffsetCommitTopic("t", partitions=(OffsetCommitPartition(0, 1), OffsetCommitPartition(1, 1))))
-    )
+    _, book = planned(commit("t", (0, 1, ""), (1, 1, "")))
     request = OffsetDeleteRequest(
         "g",
         (

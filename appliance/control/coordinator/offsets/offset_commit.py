@@ -14,113 +14,95 @@ out: nothing. Source: `OffsetMetadataManager.java`, `KafkaApis.scala` of Kafka 4
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
-from appliance.control.coordinator.group.effects import Record, Topic, Topics
+from appliance.control.coordinator.group.effects import Topic, Topics
 from appliance.control.coordinator.offsets.offset_records import (
     NO_EXPIRY,
     CommittedOffset,
     encode_value,
     key_prefix,
     partition_suffix,
-)
-from appliance.protocol.apis.offset_commit import (
-    DEFAULT_RETENTION,
-    OffsetCommitPartition,
-    OffsetCommitPartitionResponse,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetCommitTopic,
-    OffsetCommitTopicResponse,
+    value_encoder,
 )
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.primitives import NO_UUID
+from appliance.protocol.offset_commit import (
+    DEFAULT_RETENTION,
+    CommitRequest,
+    CommittedPartition,
+    CommittedTopic,
+    TopicErrors,
+)
 
 _TIME_MAX_MS = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Put:
-    """What a record will have changed once it is committed."""
-
-    topic: str
-    partition: int
-    value: bytes
+_UNKNOWN_PARTITION = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+_METADATA_TOO_LARGE = int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
 
 
 @dataclass(frozen=True, slots=True)
 class CommitPlan:
-    """`response` holds once `records`, which are as many as `puts`, are committed."""
+    """`errors` holds once `records`, (key, value), are committed; `puts` is what they will have changed.
 
-    records: tuple[Record, ...]
-    puts: tuple[Put, ...]
-    response: OffsetCommitResponse
+    `puts`: topic and, for each of its partitions, the value.
+    """
+
+    records: Sequence[tuple[bytes, bytes]]
+    puts: Sequence[tuple[str, Sequence[tuple[int, bytes]]]]
+    errors: Sequence[TopicErrors]
 
 
-def plan_commit(
-    request: OffsetCommitRequest, *, topics: Topics, now_ms: int, metadata_max: int
-) -> CommitPlan:
+def plan_commit(request: CommitRequest, *, topics: Topics, now_ms: int, metadata_max: int) -> CommitPlan:
     """What the request comes to, for a member that may commit."""
-    records: list[Record] = []
-    puts: list[Put] = []
-    answers: list[OffsetCommitTopicResponse] = []
-    retention_ms = request.retention_time_ms
+    records: list[tuple[bytes, bytes]] = []
+    puts: list[tuple[str, Sequence[tuple[int, bytes]]]] = []
+    answers: list[TopicErrors] = []
+    retention_ms = request.retention_ms
     expire_ms = NO_EXPIRY if retention_ms == DEFAULT_RETENTION else min(now_ms + retention_ms, _TIME_MAX_MS)
     for wanted in request.topics:
         topic, missing = _topic(wanted, topics)
-        results: list[OffsetCommitPartitionResponse] = []
-        prefix = b"" if topic is None else key_prefix(request.group_id, topic.name)
+        if topic is None:
+            answers.append((wanted.topic, [(each.partition, missing) for each in wanted.partitions]))
+            continue
+        prefix = key_prefix(request.group_id, topic.name)
+        encode = value_encoder(now_ms, topic.topic_id)
+        results: list[tuple[int, int]] = []
+        put: list[tuple[int, bytes]] = []
         for each in wanted.partitions:
-            error = missing or _fault(each, topic, metadata_max)
-            results.append(OffsetCommitPartitionResponse(each.partition_index, error))
-            if error or topic is None:
+            index, offset, leader_epoch, metadata = each
+            error = _fault(each, topic, metadata_max)
+            results.append((index, error))
+            if error:
                 continue
-            value = encode_value(
-                CommittedOffset(
-                    each.committed_offset,
-                    each.committed_leader_epoch,
-                    each.committed_metadata or "",
-                    now_ms,
-                    expire_ms,
-                    topic.topic_id,
+            if expire_ms == NO_EXPIRY:
+                value = encode(offset, leader_epoch, metadata)
+            else:
+                value = encode_value(
+                    CommittedOffset(offset, leader_epoch, metadata.decode(), now_ms, expire_ms)
                 )
-            )
-            records.append(Record(prefix + partition_suffix(each.partition_index), value))
-            puts.append(Put(topic.name, each.partition_index, value))
-        answers.append(OffsetCommitTopicResponse(wanted.name, wanted.topic_id, tuple(results)))
-    return CommitPlan(tuple(records), tuple(puts), OffsetCommitResponse(tuple(answers)))
+            records.append((prefix + partition_suffix(index), value))
+            put.append((index, value))
+        puts.append((topic.name, put))
+        answers.append((wanted.topic, results))
+    return CommitPlan(records, puts, answers)
 
 
-def failed_commit(response: OffsetCommitResponse, error: int) -> OffsetCommitResponse:
-    """`response`, where what would have been committed was not: it has `error` now."""
-    return OffsetCommitResponse(
-        tuple(
-            OffsetCommitTopicResponse(
-                topic.name,
-                topic.topic_id,
-                tuple(
-                    OffsetCommitPartitionResponse(p.partition_index, p.error_code or error)
-                    for p in topic.partitions
-                ),
-            )
-            for topic in response.topics
-        )
-    )
+def failed_commit(errors: Sequence[TopicErrors], error: int) -> list[TopicErrors]:
+    """`errors`, where what would have been committed was not: it has `error` now."""
+    return [(topic, [(index, found or error) for index, found in each]) for topic, each in errors]
 
 
-def _topic(wanted: OffsetCommitTopic, topics: Topics) -> tuple[Topic | None, int]:
-    if wanted.topic_id != NO_UUID:
-        topic = topics.by_id(wanted.topic_id)
-        return topic, 0 if topic else int(ErrorCode.UNKNOWN_TOPIC_ID)
-    topic = topics.by_name(wanted.name)
-    if topic is None and not wanted.name:
-        return None, int(ErrorCode.UNKNOWN_TOPIC_ID)
-    return topic, 0 if topic else int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+def _topic(wanted: CommittedTopic, topics: Topics) -> tuple[Topic | None, int]:
+    if isinstance(wanted.topic, UUID):
+        return topics.by_id(wanted.topic), int(ErrorCode.UNKNOWN_TOPIC_ID)
+    return topics.by_name(wanted.topic), _UNKNOWN_PARTITION
 
 
-def _fault(wanted: OffsetCommitPartition, topic: Topic | None, metadata_max: int) -> int:
-    if topic is not None and not 0 <= wanted.partition_index < topic.partitions:
-        return int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if wanted.committed_metadata is not None and len(wanted.committed_metadata) > metadata_max:
-        return int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+def _fault(wanted: CommittedPartition, topic: Topic, metadata_max: int) -> int:
+    if not 0 <= wanted.partition < topic.partitions:
+        return _UNKNOWN_PARTITION
+    # Characters are never more than bytes.
+    if len(wanted.metadata) > metadata_max and len(wanted.metadata.decode()) > metadata_max:
+        return _METADATA_TOO_LARGE
     return 0

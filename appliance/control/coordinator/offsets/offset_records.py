@@ -14,13 +14,20 @@ Source: `OffsetCommitKey.json`, `OffsetCommitValue.json`, `GroupCoordinatorRecor
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 from struct import error as struct_error
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from appliance.errors import CorruptFile, MalformedFrame
-from appliance.protocol.primitives import NO_UUID, compact_string_bytes, string_bytes, uvarint_at
+from appliance.protocol.primitives import (
+    NO_UUID,
+    compact_string_bytes,
+    string_bytes,
+    uvarint_at,
+    uvarint_bytes,
+)
 
 OFFSET_COMMIT: Final = 1
 LEGACY_OFFSET_COMMIT: Final = 0
@@ -102,6 +109,19 @@ def encode_value(committed: CommittedOffset) -> bytes:
         + _INT64.pack(committed.commit_ms)
         + tags
     )
+
+
+def value_encoder(commit_ms: int, topic_id: UUID) -> Callable[[int, int, bytes], bytes]:
+    """(offset, leader epoch, metadata in UTF-8) → the value in version 4, for the many offsets of one commit."""
+    tail = _INT64.pack(commit_ms) + (_NO_TAGS if topic_id == NO_UUID else _TOPIC_ID_TAG + topic_id.bytes)
+    bare, pack = b"\x01" + tail, _START_4.pack
+
+    def encode(offset: int, leader_epoch: int, metadata: bytes) -> bytes:
+        if not metadata:
+            return pack(4, offset, leader_epoch) + bare
+        return pack(4, offset, leader_epoch) + uvarint_bytes(len(metadata) + 1) + metadata + tail
+
+    return encode
 
 
 def parse_value(value: bytes) -> CommittedOffset:
