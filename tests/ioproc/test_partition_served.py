@@ -1,0 +1,60 @@
+"""What a worker publishes of a partition when it begins to lead it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+from appliance.channels.control_channel import AssignedPartition
+from appliance.channels.partition_table import HIGH_WATERMARK, PartitionTable, table_size_bytes
+from appliance.clock import ManualClock
+from appliance.ioproc.partition import Partition
+from appliance.log.config import LogSettings
+from appliance.log.partition_log import PartitionLog
+from tests.log.batches import NOW_MS, batch_of
+
+INCARNATION = 7
+
+
+def leader(
+    path: Path, table: PartitionTable, slot: int, *, epoch: int, records: int, checkpoint: int = 0
+) -> Partition:
+    log = PartitionLog.open(path / f"{slot}", settings=LogSettings(), clock=ManualClock(NOW_MS))
+    for _ in range(records):
+        log.append(batch_of(), leader_epoch=0)
+    assigned = AssignedPartition("t", UUID(int=1), 0, 0, INCARNATION, slot, epoch, (0, 1), (0, 1), {}, epoch)
+    partition = Partition(assigned, log, table=table, slot=slot, min_insync_replicas=1)
+    partition.replicate(assigned, checkpoint=checkpoint, now_ms=0)
+    partition.serve()
+    return partition
+
+
+def a_table() -> PartitionTable:
+    return PartitionTable(memoryview(bytearray(table_size_bytes(1, 2))), slots=2)
+
+
+def test_names_of_segments_mean_other_files_once_another_slot_leads(tmp_path: Path) -> None:
+    table = a_table()
+    leader(tmp_path, table, 0, epoch=0, records=3)
+    before = table.files_version(0)
+    leader(tmp_path, table, 1, epoch=1, records=3)
+    assert table.files_version(0) != before
+    assert not table.files_version(0) & 1
+
+
+def test_the_next_leader_begins_with_the_high_watermark_that_readers_saw(tmp_path: Path) -> None:
+    table = a_table()
+    leader(tmp_path, table, 0, epoch=0, records=3)
+    table.cells[table.at(0) + HIGH_WATERMARK] = 2
+    assert leader(tmp_path, table, 1, epoch=1, records=3).high_watermark == 2
+
+
+def test_after_the_host_s_start_it_begins_with_the_checkpoint(tmp_path: Path) -> None:
+    assert leader(tmp_path, a_table(), 0, epoch=0, records=3, checkpoint=1).high_watermark == 1
+
+
+def test_a_leader_that_lacks_records_begins_with_what_it_has(tmp_path: Path) -> None:
+    table = a_table()
+    leader(tmp_path, table, 0, epoch=0, records=3)
+    table.cells[table.at(0) + HIGH_WATERMARK] = 3
+    assert leader(tmp_path, table, 1, epoch=1, records=1).high_watermark == 1
