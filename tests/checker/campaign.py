@@ -93,7 +93,7 @@ def _disturb(
     stuck: list[Anomaly] = []
     bag: list[Fault] = []
     load.await_progress([0] * plan.partitions, STUCK_S)
-    while time.monotonic() < end and not stuck:
+    while time.monotonic() < end and not stuck and not load.failures:
         if not bag:
             # Every kind comes before one comes again.
             bag = chance.sample(kinds, len(kinds))

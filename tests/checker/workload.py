@@ -115,25 +115,24 @@ class Workload:
 
             return answered
 
-        while not self._stop_producing.is_set():
-            sequence = len(offsets)
-            offsets.append(NOT_KNOWN)
-            try:
-                producer.produce(
-                    self._topic,
-                    b"%d" % token_of(number, sequence),
-                    partition=sequence % self._history.partitions,
-                    on_delivery=answers_to(sequence),
-                )
-            except BufferError:
-                offsets.pop()
-            except KafkaException as error:
-                offsets.pop()
-                self.failures.append(f"gave up: producer {number}: {error}")
-                return
-            producer.poll(self._pause_s)
-        if producer.flush(FLUSH_TIMEOUT_S):
-            self.failures.append(f"gave up: producer {number} cannot end: {len(producer)} records wait")
+        try:
+            while not self._stop_producing.is_set():
+                sequence = len(offsets)
+                offsets.append(NOT_KNOWN)
+                try:
+                    producer.produce(
+                        self._topic,
+                        b"%d" % token_of(number, sequence),
+                        partition=sequence % self._history.partitions,
+                        on_delivery=answers_to(sequence),
+                    )
+                except BufferError:
+                    offsets.pop()
+                producer.poll(self._pause_s)
+            if producer.flush(FLUSH_TIMEOUT_S):
+                self.failures.append(f"gave up: producer {number} cannot end: {len(producer)} records wait")
+        except KafkaException as error:
+            self.failures.append(f"gave up: producer {number}: {error}")
 
     def _read(self, number: int) -> None:
         consumer = self._consumer()
