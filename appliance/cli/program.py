@@ -74,6 +74,13 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "log-dirs": LazyCommand(
         "appliance.cli.log_dirs", "log_dirs", "Show log directories; move partitions between them."
     ),
+    "slots": LazyCommand("appliance.cli.slots", "slots", "Show, stop and start broker slots."),
+    "partitions": LazyCommand(
+        "appliance.cli.partitions", "partitions", "Show partitions and who leads them; elect leaders."
+    ),
+    "reassign": LazyCommand(
+        "appliance.cli.reassign", "reassign", "Move partitions to other slots; more or fewer replicas."
+    ),
     "adopt": LazyCommand(
         "appliance.cli.adopt", "adopt", "Take over log directories that Apache Kafka wrote."
     ),

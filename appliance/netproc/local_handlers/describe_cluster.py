@@ -1,4 +1,4 @@
-"""DescribeCluster 0-2: cluster id, controller, broker slots."""
+"""DescribeCluster 0-2: cluster id, controller, broker slots; stopped and lost ones where they are asked for."""
 
 from __future__ import annotations
 
@@ -27,10 +27,22 @@ def describe_cluster(request: DescribeClusterRequest, view: LocalView) -> Descri
             error_message=error.message,
             endpoint_type=request.endpoint_type,
         )
+    brokers = [ClusterBroker(s.node_id, s.host, s.port, s.rack) for s in image.slots]
+    if request.include_fenced_brokers:
+        brokers += _fenced(view)
     wanted = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         cluster_id=image.cluster_id,
-        brokers=tuple(ClusterBroker(s.node_id, s.host, s.port, s.rack) for s in image.slots),
+        brokers=tuple(brokers),
         controller_id=image.controller_id,
         cluster_authorized_operations=CLUSTER_OPERATIONS if wanted else UNKNOWN_OPERATIONS,
     )
+
+
+def _fenced(view: LocalView) -> list[ClusterBroker]:
+    settings, live = view.settings, {slot.node_id for slot in view.image.slots}
+    return [
+        ClusterBroker(slot, settings.client_host, settings.port + slot, settings.broker.rack, is_fenced=True)
+        for slot in range(settings.slots)
+        if slot not in live
+    ]

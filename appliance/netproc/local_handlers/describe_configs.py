@@ -44,7 +44,8 @@ def _result(
             view.settings, topic.configs, view.broker_configs(view.slot)
         )
     elif resource.resource_type == ResourceType.BROKER:
-        if name not in {str(slot.node_id) for slot in view.image.slots} | {""}:
+        # A stopped slot has settings too: that it is stopped is one of them.
+        if name not in {str(slot) for slot in range(view.settings.slots)} | {""}:
             return _refused(resource, ErrorCode.INVALID_REQUEST, f"there is no broker slot {name!r} here")
         if name:
             entries = describe_broker(view.settings, int(name), view.broker_configs(int(name)))

@@ -1,0 +1,129 @@
+"""`appliance partitions`: list, elect."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from appliance.cli.cluster_view import (
+    ClusterView,
+    PartitionView,
+    cluster_view,
+    first_that_answers,
+    named_partitions,
+    report_refusals,
+    shown_slots,
+)
+from appliance.cli.options import bootstrap_option
+from appliance.cli.output import json_option, print_json, print_table
+from appliance.cli.request import request
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.elect_leaders import PREFERRED, UNCLEAN, ElectLeadersRequest, TopicPartitions
+from appliance.protocol.errors import ErrorCode
+
+ELECT_VERSION: Final = 2
+
+
+@click.group(short_help="Show partitions and who leads them; elect leaders.")
+def partitions() -> None:
+    """Show partitions, who leads them and who is in sync; elect leaders."""
+
+
+@partitions.command(name="list")
+@click.argument("topics", metavar="[TOPIC...]", nargs=-1)
+@click.option("--under-replicated", is_flag=True, help="Only those with a replica that is not in sync.")
+@click.option("--unavailable", is_flag=True, help="Only those without a leader.")
+@json_option
+@bootstrap_option
+def list_partitions(
+    *, topics: tuple[str, ...], under_replicated: bool, unavailable: bool, as_json: bool, bootstrap: str
+) -> None:
+    """List partitions with leader, replicas and in-sync replicas."""
+    view = cluster_view(first_that_answers(bootstrap))
+    found = _of_topics(view, topics)
+    if under_replicated or unavailable:
+        found = [
+            each
+            for each in found
+            if (under_replicated and each.is_under_replicated) or (unavailable and each.leader is None)
+        ]
+    if as_json:
+        print_json([each.as_json() for each in found])
+    elif found:
+        print_table(
+            ("TOPIC", "PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "STATE"),
+            [
+                (
+                    each.topic,
+                    each.partition,
+                    each.leader,
+                    each.leader_epoch,
+                    shown_slots(each.replicas),
+                    shown_slots(each.isr),
+                    _state(each),
+                )
+                for each in found
+            ],
+            right=("PARTITION", "LEADER", "EPOCH"),
+        )
+    else:
+        click.echo("no partitions", err=True)
+
+
+@partitions.command()
+@click.argument("wanted", metavar="[TOPIC[:PARTITION,...]...]", nargs=-1)
+@click.option(
+    "--all", "all_partitions", is_flag=True, help="All partitions that are not led as they should be."
+)
+@click.option(
+    "--unclean",
+    is_flag=True,
+    help="Where nobody leads, let a replica lead that was not in sync: acknowledged records are lost.",
+)
+@bootstrap_option
+def elect(*, wanted: tuple[str, ...], all_partitions: bool, unclean: bool, bootstrap: str) -> int:
+    """Elect the preferred leaders: the first replica of each partition."""
+    if bool(wanted) == all_partitions:
+        raise click.UsageError("name partitions, or say --all")
+    address = first_that_answers(bootstrap)
+    asked = None
+    if wanted:
+        topics: dict[str, list[int]] = {}
+        for each in named_partitions(cluster_view(address), wanted):
+            topics.setdefault(each.topic, []).append(each.partition)
+        asked = tuple(TopicPartitions(topic, tuple(numbers)) for topic, numbers in topics.items())
+    body = ElectLeadersRequest(asked, election_type=UNCLEAN if unclean else PREFERRED)
+    answer = request(address, ApiKey.ELECT_LEADERS, ELECT_VERSION, body)
+    if answer.error_code:
+        return report_refusals([("elections", answer.error_code, None)])
+    refused: list[tuple[str, int, str | None]] = []
+    for topic in answer.replica_election_results:
+        for each in topic.partition_result:
+            name = f"{topic.topic}-{each.partition_id}"
+            if each.error_code == ErrorCode.ELECTION_NOT_NEEDED:
+                click.echo(f"{name} is led as it should be")
+            elif each.error_code:
+                refused.append((name, each.error_code, each.error_message))
+            else:
+                click.echo(f"elected a leader of {name}")
+    return report_refusals(refused)
+
+
+def _of_topics(view: ClusterView, topics: tuple[str, ...]) -> list[PartitionView]:
+    if not topics:
+        return list(view.partitions)
+    return [each for topic in dict.fromkeys(topics) for each in view.of_topic(topic)]
+
+
+def _state(partition: PartitionView) -> str:
+    said = []
+    if partition.leader is None:
+        said.append("unavailable")
+    if partition.is_under_replicated:
+        said.append("under-replicated")
+    if partition.adding:
+        said.append(f"adding {shown_slots(partition.adding)}")
+    if partition.removing:
+        said.append(f"removing {shown_slots(partition.removing)}")
+    return ", ".join(said) or "ok"

@@ -1,0 +1,125 @@
+"""`appliance reassign`: move, status, cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import click
+
+from appliance.cli.cluster_view import (
+    PartitionView,
+    cluster_view,
+    first_that_answers,
+    named_partitions,
+    report_refusals,
+    shown_slots,
+    slot_numbers,
+)
+from appliance.cli.options import bootstrap_option
+from appliance.cli.output import json_option, print_json, print_table
+from appliance.cli.request import request
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+
+ALTER_VERSION: Final = 1
+NAMES: Final = "TOPIC[:PARTITION,...]..."
+
+
+@click.group(short_help="Move partitions to other slots; more or fewer replicas.")
+def reassign() -> None:
+    """Move partitions to other slots, or give them more or fewer replicas, while they are used."""
+
+
+@reassign.command()
+@click.argument("wanted", metavar=NAMES, nargs=-1, required=True)
+@click.option(
+    "--to", "target", metavar="SLOT,...", required=True, help="The slots that are to hold each partition."
+)
+@bootstrap_option
+def move(*, wanted: tuple[str, ...], target: str, bootstrap: str) -> int:
+    """Have partitions lie on the slots of --to.
+
+    The first slot leads. Of several partitions each one begins one slot further, so that their leaders are spread. Done
+    when it has begun; `reassign status` shows what is under way.
+    """
+    slots = slot_numbers("--to", target)
+    address = first_that_answers(bootstrap)
+    places = {
+        each: slots[shift % len(slots) :] + slots[: shift % len(slots)]
+        for shift, each in enumerate(named_partitions(cluster_view(address), wanted))
+    }
+    return _alter(address, places)
+
+
+@reassign.command()
+@json_option
+@bootstrap_option
+def status(*, as_json: bool, bootstrap: str) -> None:
+    """Show which partitions are on their way, and what they wait for."""
+    view = cluster_view(first_that_answers(bootstrap))
+    moving = [each for each in view.partitions if each.adding or each.removing]
+    if as_json:
+        print_json([each.as_json() for each in moving])
+    elif moving:
+        print_table(
+            ("TOPIC", "PARTITION", "REPLICAS", "ADDING", "REMOVING", "WAITS FOR"),
+            [
+                (
+                    each.topic,
+                    each.partition,
+                    shown_slots(each.replicas),
+                    shown_slots(each.adding),
+                    shown_slots(each.removing),
+                    shown_slots(slot for slot in each.adding if slot not in each.isr),
+                )
+                for each in moving
+            ],
+            right=("PARTITION",),
+        )
+    else:
+        click.echo("nothing is being reassigned", err=True)
+
+
+@reassign.command()
+@click.argument("wanted", metavar=f"[{NAMES}]", nargs=-1)
+@click.option("--all", "all_partitions", is_flag=True, help="Everything that is under way.")
+@bootstrap_option
+def cancel(*, wanted: tuple[str, ...], all_partitions: bool, bootstrap: str) -> int:
+    """Call reassignments back: partitions lie where they lay before."""
+    if bool(wanted) == all_partitions:
+        raise click.UsageError("name partitions, or say --all")
+    address = first_that_answers(bootstrap)
+    view = cluster_view(address)
+    named = named_partitions(view, wanted) if wanted else view.partitions
+    moving = [each for each in named if each.adding or each.removing] if all_partitions else named
+    return _alter(address, dict.fromkeys(moving)) if moving else 0
+
+
+def _alter(address: str, places: Mapping[PartitionView, tuple[int, ...] | None]) -> int:
+    topics: dict[str, list[ReassignablePartition]] = {}
+    for partition, slots in places.items():
+        topics.setdefault(partition.topic, []).append(ReassignablePartition(partition.partition, slots))
+    body = AlterPartitionReassignmentsRequest(
+        tuple(ReassignableTopic(topic, tuple(each)) for topic, each in topics.items())
+    )
+    answer = request(address, ApiKey.ALTER_PARTITION_REASSIGNMENTS, ALTER_VERSION, body)
+    if answer.error_code:
+        return report_refusals([("reassignment", answer.error_code, answer.error_message)])
+    said = {(each.topic, each.partition): slots for each, slots in places.items()}
+    refused: list[tuple[str, int, str | None]] = []
+    for topic in answer.responses:
+        for each in topic.partitions:
+            name = f"{topic.name}-{each.partition_index}"
+            slots = said.get((topic.name, each.partition_index))
+            if each.error_code:
+                refused.append((name, each.error_code, each.error_message))
+            elif slots is None:
+                click.echo(f"{name} goes back")
+            else:
+                click.echo(f"{name} goes to {shown_slots(slots)}")
+    return report_refusals(refused)

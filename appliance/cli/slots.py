@@ -1,0 +1,193 @@
+"""`appliance slots`: list, describe, stop, start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import click
+
+from appliance.cli.client import BrokerError
+from appliance.cli.cluster_view import (
+    ClusterView,
+    PartitionView,
+    SlotView,
+    cluster_view,
+    first_that_answers,
+    refusal_of,
+    shown_slots,
+)
+from appliance.cli.options import bootstrap_option
+from appliance.cli.output import json_option, print_json, print_table
+from appliance.cli.request import request
+from appliance.config.dynamic import SLOT_STOPPED
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.describe_configs import DescribeConfigsRequest, DescribedResource, ResourceType
+from appliance.protocol.apis.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    ConfigOperation,
+    IncrementalAlterConfigsRequest,
+)
+
+DESCRIBE_VERSION: Final = 4
+ALTER_VERSION: Final = 1
+WAIT_S: Final = 30.0
+PAUSE_S: Final = 0.05
+SHOWN_MAX: Final = 10
+
+
+@click.group(short_help="Show, stop and start broker slots.")
+def slots() -> None:
+    """Show, stop and start broker slots: what clients see as brokers."""
+
+
+@slots.command(name="list")
+@json_option
+@bootstrap_option
+def list_slots(*, as_json: bool, bootstrap: str) -> None:
+    """List the slots, and how many partitions each leads, follows, and is behind with."""
+    address = first_that_answers(bootstrap)
+    view = cluster_view(address)
+    rows = [_counted(view, slot, _state(address, slot)) for slot in view.slots]
+    if as_json:
+        print_json(rows)
+        return
+    print_table(
+        ("SLOT", "ADDRESS", "STATE", "LEADS", "FOLLOWS", "BEHIND"),
+        [
+            tuple(row[key] for key in ("slot", "address", "state", "leads", "follows", "behind"))
+            for row in rows
+        ],
+        right=("SLOT", "LEADS", "FOLLOWS", "BEHIND"),
+    )
+
+
+@slots.command()
+@click.argument("slot", type=click.IntRange(min=0))
+@json_option
+@bootstrap_option
+def describe(*, slot: int, as_json: bool, bootstrap: str) -> None:
+    """Show which partitions a slot leads, follows, and is behind with."""
+    address = first_that_answers(bootstrap)
+    view = cluster_view(address)
+    found = _slot(view, slot)
+    state = _state(address, found)
+    held = [each for each in view.partitions if slot in each.replicas]
+    if as_json:
+        told = _counted(view, found, state) | {"rack": found.rack}
+        print_json(told | {"partitions": [each.as_json() | {"role": _role(each, slot)} for each in held]})
+        return
+    click.echo(f"slot {slot}: {found.address}, {state}")
+    if held:
+        print_table(
+            ("TOPIC", "PARTITION", "ROLE", "LEADER", "ISR"),
+            [
+                (each.topic, each.partition, _role(each, slot), each.leader, shown_slots(each.isr))
+                for each in held
+            ],
+            right=("PARTITION", "LEADER"),
+        )
+
+
+@slots.command()
+@click.argument("slot", type=click.IntRange(min=0))
+@click.option("--force", is_flag=True, help="Also where partitions have no leader then.")
+@bootstrap_option
+def stop(*, slot: int, force: bool, bootstrap: str) -> None:
+    """Stop a slot: others take over what it leads, and it serves nothing until it is started, over restarts too.
+
+    Its processes stay, without work; its log directories may be unmounted. Partitions that no other slot has in sync
+    would have no leader: then nothing is done, but with --force.
+    """
+    address = first_that_answers(bootstrap)
+    view = cluster_view(address)
+    _slot(view, slot)
+    alone = [each for each in view.partitions if each.leader == slot and set(each.isr) <= {slot}]
+    if alone and not force:
+        named = ", ".join(map(str, alone[:SHOWN_MAX])) + (" …" if len(alone) > SHOWN_MAX else "")
+        raise BrokerError(
+            f"{len(alone)} partitions are in sync on slot {slot} alone and would have no leader ({named}); "
+            "add replicas, or say --force"
+        )
+    _set_stopped(address, slot, "true")
+    _await(
+        address,
+        lambda now: (
+            all(each.slot != slot or each.fenced for each in now.slots)
+            and all(each.leader != slot for each in now.partitions)
+        ),
+        f"slot {slot} to hand over what it leads",
+    )
+    click.echo(f"stopped slot {slot}")
+
+
+@slots.command()
+@click.argument("slot", type=click.IntRange(min=0))
+@bootstrap_option
+def start(*, slot: int, bootstrap: str) -> None:
+    """Start a slot that was stopped. It catches up, and leads again when the leaders are balanced."""
+    address = first_that_answers(bootstrap)
+    _slot(cluster_view(address), slot)
+    _set_stopped(address, slot, None)
+    _await(
+        address,
+        lambda now: any(each.slot == slot and not each.fenced for each in now.slots),
+        f"slot {slot} to come back",
+    )
+    click.echo(f"started slot {slot}")
+
+
+def _slot(view: ClusterView, number: int) -> SlotView:
+    for slot in view.slots:
+        if slot.slot == number:
+            return slot
+    raise BrokerError(f"there is no slot {number}")
+
+
+def _role(partition: PartitionView, slot: int) -> str:
+    if partition.leader == slot:
+        return "leader"
+    return "follower" if slot in partition.isr else "behind"
+
+
+def _counted(view: ClusterView, slot: SlotView, state: str) -> dict[str, Any]:
+    """One object a slot; the keys are stable."""
+    roles = [_role(each, slot.slot) for each in view.partitions if slot.slot in each.replicas]
+    return {
+        "slot": slot.slot,
+        "address": slot.address,
+        "state": state,
+        "leads": roles.count("leader"),
+        "follows": roles.count("follower"),
+        "behind": roles.count("behind"),
+    }
+
+
+def _state(address: str, slot: SlotView) -> str:
+    """`live`, `stopped` by its operator, or `down`."""
+    if not slot.fenced:
+        return "live"
+    asked = DescribedResource(ResourceType.BROKER, str(slot.slot), (SLOT_STOPPED,))
+    answer = request(address, ApiKey.DESCRIBE_CONFIGS, DESCRIBE_VERSION, DescribeConfigsRequest((asked,)))
+    values = [entry.value for result in answer.results for entry in result.configs]
+    return "stopped" if values == ["true"] else "down"
+
+
+def _set_stopped(address: str, slot: int, value: str | None) -> None:
+    operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
+    change = AlterableConfig(SLOT_STOPPED, int(operation), value)
+    resource = AlterConfigsResource(int(ResourceType.BROKER), str(slot), (change,))
+    body = IncrementalAlterConfigsRequest((resource,))
+    (result,) = request(address, ApiKey.INCREMENTAL_ALTER_CONFIGS, ALTER_VERSION, body).responses
+    if result.error_code:
+        raise BrokerError(refusal_of(result.error_code, result.error_message))
+
+
+def _await(address: str, done: Callable[[ClusterView], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not done(cluster_view(address)):
+        if time.monotonic() > deadline:
+            raise BrokerError(f"waited {WAIT_S:.0f} s in vain for {what}; it goes on")
+        time.sleep(PAUSE_S)
