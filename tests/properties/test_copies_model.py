@@ -108,6 +108,8 @@ class Instance(RuleBasedStateMachine):
         self.topic = replace(self.topic, partitions=partitions)
         self.state.add(self.topic)
         self.copies.touch("t", number)
+        for slot in set(after.replicas) - set(before.replicas):
+            self.copies.join(("t", TOPIC_ID, number), slot)
         for slot in set(before.replicas) - set(after.replicas):
             self.copies.leave(("t", TOPIC_ID, number), slot)
         self.settle()

@@ -89,7 +89,7 @@ class Order:
 class Copies:
     """Single-threaded. A touched partition costs its replicas; a full order costs all partitions."""
 
-    __slots__ = ("_dirty", "_held", "_is_up", "_leaving", "_numbered", "_slots", "_state")
+    __slots__ = ("_dirty", "_held", "_is_up", "_leaving", "_numbered", "_slots", "_state", "_unheard")
 
     def __init__(self, state: ClusterState, slots: SlotStates, *, is_up: Callable[[Role], bool]) -> None:
         """`is_up`: whether a process has said hello and can be told anything."""
@@ -102,6 +102,8 @@ class Copies:
         self._dirty: dict[tuple[str, int], None] = {}
         self._leaving: dict[tuple[Key, int], Place] = {}
         self._numbered: dict[int, list[Place]] = {}
+        # Halves that may still obey a controller before us, and the full command whose answer ends that.
+        self._unheard: dict[Role, int | None] = {}
 
     # What changes
 
@@ -115,6 +117,9 @@ class Copies:
         It published no leader before the copies that the change concerns were free. So where clients see the leader
         epoch of now, a copy is held by the half that should hold it; where they do not, by either.
         """
+        for half in self._held:
+            if self._slots.state(half) is HalfState.PRESUMED:
+                self._unheard[half] = None
         for topic in self._state.topics.values():
             seen = self._state.visible.get(topic.name)
             for partition in topic.partitions:
@@ -142,6 +147,21 @@ class Copies:
             if half in (None, each) and self._slots.state(each) is HalfState.PRESUMED:
                 self._held[each][place[1:]] = Holding(place, HoldingState.PRESUMED)
 
+    def join(self, place: Place, slot: int) -> None:
+        """The slot is a replica of that partition by now.
+
+        A half that has not answered us yet may have been told about it before, to hold it or to remove it.
+        """
+        for half in self._slots.halves(slot) if slot in self._slots.all else ():
+            if half not in self._unheard or place[1:] in self._held[half]:
+                continue
+            number = self._unheard[half]
+            if number is None:
+                self._held[half][place[1:]] = Holding(place, HoldingState.PRESUMED)
+            else:
+                self._held[half][place[1:]] = Holding(place, HoldingState.RELEASING, number=number)
+                self._numbered[number].append(place)
+
     def leave(self, place: Place, slot: int) -> None:
         """The slot is no replica of that partition any more: its files are to be deleted."""
         if slot in self._slots.all:
@@ -162,6 +182,7 @@ class Copies:
         for holding in self._held[half].values():
             self.touch(holding.place[0], holding.place[2])
         self._held[half].clear()
+        self._unheard.pop(half, None)
 
     def forget(self, topic: TopicImage) -> None:
         """The topic is gone for good."""
@@ -226,6 +247,8 @@ class Copies:
         for place in places:
             held[place[1:]].number = number
         if full:
+            if half in self._unheard:
+                self._unheard[half] = number
             for holding in held.values():
                 if holding.state is HoldingState.PRESUMED:
                     holding.state, holding.number = HoldingState.RELEASING, number
@@ -236,6 +259,8 @@ class Copies:
         """The answer to command `number` has come, with `failures` (`topic-partition`); the copies whose files are
         gone by it."""
         held = self._held[half]
+        if self._unheard.get(half) == number:
+            del self._unheard[half]
         removed = []
         for place in self._numbered.pop(number, ()):
             key = place[1:]

@@ -226,6 +226,9 @@ class Leadership:
                 moved[was.leader, partition.leader] += 1
             self._state.rows.write(partition)
             self.copies.touch(after.name, number)
+            for slot in partition.replicas:
+                if slot not in was.replicas:
+                    self.copies.join((after.name, after.topic_id, number), slot)
             for slot in was.replicas:
                 if slot not in partition.replicas:
                     self.copies.leave((after.name, after.topic_id, number), slot)
