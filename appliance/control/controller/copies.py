@@ -89,7 +89,17 @@ class Order:
 class Copies:
     """Single-threaded. A touched partition costs its replicas; a full order costs all partitions."""
 
-    __slots__ = ("_dirty", "_held", "_is_up", "_leaving", "_numbered", "_slots", "_state", "_unheard")
+    __slots__ = (
+        "_dirty",
+        "_held",
+        "_is_up",
+        "_leaving",
+        "_left",
+        "_numbered",
+        "_slots",
+        "_state",
+        "_unheard",
+    )
 
     def __init__(self, state: ClusterState, slots: SlotStates, *, is_up: Callable[[Role], bool]) -> None:
         """`is_up`: whether a process has said hello and can be told anything."""
@@ -104,6 +114,7 @@ class Copies:
         self._numbered: dict[int, list[Place]] = {}
         # Halves that may still obey a controller before us, and the full command whose answer ends that.
         self._unheard: dict[Role, int | None] = {}
+        self._left: set[tuple[Key, int]] = set()
 
     # What changes
 
@@ -150,8 +161,11 @@ class Copies:
     def join(self, place: Place, slot: int) -> None:
         """The slot is a replica of that partition by now.
 
-        A half that has not answered us yet may have been told about it before, to hold it or to remove it.
+        A half that has not answered us yet may have been told about it before, to hold it or to remove it. Unless
+        the slot was a replica when we began: then we know.
         """
+        if (place[1:], slot) in self._left:
+            return
         for half in self._slots.halves(slot) if slot in self._slots.all else ():
             if half not in self._unheard or place[1:] in self._held[half]:
                 continue
@@ -165,6 +179,8 @@ class Copies:
     def leave(self, place: Place, slot: int) -> None:
         """The slot is no replica of that partition any more: its files are to be deleted."""
         if slot in self._slots.all:
+            if self._unheard:
+                self._left.add((place[1:], slot))
             self._leaving[place[1:], slot] = place
             self.touch(place[0], place[2])
 
