@@ -456,6 +456,9 @@ def test_a_static_member_that_was_away_gets_its_partitions_back() -> None:
     assert back.epoch == two.epoch
     assert one.ask(member_epoch=one.epoch).error_code == ErrorCode.FENCED_INSTANCE_ID
     scene.groups.check()
+    back.ask(member_epoch=-1)
+    two.ask(member_epoch=-1)
+    assert scene.groups.next_deadline_ms() is None
 
 
 def test_an_instance_id_that_is_held_is_not_given_away() -> None:

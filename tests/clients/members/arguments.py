@@ -1,0 +1,41 @@
+"""What all members have in common: their arguments, their timeouts, and how they are told to leave."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+SESSION_MS: Final = 4_000
+HEARTBEAT_MS: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    address: str
+    group: str
+    topic: str
+    client_id: str
+    protocol: str = "classic"
+
+
+class Leaving:
+    """Whether SIGTERM has come."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        signal.signal(signal.SIGTERM, self._ask)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
+
+
+def arguments() -> Arguments:
+    return Arguments(*sys.argv[1:])
+
+
+def processed(partition: int, offset: int) -> None:
+    """Tells of a record; flushed, so that a kill loses no line."""
+    sys.stdout.write(f"{partition} {offset}\n")
+    sys.stdout.flush()
