@@ -45,6 +45,7 @@ from appliance.log.file_names import (
 )
 from appliance.log.handed_over import read_handed_over
 from appliance.log.leader_epochs import LeaderEpochs
+from appliance.log.producer_recall import recall
 from appliance.log.producer_state import Producers
 from appliance.log.recovered import keep_segment, keep_tail
 from appliance.log.segment import RELATIVE_OFFSET_MAX, Segment
@@ -388,6 +389,7 @@ class Loader:
                 snapshots.newest = max(snapshots.offsets(), default=log_start)
                 return known, snapshots
         producers, start = snapshots.load_newest(log_start)
+        recall(producers, segments, start)
         if start < log_end:
             replay(producers, segments, start, indexing=self._recovered)
         producers.expire(self._now_ms, expiration_ms=self._settings.producer_id_expiration_ms)

@@ -38,6 +38,7 @@ from appliance.log.handed_over import write_handed_over
 from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.loader import LoadedLog, Loader, replay
 from appliance.log.partition_metadata import read_topic_id, write_topic_id
+from appliance.log.producer_recall import recall
 from appliance.log.producer_state import AppendOrigin, Producers
 from appliance.log.removal import Removal
 from appliance.log.results import AppendResult, FetchSlice, LogStatistics
@@ -746,6 +747,7 @@ class PartitionLog:
     def _reload_producers(self) -> None:
         self._snapshots.drop_outside(self.log_start_offset, self.log_end_offset)
         self._producers, start = self._snapshots.load_newest(self.log_start_offset)
+        recall(self._producers, list(self._segments), start)
         replay(self._producers, list(self._segments), start)
 
     def update_settings(self, settings: LogSettings) -> None:

@@ -82,3 +82,28 @@ def test_a_deleted_partition_s_lines_leave_the_checkpoints_for_its_successor(tmp
     followers.delete_partition(PARTITION, TOPIC_ID)
     successor = leaders.open_partition(PARTITION, uuid4(), LogSettings())
     assert (successor.recovery_point, leaders.high_watermark_checkpoint(PARTITION)) == (0, 0)
+
+
+def test_a_producer_s_last_five_batches_are_known_after_a_stop_and_a_start(tmp_path: Path) -> None:
+    settings = LogSettings(segment_bytes=600)
+    whole = half(tmp_path, Half.WHOLE)
+    log = whole.open_partition(PARTITION, TOPIC_ID, settings)
+    for number in range(40):
+        log.append(sequence(number), leader_epoch=0)
+        log.append(batch_of([b"of nobody" * 10]), leader_epoch=0)
+    whole.close()
+    opened = half(tmp_path, Half.WHOLE).open_partition(PARTITION, TOPIC_ID, LogSettings())
+    for number in range(37, 40):
+        assert opened.append(sequence(number), leader_epoch=0).duplicate
+    assert opened.append(sequence(40), leader_epoch=0).base_offset == 80
+
+
+def test_they_are_known_after_a_cut(tmp_path: Path) -> None:
+    log = half(tmp_path, Half.WHOLE).open_partition(PARTITION, TOPIC_ID, LogSettings())
+    for number in range(10):
+        log.append(sequence(number), leader_epoch=0)
+        if number == 5:
+            log.roll()
+    log.truncate_to(7)
+    for number in range(2, 7):
+        assert log.append(sequence(number), leader_epoch=0).duplicate

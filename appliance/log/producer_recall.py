@@ -1,0 +1,76 @@
+"""The batches before a snapshot, for producers of whom it keeps only the last.
+
+Kafka's snapshot names one batch of each producer, which knows five in memory. A retry of one of the other four, sent
+again after its broker went, would be taken for a gap. They are in the log, right before the snapshot's offset: their
+headers are read again, as far back as LOOK_BACK_BYTES in each of the last SEGMENTS_MAX segments. A log without
+idempotent producers is not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from appliance.log.producer_state import BATCHES_REMEMBERED, ProducerEntry, Producers, RememberedBatch
+from appliance.log.segment import Segment
+from appliance.protocol.records.batch import CONTROL, SEQUENCE_MAX
+
+LOOK_BACK_BYTES: Final = 256 * 1024
+SEGMENTS_MAX: Final = 2
+
+
+def recall(producers: Producers, segments: Sequence[Segment], offset: int) -> None:
+    """Adds what the log still has of batches before those of a snapshot at `offset`.
+
+    Raises:
+        StorageFault, CorruptFile: a segment cannot be read.
+    """
+    wanted = {
+        entry.producer_id: entry
+        for entry in producers.entries()
+        if 0 < len(entry.batches) < BATCHES_REMEMBERED
+    }
+    if not wanted:
+        return
+    before = [segment for segment in segments if segment.base_offset < offset]
+    for segment in reversed(before[-SEGMENTS_MAX:]):
+        _recall_from(segment, wanted, offset)
+
+
+def _recall_from(segment: Segment, wanted: Mapping[int, ProducerEntry], offset: int) -> None:
+    found: dict[int, list[RememberedBatch]] = {}
+    for _, header in segment.file.headers(_start(segment, offset), end=segment.file.size_bytes):
+        if header[0] >= offset:
+            break
+        entry = wanted.get(header[9])
+        if entry is None or entry.epoch != header[10] or header[11] < 0 or header[5] & CONTROL:
+            continue
+        found.setdefault(header[9], []).append(
+            RememberedBatch(
+                (header[11] + header[6]) & SEQUENCE_MAX, header[0] + header[6], header[6], header[8]
+            )
+        )
+    for producer_id, batches in found.items():
+        _put_before(wanted[producer_id], batches)
+    segment.release()
+
+
+def _put_before(entry: ProducerEntry, batches: list[RememberedBatch]) -> None:
+    known = list(entry.batches)
+    earlier = [batch for batch in batches if batch.last_offset < known[0].first_offset]
+    entry.batches.clear()
+    entry.batches.extend((*earlier, *known)[-BATCHES_REMEMBERED:])
+
+
+def _start(segment: Segment, offset: int) -> int:
+    """The position of a batch about LOOK_BACK_BYTES before `offset`. O(log entries)."""
+    index = segment.offset_index
+    least = index.lookup(offset) - LOOK_BACK_BYTES
+    low, high = 0, index.entries
+    while low < high:
+        middle = (low + high) // 2
+        if index.entry(middle)[1] <= least:
+            low = middle + 1
+        else:
+            high = middle
+    return index.entry(low - 1)[1] if low else 0
