@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -86,5 +86,19 @@ def _of_reading(reader: str, reading: Reading, *, partition: int, log: dict[int,
             yield Anomaly("inconsistent", f"{reader} read {shown(token)} at {where}, where {there} is")
         before = offset
     seen = set(reading.offsets)
-    for offset in sorted(log.keys() - seen):
-        yield Anomaly("unseen", f"{reader} never read offset {offset} of partition {partition}")
+    last_seen = max(seen, default=-1)
+    for first, last in _runs(offset for offset in sorted(log) if offset not in seen):
+        did = "passed" if first < last_seen else "never came to"
+        yield Anomaly("unseen", f"{reader} {did} offsets {first} to {last} of partition {partition}")
+
+
+def _runs(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Neighbours together: 1 2 3 7 8 → (1, 3), (7, 8)."""
+    first = last = -1
+    for offset in offsets:
+        if first >= 0 and offset != last + 1:
+            yield first, last
+            first = -1
+        first, last = (offset if first < 0 else first), offset
+    if first >= 0:
+        yield first, last

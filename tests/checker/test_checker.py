@@ -28,11 +28,13 @@ def check(directory: Path, *, slots: int, duration_s: float, pause_max_s: float)
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
 
 
-def test_acked_records_survive_random_faults_once_in_order_and_seen(tmp_path: Path) -> None:
-    check(tmp_path, slots=1, duration_s=8, pause_max_s=1)
+@pytest.mark.parametrize("slots", [1, 3])
+def test_acked_records_survive_random_faults_once_in_order_and_seen(tmp_path: Path, slots: int) -> None:
+    check(tmp_path, slots=slots, duration_s=6, pause_max_s=1)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_acked_records_survive_five_minutes_of_random_faults(tmp_path: Path) -> None:
-    check(tmp_path, slots=1, duration_s=300, pause_max_s=20)
+@pytest.mark.parametrize("slots", [1, 3])
+def test_acked_records_survive_five_minutes_of_random_faults(tmp_path: Path, slots: int) -> None:
+    check(tmp_path, slots=slots, duration_s=300, pause_max_s=20)
