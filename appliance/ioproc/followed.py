@@ -34,7 +34,7 @@ class Followed:
         reply: puts an answer on its way.
     """
 
-    __slots__ = ("_bells", "_by_row", "_commits", "_delayed", "_isr_changes", "_pokes")
+    __slots__ = ("_bells", "_by_row", "_commits", "_delayed", "_isr_changes", "_led", "_pokes")
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Followed:
         self._pokes = pokes
         self._commits = commits
         self._by_row = by_row
+        self._led = led
         self._bells = FollowerBells(attachment, cycle)
         self._delayed = DelayedProduce(cycle.timers, clock, reply=reply)
         self._isr_changes = IsrChanges(
@@ -124,6 +125,12 @@ class Followed:
     def readers(self) -> list[RingReader]:
         """The followers' rings, for who looks out."""
         return list(self._bells.readers.values())
+
+    def starts_moved(self) -> None:
+        """Some log start was moved: followers have files to remove."""
+        for partition in self._led():
+            if partition.replication is not None:
+                self._bells.moved(partition)
 
     # Words of others
 

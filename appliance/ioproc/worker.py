@@ -620,6 +620,8 @@ class Worker:
         return any(before.get(name, 0) != end for name, end in self._log_ends.items())
 
     def _note_start_moved(self) -> None:
+        if self._has_followers:
+            self._followed.starts_moved()
         if not self._start_moved:
             self._start_moved = True
             interval_ns = self._settings.broker.log_flush_start_offset_checkpoint_interval_ms * _NS_PER_MS
@@ -647,6 +649,8 @@ class Worker:
         self._note_error(partition, _STORAGE_ERROR)
 
     def _sweep_retired(self) -> None:
+        if self._has_followers:
+            self._followed.starts_moved()
         if self._directories is not None:
             for removal in self._directories.take_removals():
                 self._sweeper.add(removal.run, delay_ms=removal.delay_ms)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import select
 import threading
+from functools import partial
 from typing import Final
 
 from appliance.channels.control_channel import Assign, Envelope, ReplicaHello
@@ -34,6 +35,7 @@ from appliance.ipc.process_table import ERRORS, REQUESTS, ProcessState
 from appliance.journal import RateLimited
 from appliance.log.halves import Half
 from appliance.log.log_directories import LogDirectories
+from appliance.log.removal import Removal
 from appliance.replicas.follower import Follower
 from appliance.replicas.followers import Followers
 from appliance.replicas.leader_log import ReadBuffer
@@ -141,6 +143,8 @@ class Replica:
                 else:
                     more = True
                 self._pauses_ms.pop(row, None)
+                if follower.trim():
+                    self._remove_retired()
             except ApplianceError as fault:
                 self._refused(row, follower, fault)
             self._buffer.shrink()
@@ -315,15 +319,26 @@ class Replica:
                 self._complain(f"partition {follower.topic_partition}: {fault}")
         if any(before.get(row, 0) != end for row, end in self._log_ends.items()):
             self._note_dirty()
-        for removal in self._directories.take_removals():
-            due_ns = self._clock.monotonic_ns() + removal.delay_ms * _NS_PER_MS
-            self._cycle.timers.add(due_ns, removal.run)
+        self._remove_retired()
         if self._flusher is not None and self._flusher.is_alive():
             self._note_dirty()
             return
         task = self._directories.flush_task(self._followers.high_watermarks())
         self._flusher = threading.Thread(target=task, name="flush", daemon=True)
         self._flusher.start()
+
+    def _remove_retired(self) -> None:
+        """Files of retired segments go after their delay."""
+        if self._directories is not None:
+            for removal in self._directories.take_removals():
+                due_ns = self._clock.monotonic_ns() + removal.delay_ms * _NS_PER_MS
+                self._cycle.timers.add(due_ns, partial(self._remove, removal))
+
+    def _remove(self, removal: Removal) -> None:
+        try:
+            removal.run()
+        except StorageFault as fault:
+            self._complain(f"the next opening removes what could not be: {fault}")
 
     def _close(self) -> None:
         self._attachment.row.set_state(ProcessState.STOPPING)

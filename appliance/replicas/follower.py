@@ -52,6 +52,7 @@ class Follower:
         "_own_at",
         "_reader",
         "_table",
+        "_trimmed_to",
         "incarnation",
         "is_following",
         "leader",
@@ -85,6 +86,7 @@ class Follower:
         self._own_at: Final = table.slot_at(assigned.row, slot)
         self._directories_of = directories_of
         self._reader: LeaderLog | None = None
+        self._trimmed_to = -1
         self.follow(assigned.leader, assigned.leader_epoch)
 
     def follow(self, leader: int, leader_epoch: int) -> None:
@@ -153,6 +155,8 @@ class Follower:
         """
         cells, log = self._cells, self.log
         start = cells[self._at + LOG_START]
+        if start == self._trimmed_to:
+            return False  # nearly always
         if cells[self._at + WATERMARK_INCARNATION] != self.incarnation or not self.is_following:
             return False
         if log.log_start_offset < start <= log.log_end_offset:
@@ -161,6 +165,8 @@ class Follower:
         count = sum(following <= log.log_start_offset for following in bases[1:])
         if count:
             log.retire_oldest(count)
+        if log.log_start_offset == start:
+            self._trimmed_to = start
         return bool(count)
 
     def _leader_serves(self) -> bool:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient
 
 from tests.support.broker import Appliance
-from tests.system.acked_load import AckedLoad, bootstrap, create, leaders, settled
+from tests.system.acked_load import AckedLoad, bootstrap, create, in_sync, leaders, settled
+from tests.system.raw import wait_until
 
 SLOTS = 3
 PARTITIONS = 6
@@ -96,3 +99,65 @@ def test_acked_records_survive_kill_of_everything(broker: Appliance) -> None:
         load.until(500, timeout_s=60)
     load.check(broker)
     settled(broker, TOPIC, PARTITIONS)
+
+
+def test_a_write_that_too_few_would_have_is_refused_until_they_are_back(broker: Appliance) -> None:
+    create(broker, TOPIC, 1, replicas=3, min_insync_replicas="3")
+    leader = leaders(broker, TOPIC)[0]
+    stopped = broker.pids(f"replica {(leader + 1) % SLOTS}")[0]
+    told: list[str] = []
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        told.append("" if error is None else error.name())
+
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap(broker),
+            "acks": "all",
+            "retries": 0,
+            "request.timeout.ms": 20_000,
+            "message.timeout.ms": 30_000,
+        }
+    )
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        deadline = time.monotonic() + 30
+        while "NOT_ENOUGH_REPLICAS" not in told:
+            assert time.monotonic() < deadline, told
+            producer.produce(TOPIC, b"too few", on_delivery=delivered)
+            producer.flush(25)
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    assert "" not in told
+    wait_until(lambda: len(in_sync(broker, TOPIC)[0]) == SLOTS, "all are in sync again", timeout_s=30)
+    producer.produce(TOPIC, b"enough", on_delivery=delivered)
+    producer.flush(25)
+    assert told[-1] == ""
+
+
+@pytest.mark.slow
+def test_retention_and_deletion_reach_every_replica(tmp_path: Path) -> None:
+    settings = {"log.retention.check.interval.ms": 500}
+    broker = Appliance(tmp_path / "data", slots=SLOTS, settings=settings)
+    broker.start()
+    small = {"segment_bytes": str(1 << 20), "retention_bytes": str(1 << 20), "file_delete_delay_ms": "0"}
+    create(broker, TOPIC, 1, replicas=3, **small)
+    directories = [broker.data_dir / f"slot-{slot}" / f"{TOPIC}-0" for slot in range(SLOTS)]
+
+    def first_segments() -> list[str]:
+        return [min((each.name for each in path.glob("*.log")), default="") for path in directories]
+
+    with AckedLoad(broker, TOPIC, 1, pace_s=0) as load:
+        load.until(200_000, timeout_s=60)
+        wait_until(lambda: all(each > f"{0:020d}.log" for each in first_segments()), "retired", timeout_s=60)
+    settled(broker, TOPIC, 1)
+    admin = AdminClient({"bootstrap.servers": bootstrap(broker)})
+    for future in admin.delete_topics([TOPIC], operation_timeout=20).values():
+        future.result(30)
+    wait_until(lambda: not any(path.exists() for path in directories), "deleted", timeout_s=30)
+    create(broker, TOPIC, 1, replicas=3)
+    with AckedLoad(broker, TOPIC, 1) as again:
+        again.until(100)
+    again.check(broker)
+    settled(broker, TOPIC, 1)
+    broker.stop()
