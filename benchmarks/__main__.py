@@ -42,6 +42,7 @@ def main() -> int:
     which = quick.add_mutually_exclusive_group()
     which.add_argument("--at", metavar="HOST:PORT", help="a broker that runs already")
     which.add_argument("--broker", default="appliance", choices=sorted(MAKERS))
+    quick.add_argument("--setting", default="", choices=sorted(SETTINGS))
     quick.add_argument("--seconds", type=float, default=2.0)
     quick.add_argument("--repeat", type=int, default=1)
 
@@ -111,7 +112,7 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
         "--settings",
         default=",".join(SETTINGS),
         metavar="NAME,…",
-        help="of '' (as shipped), pinned and fsync; by default each case under those it is made for",
+        help="of '' (as shipped), pinned, fsync and slots; by default each case under those it is made for",
     )
 
 

@@ -119,12 +119,58 @@ def _backlog(case: str, title: str) -> Iterator[Figure]:
         )
 
 
+def _commits(case: str, title: str) -> tuple[Figure, ...]:
+    return (
+        Figure(f"{case}.commits_s", title, "commits/s", MORE),
+        Figure(f"{case}.p50_us", f"{title}: p50", "µs", LESS),
+        Figure(f"{case}.p99_us", f"{title}: p99", "µs", LESS),
+        Figure(f"{case}.cpu_us_per_commit", f"{title}: broker", "CPU s/million", LESS),
+    )
+
+
+def _rebalance(case: str, title: str) -> tuple[Figure, ...]:
+    return (
+        Figure(f"{case}.all_join_s", f"{title}: all join at once", "s", LESS),
+        Figure(f"{case}.one_leaves_s", f"{title}: one leaves", "s", LESS),
+        Figure(f"{case}.one_joins_s", f"{title}: one joins", "s", LESS),
+        Figure(f"{case}.cpu_s", f"{title}: broker", "CPU s", LESS),
+    )
+
+
 def _under(setting: str, title: str, figures: Iterable[Figure]) -> Iterator[Figure]:
     """The same rows under another setting."""
     for figure in figures:
         yield replace(figure, key=f"{setting}/{figure.key}", title=f"{title}: {figure.title}")
 
 
+FAILOVER = tuple(
+    Figure(
+        f"failover_{partitions}.all_acked_ms",
+        f"failover of a slot that leads {partitions:,}: kill to a record in each",
+        "ms",
+        LESS,
+        (Goal(within_ms), *beside),
+    )
+    for partitions, within_ms, beside in (
+        (1, 200, ()),
+        (100, 500, (Goal(0.1, "kafka"),)),
+        (1000, 2000, ()),
+    )
+)
+LATENCY_ALL = tuple(
+    Figure(
+        f"latency_client_all.{key}_us",
+        f"one record at a time, acks=all, librdkafka: {title}",
+        "µs",
+        LESS,
+        goals,
+    )
+    for key, title, goals in (
+        ("p50", "p50", (Goal(1000), KAFKA_30)),
+        ("p99", "p99", (KAFKA_30,)),
+        ("p999", "p99.9", ()),
+    )
+)
 LATENCY = _latency("latency", "one record at a time", Goal(60))
 REQUESTS_64 = _requests("requests_64", "one-record requests, 64 connections", MOCK_40, KAFKA_DOUBLE)
 THROUGHPUT_1K = _stream("throughput_1k", "1 KiB", MOCK_90, KAFKA_AHEAD)
@@ -176,8 +222,24 @@ FIGURES: tuple[Figure, ...] = (
     *_backlog("backlog_5g", "5 GiB read back"),
     Figure("batches_16k.in_mb_s", "prebuilt 16 KiB batches", "MB/s", MORE),
     Figure("batches_1m.in_mb_s", "prebuilt 1 MB batches", "MB/s", MORE),
+    *_commits("commits_1", "offset commits, 1 member"),
+    *_commits("commits_50", "offset commits, 50 members"),
+    *_rebalance("rebalance_50", "50 members, 200 partitions"),
+    *_rebalance("rebalance_50_consumer", "50 members, 200 partitions, consumer protocol"),
+    Figure("groups_10000.offsets_s", "10,000 groups: offsets committed, 100 a request", "offsets/s", MORE),
+    Figure("groups_10000.kb_per_group", "group of 100 offsets: memory", "KB", LESS, (KAFKA_QUARTER,)),
+    Figure("groups_10000.bytes_per_offset", "committed offset: memory", "B", LESS),
+    Figure(
+        "groups_10000.coordinator_back_s",
+        "10,000 groups: kill of the coordinator, to all served",
+        "s",
+        LESS,
+        (Goal(3),),
+    ),
+    Figure("groups_10000.all_back_s", "10,000 groups: start after kill -9, to all served", "s", LESS),
     *_under("pinned", "pinned", (*LATENCY, *REQUESTS_64, *THROUGHPUT_1K, *THROUGHPUT_100)),
     *_under("fsync", "fsync", (*LATENCY, *REQUESTS_64, *THROUGHPUT_1K)),
+    *_under("slots", "3 slots", (*LATENCY_ALL, *FAILOVER, *THROUGHPUT_1K)),
 )
 BY_KEY: dict[str, Figure] = {figure.key: figure for figure in FIGURES}
 
@@ -191,14 +253,8 @@ class Place:
 
 
 PLACES: tuple[Place, ...] = (
-    Place(
-        "W5 with five consumer groups (five readers without a group stand as `backlog`)", "groups, issue 6"
-    ),
+    Place("W5 with five consumer groups (five readers without a group stand as `backlog`)", "its turn"),
     Place("W7 transactions of 100 records, read committed", "transactions"),
-    Place("W8 fifty members join and leave a group; memory of a group; commits a second", "groups, issue 6"),
     Place("W12 produce over TLS", "TLS"),
-    Place(
-        "3 slots, RF 3, acks=all beside 3 Kafka brokers; failover of a slot", "slots and replicas, issue 5"
-    ),
     Place("select-all and a one-minute window with Spark", "the Spark connector, issue 7"),
 )

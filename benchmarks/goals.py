@@ -67,7 +67,7 @@ TARGETS: tuple[Target, ...] = (
         "latency_replicated",
         "one record at a time, acks=all, 3 slots against 3 brokers",
         "≤ 0.3× Kafka",
-        waits_for="slots with replicas",
+        ("slots/latency_client_all.p50_us", "slots/latency_client_all.p99_us"),
     ),
     Target(
         "requests",
@@ -85,8 +85,12 @@ TARGETS: tuple[Target, ...] = (
         "memory",
         "memory of the whole idle appliance (PSS); growth per partition, connection, group",
         "≤ 150 MB; ≤ 0.25× Kafka",
-        ("idle.pss_mb", "start_1000.kb_per_partition", "idle_connections.kb_per_connection"),
-        waits_for="a group's memory: groups",
+        (
+            "idle.pss_mb",
+            "start_1000.kb_per_partition",
+            "idle_connections.kb_per_connection",
+            "groups_10000.kb_per_group",
+        ),
     ),
     Target(
         "start",
@@ -104,7 +108,11 @@ TARGETS: tuple[Target, ...] = (
         "failover",
         "failover of a slot, kill to next acknowledged record, 100 partitions",
         "≤ 0.1× Kafka",
-        waits_for="slots with replicas",
+        (
+            "slots/failover_1.all_acked_ms",
+            "slots/failover_100.all_acked_ms",
+            "slots/failover_1000.all_acked_ms",
+        ),
     ),
     Target(
         "spark",

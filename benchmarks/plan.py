@@ -31,6 +31,13 @@ ABOUT: dict[str, tuple[float, float, float]] = {
     "throughput_zstd": (6, 0, 6),
     "throughput_idempotent": (8, 0, 8),
     "backlog": (20, 0, 20),
+    "commits_1": (4, 0, 4),
+    "commits_50": (4, 0, 4),
+    "rebalance_50": (10, 0, 10),
+    "rebalance_50_consumer": (25, 0, 25),
+    "groups_10000": (60, 0, 75),
+    "latency_client_all": (5, 0, 5),
+    "failover_100": (10, 0, 45),
 }
 """Case → seconds with ours, the mock, Kafka."""
 UNKNOWN = (10.0, 10.0, 15.0)
@@ -58,7 +65,9 @@ class Plan:
         for case in self.cases_under(setting):
             if number <= min(case.rounds, setting.rounds):
                 for name in (*names[first:], *names[:first]):
-                    if name not in case.not_for and not (setting.fsync and name == "mock"):
+                    if name not in case.not_for and not (
+                        name == "mock" and (setting.fsync or setting.slots > 1)
+                    ):
                         yield case, name
 
 

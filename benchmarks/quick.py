@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from benchmarks.brokers.broker import Broker
 from benchmarks.brokers.running import Running
+from benchmarks.brokers.setting import SETTINGS, Setting
 from benchmarks.cases.case import Bench, Case, Figures, Scale, run_case
 from benchmarks.figures import BY_KEY
 from benchmarks.machine import GIB, WarmMemory
@@ -23,7 +24,7 @@ def look(cases: tuple[Case, ...], options: argparse.Namespace) -> int:
 
 
 def _look(cases: tuple[Case, ...], options: argparse.Namespace) -> int:
-    with _broker(options.at, options.broker) as broker:
+    with _broker(options.at, options.broker, SETTINGS[options.setting]) as broker:
         streams = any(case.lends_bytes >= GIB for case in cases)
         bench = Bench(
             broker=broker,
@@ -62,7 +63,7 @@ def show(case: Case, figures: Figures) -> None:
         print(f"    {'  '.join(detail)}", flush=True)
 
 
-def _broker(at: str | None, name: str) -> AbstractContextManager[Broker]:
+def _broker(at: str | None, name: str, setting: Setting) -> AbstractContextManager[Broker]:
     if at is None:
-        return fresh(name)
+        return fresh(name, setting)
     return nullcontext(Running(at))

@@ -5,13 +5,14 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+from benchmarks import proc
 from benchmarks.brokers.broker import SpawnedBroker, free_port
 from benchmarks.brokers.builds import Kind, build
 from benchmarks.brokers.setting import AS_SHIPPED, Setting
 
 
 class Appliance(SpawnedBroker):
-    """`appliance serve` with one slot and its default settings, by the interpreter that runs the harness."""
+    """`appliance serve` with its default settings, by the interpreter that runs the harness."""
 
     name = "appliance"
 
@@ -24,9 +25,9 @@ class Appliance(SpawnedBroker):
             self.name = "pure"
 
     def command(self) -> list[str]:
-        port = free_port()
+        port = free_port(self.setting.slots)
         self.address = f"127.0.0.1:{port}"
-        words = [sys.executable, "-m", "appliance", "serve", "--slots", "1"]
+        words = [sys.executable, "-m", "appliance", "serve", "--slots", str(self.setting.slots)]
         words += ["--data-dir", str(self.data_dir / "kept"), "--port", str(port)]
         for name, value in self.options.items():
             words += ["--set", f"{name}={value}"]
@@ -38,6 +39,10 @@ class Appliance(SpawnedBroker):
     def start(self) -> None:
         build(self._kind)  # before the clock starts
         super().start()
+
+    def slot_pids(self, slot: int) -> list[int]:
+        titles = re.compile(rf"(ioproc {slot}\.\d+|replica {slot})")
+        return [pid for pid in self.pids() if titles.fullmatch(proc.title_of(pid))]
 
     def on_ready(self, line: str) -> None:
         if found := re.search(r"127\.0\.0\.1:\d+", line):

@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
 
@@ -68,7 +68,7 @@ class Broker(ABC):
 
     def create_topic(self, topic: str, partitions: int) -> None:
         """Create, and wait until every partition has a leader. Raises Void."""
-        create_topic(self.address, topic, partitions)
+        create_topics(self.address, [topic], partitions, replicas=self.setting.slots)
 
     def end_offset(self, topic: str, partitions: int) -> int:
         """The sum of the end offsets of all partitions: records in the topic. Raises Void."""
@@ -81,6 +81,10 @@ class Broker(ABC):
     def kill(self) -> None:
         """SIGKILL to every process at once. `start()` brings it back on the same data directory."""
         raise Void(f"{self.name} cannot be killed from here")
+
+    def slot_pids(self, slot: int) -> list[int]:
+        """The processes of one slot, counted from 0."""
+        raise Void(f"{self.name} has no slots")
 
     def is_alive(self) -> bool:
         """Whether its first process runs."""
@@ -127,7 +131,9 @@ class SpawnedBroker(Broker):
         )
         assert self.process.stdout is not None
         threading.Thread(target=_read, args=(self.process.stdout, self._said), daemon=True).start()
-        knocker = generators.Knocker(self.address, self.knocks_at) if self.address else None
+        # Of several brokers another one may lead the partition, which a knocker does not ask for.
+        knows_whom = self.address and self.setting.slots == 1
+        knocker = generators.Knocker(self.address, self.knocks_at) if knows_whom else None
         try:
             self._await_ready()
         except Void:
@@ -210,23 +216,25 @@ def _read(stream: IO[str], said: "queue.SimpleQueue[str]") -> None:
     said.put("")
 
 
-def free_port() -> int:
-    """A loopback port that the kernel had free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_port(in_a_row: int = 1) -> int:
+    """A loopback port that the kernel had free a moment ago, and the ones after it."""
+    while True:
+        with ExitStack() as probes:
+            port = 0
+            try:
+                for number in range(in_a_row):
+                    probe = probes.enter_context(socket.socket())
+                    probe.bind(("127.0.0.1", port + number if number else 0))
+                    port = port or probe.getsockname()[1]
+            except OSError:
+                continue
+            return port
 
 
-def create_topic(address: str, topic: str, partitions: int) -> None:
-    """Through the admin API of confluent-kafka. Raises Void."""
-    create_topics(address, [topic], partitions)
-
-
-def create_topics(address: str, topics: Sequence[str], partitions: int) -> None:
+def create_topics(address: str, topics: Sequence[str], partitions: int, *, replicas: int = 1) -> None:
     """Many at once, and wait until every partition of all has a leader. Raises Void."""
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
-    wanted = [NewTopic(topic, num_partitions=partitions, replication_factor=1) for topic in topics]
+    wanted = [NewTopic(topic, num_partitions=partitions, replication_factor=replicas) for topic in topics]
     patience = CREATE_PATIENCE_SECONDS
     try:
         made = admin.create_topics(wanted, request_timeout=patience, operation_timeout=patience)

@@ -1,10 +1,14 @@
-"""Apache Kafka from Maven artifacts: one KRaft node, its shipped defaults, its start script's JVM flags."""
+"""Apache Kafka from Maven artifacts: KRaft, its shipped defaults, its start script's JVM flags."""
 
+import json
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import proc
+from benchmarks.brokers import together
 from benchmarks.brokers.broker import SpawnedBroker, free_port
 from benchmarks.brokers.setting import AS_SHIPPED, Setting
 from benchmarks.places import KAFKA, ROOT
@@ -32,55 +36,79 @@ rootLogger.appenderRef.out.ref = out
 
 
 class Kafka(SpawnedBroker):
-    """`kafka.Kafka`, broker and controller in one JVM. Formatting is not part of its start time."""
+    """`kafka.Kafka`, broker and controller in one JVM. Formatting is not part of its start time.
+
+    With several slots: so many JVMs, the first of which is the controller as well.
+    """
 
     name = "kafka"
     wants_warm_up = True
-    ready_word = "Kafka Server started"
 
     def __init__(self, data_dir: Path, setting: Setting = AS_SHIPPED) -> None:
         super().__init__(data_dir, setting)
+        self.ready_word = "Kafka Server started" if setting.slots == 1 else "ready"
         self._libs = libs()
 
     def start(self) -> None:
-        port, controller = free_port(), free_port()
-        self.address = f"127.0.0.1:{port}"
-        settings: dict[str, object] = {
-            "process.roles": "broker,controller",
-            "node.id": 1,
-            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
-            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://{self.address}",
-            "controller.listener.names": "CONTROLLER",
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-            "log.dirs": self.data_dir / "data",
-            "offsets.topic.replication.factor": 1,
-            "transaction.state.log.replication.factor": 1,
-            "transaction.state.log.min.isr": 1,
-            "group.initial.rebalance.delay.ms": 0,
-        }
-        if self.setting.fsync:
-            settings["log.flush.interval.messages"] = 1
-        is_new = not self._properties.exists()
-        self._properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        controller = free_port()
+        ports = [free_port() for _ in range(self.setting.slots)]
+        self.address = f"127.0.0.1:{ports[0]}"
+        is_new = not self._properties(0).exists()
         (self.data_dir / "log4j2.properties").write_text(LOG_CONFIGURATION)
+        for slot, port in enumerate(ports):
+            self._properties(slot).write_text(self._settings(slot, port, controller))
         if is_new:
             storage = self._java("-Xmx256m", "kafka.tools.StorageTool")
             identity = _output([*storage, "random-uuid"]).split()[-1]
-            _output([*storage, "format", "--standalone", "-t", identity, "-c", str(self._properties)])
+            for slot in range(self.setting.slots):
+                voters = "--no-initial-controllers" if slot else "--standalone"
+                _output([*storage, "format", voters, "-t", identity, "-c", str(self._properties(slot))])
         super().start()
 
     def command(self) -> list[str]:
-        return self._java(*JVM, f"-Dkafka.logs.dir={self.data_dir}", "kafka.Kafka", str(self._properties))
+        commands = [
+            self._java(*JVM, f"-Dkafka.logs.dir={self.data_dir}", "kafka.Kafka", str(self._properties(slot)))
+            for slot in range(self.setting.slots)
+        ]
+        if len(commands) == 1:
+            return commands[0]
+        file = self.data_dir / "commands.json"
+        file.write_text(json.dumps(commands))
+        return [sys.executable, str(Path(together.__file__)), "Kafka Server started", str(file)]
+
+    def slot_pids(self, slot: int) -> list[int]:
+        wanted = str(self._properties(slot)).encode()
+        return [pid for pid in self.pids() if wanted in (proc.PROC / str(pid) / "cmdline").read_bytes()]
 
     def version(self) -> str:
         for jar in self._libs.glob("kafka_2.13-*.jar"):
             return jar.stem.removeprefix("kafka_2.13-")
         return "unknown"
 
-    @property
-    def _properties(self) -> Path:
-        return self.data_dir / "server.properties"
+    def _properties(self, slot: int) -> Path:
+        return self.data_dir / f"server-{slot}.properties"
+
+    def _settings(self, slot: int, port: int, controller: int) -> str:
+        slots, is_controller = self.setting.slots, slot == 0
+        listeners = f"PLAINTEXT://127.0.0.1:{port}"
+        settings: dict[str, object] = {
+            "process.roles": "broker,controller" if is_controller else "broker",
+            "node.id": slot + 1,
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller}",
+            "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}" if is_controller else listeners,
+            "advertised.listeners": listeners,
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "log.dirs": self.data_dir / f"data-{slot}",
+            "default.replication.factor": slots,
+            "offsets.topic.replication.factor": slots,
+            "transaction.state.log.replication.factor": slots,
+            "transaction.state.log.min.isr": 1,
+            "group.initial.rebalance.delay.ms": 0,
+        }
+        if self.setting.fsync:
+            settings["log.flush.interval.messages"] = 1
+        return "".join(f"{name}={value}\n" for name, value in settings.items())
 
     def _java(self, *words: str) -> list[str]:
         configuration = f"-Dlog4j2.configurationFile={self.data_dir / 'log4j2.properties'}"

@@ -16,6 +16,8 @@ class Setting:
     fsync: bool = False
     """Acknowledged means on the disk: our `durability`, Kafka's `flush.messages=1`."""
 
+    slots: int = 1
+    """Broker slots of ours, brokers of Kafka's; topics have as many replicas."""
     rounds: int = 99
     """It takes part in at most: five for what is as shipped, three for variants, or a run would be too long."""
 
@@ -33,4 +35,5 @@ def _halves() -> tuple[tuple[int, ...], tuple[int, ...]]:
 AS_SHIPPED = Setting("", "as shipped")
 PINNED = Setting("pinned", "broker on one half of the cores, generator on the other", *_halves(), rounds=3)
 FSYNC = Setting("fsync", "acknowledged when on the disk", fsync=True, rounds=2)
-SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (AS_SHIPPED, PINNED, FSYNC)}
+SLOTS = Setting("slots", "three slots, or three brokers; topics with three replicas", slots=3, rounds=2)
+SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (AS_SHIPPED, PINNED, FSYNC, SLOTS)}

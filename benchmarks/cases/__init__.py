@@ -1,9 +1,17 @@
 """The workloads. Their order is that of a round: the idle broker first, the heavy streams last."""
 
-from benchmarks.cases import footprint, many, one_record, scaling, throughput
+from benchmarks.cases import footprint, groups, many, one_record, replicas, scaling, throughput
 from benchmarks.cases.case import Case
 
 CASES: dict[str, Case] = {
     case.name: case
-    for case in (*footprint.CASES, *many.CASES, *one_record.CASES, *throughput.CASES, *scaling.CASES)
+    for case in (
+        *footprint.CASES,
+        *many.CASES,
+        *one_record.CASES,
+        *groups.CASES,
+        *replicas.CASES,
+        *throughput.CASES,
+        *scaling.CASES,
+    )
 }

@@ -9,7 +9,8 @@ from benchmarks.load.generators import FixedRate, Requests
 from benchmarks.proc import Used
 
 
-def _times(asked: Requests) -> Figures:
+def times(asked: Requests) -> Figures:
+    """What a generator of requests tells."""
     return {
         "p50_us": asked.p50_us,
         "p99_us": asked.p99_us,
@@ -23,14 +24,14 @@ def _latency(bench: Bench) -> Figures:
     topic = bench.topic()
     asked = generators.one_record("latency", bench.broker.address, topic=topic, seconds=bench.scale.seconds)
     bench.check_records(topic, asked.acked_records)
-    return _times(asked)
+    return times(asked)
 
 
 def _client_latency(bench: Bench) -> Figures:
     topic = bench.topic()
     asked = generators.client_latency(bench.broker.address, topic, seconds=bench.scale.seconds)
     bench.check_records(topic, asked.acked_records)
-    return _times(asked)
+    return times(asked)
 
 
 def _requests(connections: int, partitions: int = 1, depth: int = 1) -> Callable[[Bench], Figures]:
@@ -47,7 +48,7 @@ def _requests(connections: int, partitions: int = 1, depth: int = 1) -> Callable
                 depth=depth,
             )
         bench.check_records(topic, asked.acked_records, partitions=partitions)
-        figures = {**_times(asked), **_cpu(broker.used, asked.acked_requests)}
+        figures = {**times(asked), **_cpu(broker.used, asked.acked_requests)}
         figures["pss_mb"] = proc.pss_bytes(bench.broker.pids()) / 1e6
         if bench.broker.keeps_on_disk:
             # A batch of one 100 B record is about 170 bytes: what is written more is the file system's.
@@ -70,7 +71,7 @@ def _fetches(connections: int) -> Callable[[Bench], Figures]:
                 connections=connections,
                 max_bytes=150,  # below two records: each answer carries one batch
             )
-        return {**_times(asked), **_cpu(broker.used, asked.acked_requests)}
+        return {**times(asked), **_cpu(broker.used, asked.acked_requests)}
 
     return run
 

@@ -134,7 +134,7 @@ CASES = (
         "throughput_1k",
         "1 KiB records, 1 partition, acks=all, linger 5 ms",
         beside_mock=True,
-        under=frozenset({"", "pinned", "fsync"}),
+        under=frozenset({"", "pinned", "fsync", "slots"}),
     ),
     _stream(
         "throughput_100",

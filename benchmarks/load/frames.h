@@ -2,7 +2,7 @@
  *
  * Request, header v2 (flexible):
  *   | 0 size i32 | 4 key i16 | 6 version i16 | 8 correlation i32 | 12 client id i16+bytes | tags | body
- * Versions: Produce 9, Fetch 12, the first flexible ones: topics by name, served by every broker since 2.4.
+ * Versions: Produce 9, Fetch 12, the first flexible ones, OffsetCommit 7, the last that is not: topics by name, served by every broker since 2.4.
  * Source of the shapes: ProduceRequest.json, FetchRequest.json, DefaultRecordBatch of Apache Kafka.
  */
 #ifndef BENCH_FRAMES_H
@@ -181,6 +181,44 @@ static struct writer fetch_frame(const char *topic, int partition, int max_bytes
     return w;
 }
 
+enum { GROUP_DIGITS = 6 };
+
+/* OffsetCommit v7 of `partitions` partitions from `first` on, by nobody's member: what a client without a group sends.
+ * Leaves in *at_group where the last digits of the group's name are to be patched. */
+static struct writer commit_frame(const char *topic, int first, int partitions, size_t *at_group) {
+    static const char group[] = "bench-group-000000";
+    struct writer w = {0};
+    put_header(&w, 8, 7, 0);
+    put_i16(&w, (int16_t)strlen(group));
+    put(&w, group, strlen(group));
+    *at_group = w.length - GROUP_DIGITS;
+    put_i32(&w, -1); /* generation */
+    put_i16(&w, 0);  /* member id */
+    put_i16(&w, -1); /* instance id */
+    put_i32(&w, 1);
+    put_i16(&w, (int16_t)strlen(topic));
+    put(&w, topic, strlen(topic));
+    put_i32(&w, partitions);
+    for (int i = 0; i < partitions; i++) {
+        put_i32(&w, first + i);
+        put_i64(&w, 0);
+        put_i32(&w, -1); /* leader epoch */
+        put_i16(&w, 0);  /* metadata */
+    }
+    finish_frame(&w);
+    return w;
+}
+
+/* FindCoordinator v0 of a group whose name ends in zeros. */
+static struct writer coordinator_frame(void) {
+    struct writer w = {0};
+    put_header(&w, 10, 0, 0);
+    put_i16(&w, 18);
+    put(&w, "bench-group-000000", 18);
+    finish_frame(&w);
+    return w;
+}
+
 /* Metadata v4 of one topic, created when it is not there. */
 static struct writer metadata_frame(const char *topic) {
     struct writer w = {0};
@@ -210,6 +248,21 @@ static int produce_error(const uint8_t *at, size_t length, size_t topic_length) 
     at += topic_length;
     if (get_uvarint(&at, end) != 2 || at + 4 + 2 + 8 > end) return MALFORMED;
     return get_i16(at + 4);
+}
+
+/* Of an OffsetCommit v7 response of one topic: the first error code of its partitions, or MALFORMED. */
+static int commit_error(const uint8_t *at, size_t length, size_t topic_length) {
+    const uint8_t *end = at + length;
+    at += 4 + 4; /* correlation id, throttle time */
+    if (at + 4 + 2 > end || get_i32(at) != 1 || get_i16(at + 4) != (int16_t)topic_length) return MALFORMED;
+    at += 4 + 2 + topic_length;
+    if (at + 4 > end) return MALFORMED;
+    int32_t partitions = get_i32(at);
+    at += 4;
+    if (partitions < 1 || end - at != 6 * (int64_t)partitions) return MALFORMED;
+    for (; at < end; at += 6)
+        if (get_i16(at + 4)) return get_i16(at + 4);
+    return 0;
 }
 
 /* Of a Fetch v12 response: its error code or MALFORMED; counts records and bytes; *offset moves to the next record

@@ -72,9 +72,10 @@ def one_record(
     partitions: int = 1,
     acks: int = 1,
     max_bytes: int = 1 << 20,
+    groups: int = 1,
     warmup_ms: int = 500,
 ) -> Requests:
-    """Our generator in mode `produce`, `latency` or `fetch`. Raises Void."""
+    """Our generator in mode `produce`, `latency`, `fetch` or `commit`. Raises Void."""
     options = {
         "connections": connections,
         "depth": depth,
@@ -85,9 +86,17 @@ def one_record(
         "partitions": partitions,
         "acks": acks,
         "max_bytes": max_bytes,
+        "groups": groups,
     }
     words = [word for name, value in options.items() for word in (name, str(value))]
     return Requests(**json.loads(_run([build.one_record(), mode, address, topic, *words])))
+
+
+def await_coordinator(address: str, topic: str, *, groups: int, patience_seconds: int = 120) -> int:
+    """The monotonic clock, ns, when the first `groups` of our generator's groups could commit. Raises Void."""
+    words = [build.one_record(), "loaded", address, topic, "groups", groups, "seconds", patience_seconds]
+    at_ns: int = json.loads(_run([str(word) for word in words]))["acked_at_ns"]
+    return at_ns
 
 
 class Knocker:

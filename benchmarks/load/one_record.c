@@ -3,13 +3,16 @@
  *   one_record produce HOST:PORT TOPIC [options]   closed loop, one epoll thread
  *   one_record latency HOST:PORT TOPIC [options]   one connection, one request at a time, blocking socket
  *   one_record fetch   HOST:PORT TOPIC [options]   each connection reads the log from the start, again and again
+ *   one_record commit  HOST:PORT TOPIC [options]   offsets of `records` partitions a request, of connection i's own in
+ *                                                  one group, or of the same in one of `groups` after the other
  *   one_record idle    HOST:PORT       [options]   opens connections, says so, holds them until stdin ends
  *   one_record first   HOST:PORT TOPIC [options]   knocks until one record is acknowledged: start time
+ *   one_record loaded  HOST:PORT TOPIC [options]   knocks until commits of `groups` groups are taken: coordinator's start
  *
  * Options, each a name and a number:
  *   connections 1 · depth 1 (requests in flight on a connection) · seconds 3 · warmup_ms 500
  *   records 1 (a request) · record_bytes 100 · partitions 1 (connection i writes to i mod n) · acks 1
- *   max_bytes 1048576 (of a fetch)
+ *   max_bytes 1048576 (of a fetch) · groups 1 (of commits)
  *
  * Prints one JSON object. Any error code, wrong correlation id, malformed answer or lost connection ends the run with
  * exit status 1 and its reason on standard error: a figure with an error in it is no figure.
@@ -35,14 +38,15 @@
 enum { SEND_AT_ONCE_BYTES = 1 << 20, READY_AT_ONCE = 256, STUCK_MS = 10000 };
 
 static struct {
-    long connections, depth, seconds, warmup_ms, records, record_bytes, partitions, acks, max_bytes;
-} option = {1, 1, 3, 500, 1, 100, 1, 1, 1 << 20};
+    long connections, depth, seconds, warmup_ms, records, record_bytes, partitions, acks, max_bytes, groups;
+} option = {1, 1, 3, 500, 1, 100, 1, 1, 1 << 20, 1};
 
 static struct sockaddr_in broker;
 static const char *topic = "";
 static size_t topic_length;
-static int fetching;
+static enum { PRODUCE, FETCH, COMMIT } asking;
 static struct histogram latency;
+static uint64_t groups_asked;
 static uint64_t acked, fetched_records, fetched_bytes; /* the whole run, warm-up too: what the log must hold */
 
 struct connection {
@@ -128,17 +132,23 @@ static void check_answer(struct connection *c, const uint8_t *answer, size_t len
     if (length < 4) die("an answer of %zu bytes", length);
     int32_t expected = (int32_t)(c->answered & 0x7fffffff);
     if (get_i32(answer) != expected) die("correlation id %d, expected %d", get_i32(answer), expected);
-    int error = fetching ? fetch_read(answer, length, topic_length, &c->fetch_offset, &fetched_records, &fetched_bytes)
-                         : produce_error(answer, length, topic_length);
+    int error = asking == FETCH ? fetch_read(answer, length, topic_length, &c->fetch_offset, &fetched_records, &fetched_bytes)
+                : asking == COMMIT ? commit_error(answer, length, topic_length)
+                                   : produce_error(answer, length, topic_length);
     if (error == MALFORMED) die("a malformed answer of %zu bytes", length);
     if (error) die("error code %d", error);
+}
+
+static void set_group(uint8_t *digits, uint64_t number) {
+    for (int i = GROUP_DIGITS; i--; number /= 10) digits[i] = (uint8_t)('0' + number % 10);
 }
 
 static void ask(struct connection *c) {
     uint64_t slot = c->asked % (uint64_t)option.depth;
     uint8_t *frame = c->frames + slot * c->frame_bytes;
     set_i32(frame + AT_CORRELATION, (int32_t)(c->asked & 0x7fffffff));
-    if (fetching) set_i64(frame + c->at_offset, c->fetch_offset);
+    if (asking == FETCH) set_i64(frame + c->at_offset, c->fetch_offset);
+    if (asking == COMMIT && option.groups > 1) set_group(frame + c->at_offset, groups_asked++ % (uint64_t)option.groups);
     c->asked_at_ns[slot] = now_ns();
     c->asked++;
     c->unsent_bytes += c->frame_bytes;
@@ -198,14 +208,17 @@ static void read_answers(struct connection *c, int poller, uint64_t measure_from
 }
 
 static void prepare(struct connection *c, int number) {
-    struct writer frame =
-        fetching ? fetch_frame(topic, number % (int)option.partitions, (int)option.max_bytes, &c->at_offset)
-                 : produce_frame(topic, number % (int)option.partitions, (int)option.acks, (int)option.records,
-                                 (int)option.record_bytes);
+    int partition = number % (int)option.partitions;
+    struct writer frame;
+    if (asking == FETCH) frame = fetch_frame(topic, partition, (int)option.max_bytes, &c->at_offset);
+    else if (asking == COMMIT)
+        frame = commit_frame(topic, option.groups > 1 ? 0 : number * (int)option.records, (int)option.records,
+                             &c->at_offset);
+    else frame = produce_frame(topic, partition, (int)option.acks, (int)option.records, (int)option.record_bytes);
     c->frame_bytes = frame.length;
     c->frames = malloc(frame.length * (size_t)option.depth);
     c->asked_at_ns = calloc((size_t)option.depth, sizeof *c->asked_at_ns);
-    c->input_room = fetching ? (size_t)option.max_bytes + (4 << 20) : 64 << 10;
+    c->input_room = asking == FETCH ? (size_t)option.max_bytes + (4 << 20) : 64 << 10;
     c->input = malloc(c->input_room);
     if (!c->frames || !c->input || !c->asked_at_ns) die("out of memory");
     for (long i = 0; i < option.depth; i++) memcpy(c->frames + (size_t)i * frame.length, frame.bytes, frame.length);
@@ -218,7 +231,7 @@ static void report(double seconds, double cpu, uint64_t records_before, uint64_t
            "\"requests_s\": %.1f, \"p50_us\": %.2f, \"p99_us\": %.2f, \"p999_us\": %.2f, \"max_us\": %.2f, "
            "\"records_read\": %llu, \"bytes_read\": %llu, \"cpu_share\": %.4f}\n",
            (unsigned long long)latency.count, (unsigned long long)acked,
-           (unsigned long long)(fetching ? 0 : acked * (uint64_t)option.records), seconds,
+           (unsigned long long)(asking == FETCH ? 0 : acked * (uint64_t)option.records), seconds,
            (double)latency.count / seconds, histogram_us(&latency, 0.5), histogram_us(&latency, 0.99),
            histogram_us(&latency, 0.999), (double)latency.highest_ns / 1000.0,
            (unsigned long long)(fetched_records - records_before),
@@ -309,16 +322,53 @@ static void run_idle(void) {
     while (read(0, &byte, 1) > 0) continue;
 }
 
+static int knock_until(uint64_t until) {
+    const struct timespec pause = {.tv_nsec = 500000};
+    int s;
+    while ((s = try_connect()) < 0) {
+        if (now_ns() > until) die("nobody listens");
+        nanosleep(&pause, NULL);
+    }
+    return s;
+}
+
+/* A coordinator makes its topic when it is first asked for, and reads it after a start: until then it says so. */
+static void run_loaded(long seconds) {
+    enum { LOADING = 14, NOT_AVAILABLE = 15, NOT_COORDINATOR = 16 };
+    const struct timespec pause = {.tv_nsec = 2000000};
+    uint64_t until = now_ns() + (uint64_t)seconds * 1000000000ull;
+    int s = knock_until(until);
+    struct writer find = coordinator_frame();
+    size_t at_group;
+    struct writer commit = commit_frame(topic, 0, 1, &at_group);
+    uint8_t *answer = malloc(1 << 16);
+    for (long group = 0; group < option.groups;) {
+        set_group(commit.bytes + at_group, (uint64_t)group);
+        send_all(s, find.bytes, find.length);
+        size_t length = receive_frame(s, answer, 1 << 16);
+        int error = length < 6 ? MALFORMED : get_i16(answer + 4);
+        if (!error) {
+            send_all(s, commit.bytes, commit.length);
+            length = receive_frame(s, answer, 1 << 16);
+            error = commit_error(answer, length, topic_length);
+        }
+        if (!error) {
+            group++;
+            continue;
+        }
+        if (error != LOADING && error != NOT_AVAILABLE && error != NOT_COORDINATOR) die("error code %d", error);
+        if (now_ns() > until) die("no coordinator in time, error code %d", error);
+        nanosleep(&pause, NULL);
+    }
+    close(s);
+}
+
 /* The broker may not listen yet, and its topic may be on its way: knock again on those errors, and on no others. */
 static void run_first(void) {
     enum { UNKNOWN_TOPIC = 3, LEADER_NOT_AVAILABLE = 5, NOT_LEADER = 6 };
     const struct timespec pause = {.tv_nsec = 500000};
     uint64_t until = now_ns() + (uint64_t)option.seconds * 1000000000ull;
-    int s = -1;
-    while ((s = try_connect()) < 0) {
-        if (now_ns() > until) die("nobody listens");
-        nanosleep(&pause, NULL);
-    }
+    int s = knock_until(until);
     struct writer metadata = metadata_frame(topic);
     struct writer record = produce_frame(topic, 0, (int)option.acks, 1, (int)option.record_bytes);
     uint8_t *answer = malloc(1 << 20);
@@ -344,7 +394,7 @@ static void set_option(const char *name, const char *value) {
         {"seconds", &option.seconds},         {"warmup_ms", &option.warmup_ms},
         {"records", &option.records},         {"record_bytes", &option.record_bytes},
         {"partitions", &option.partitions},   {"acks", &option.acks},
-        {"max_bytes", &option.max_bytes},
+        {"max_bytes", &option.max_bytes},     {"groups", &option.groups},
     };
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         if (!strcmp(options[i].name, name)) {
@@ -378,12 +428,17 @@ int main(int argc, char **argv) {
     descriptors.rlim_cur = descriptors.rlim_max;
     setrlimit(RLIMIT_NOFILE, &descriptors);
 
-    fetching = !strcmp(mode, "fetch");
-    if (fetching && option.depth != 1) die("fetch has depth 1: each request needs the offset of the last answer");
-    if (!strcmp(mode, "produce") || fetching) run_many();
+    asking = !strcmp(mode, "fetch") ? FETCH : !strcmp(mode, "commit") ? COMMIT : PRODUCE;
+    if (asking == FETCH && option.depth != 1) die("fetch has depth 1: each request needs the offset of the last answer");
+    if (asking == COMMIT) run_loaded(STUCK_MS / 1000);
+    if (!strcmp(mode, "produce") || asking != PRODUCE) run_many();
     else if (!strcmp(mode, "latency")) run_one_at_a_time();
     else if (!strcmp(mode, "idle")) run_idle();
     else if (!strcmp(mode, "first")) run_first();
+    else if (!strcmp(mode, "loaded")) {
+        run_loaded(option.seconds);
+        printf("{\"acked_at_ns\": %llu}\n", (unsigned long long)now_ns());
+    }
     else die("no mode %s", mode);
     return 0;
 }

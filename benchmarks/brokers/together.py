@@ -1,0 +1,48 @@
+"""Several programs as one: started together, ready once all of them are, ended together.
+
+    python -m benchmarks.brokers.together READY_WORD FILE.json
+
+FILE.json holds a list of commands. Their lines are passed on with their number before them; when each has said
+READY_WORD, "ready" is said. SIGTERM goes to all; the end of one is the end of none of the others.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import IO
+
+
+def main() -> int:
+    """Returns when all have ended."""
+    ready_word, file = sys.argv[1:]
+    running = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for command in json.loads(Path(file).read_text())
+    ]
+    ready = threading.Barrier(len(running), action=lambda: print("ready", flush=True))
+
+    def pass_on(number: int, stream: IO[str]) -> None:
+        waits = True
+        for line in stream:
+            print(f"{number}: {line}", end="", flush=True)
+            if waits and ready_word in line:
+                waits = False
+                threading.Thread(target=ready.wait, daemon=True).start()
+
+    for number, process in enumerate(running):
+        assert process.stdout is not None
+        threading.Thread(target=pass_on, args=(number, process.stdout), daemon=True).start()
+
+    def end(*_: object) -> None:
+        for process in running:
+            process.terminate()
+
+    signal.signal(signal.SIGTERM, end)
+    return max(abs(process.wait()) for process in running)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
