@@ -219,6 +219,7 @@ FIGURES: tuple[Figure, ...] = (
     *_stream("throughput_zstd", "1 KiB, zstd"),
     *_stream("throughput_idempotent", "1 KiB, idempotent", KAFKA_AHEAD),
     *_backlog("backlog", "1 GiB read back"),
+    *_backlog("backlog_groups", "1 GiB read back in consumer groups"),
     *_backlog("backlog_5g", "5 GiB read back"),
     Figure("batches_16k.in_mb_s", "prebuilt 16 KiB batches", "MB/s", MORE),
     Figure("batches_1m.in_mb_s", "prebuilt 1 MB batches", "MB/s", MORE),
@@ -253,7 +254,6 @@ class Place:
 
 
 PLACES: tuple[Place, ...] = (
-    Place("W5 with five consumer groups (five readers without a group stand as `backlog`)", "its turn"),
     Place("W7 transactions of 100 records, read committed", "transactions"),
     Place("W12 produce over TLS", "TLS"),
     Place("select-all and a one-minute window with Spark", "the Spark connector, issue 7"),

@@ -18,7 +18,11 @@ class Appliance(SpawnedBroker):
 
     def __init__(self, data_dir: Path, setting: Setting = AS_SHIPPED, *, kind: Kind = Kind.COMPILED) -> None:
         super().__init__(data_dir, setting)
-        self.options: dict[str, str] = {"durability": "fsync"} if setting.fsync else {}
+        self.options: dict[str, str] = {
+            "group.initial.rebalance.delay.ms": "0"
+        }  # as Kafka's own server.properties
+        if setting.fsync:
+            self.options["durability"] = "fsync"
         """Set beside its defaults, from the next start on."""
         self._kind = kind
         if kind is Kind.PURE:

@@ -78,7 +78,7 @@ def _raw_batches(bench: Bench, *, records: int, connections: int, depth: int) ->
     }
 
 
-def _backlog(bench: Bench, length_bytes: int) -> Figures:
+def _backlog(bench: Bench, length_bytes: int, *, in_groups: bool = False) -> Figures:
     """Written once; read warm, then with its bytes out of the page cache, by one reader and by five."""
     records = length_bytes // 1024
     topic = bench.topic()
@@ -95,7 +95,9 @@ def _backlog(bench: Bench, length_bytes: int) -> Figures:
         if cold:
             forget(bench.broker.data_dir)
         with bench.measure() as broker:
-            read = generators.streams_out(address, topic, readers=readers, records=records, record_bytes=1024)
+            read = generators.streams_out(
+                address, topic, readers=readers, records=records, record_bytes=1024, in_groups=in_groups
+            )
         figures[f"{name}_mb_s"] = read.mb_s
         figures[f"{name}_cpu_s_per_gb"] = broker.used.cpu_seconds / (read.payload_bytes / GB)
         figures[f"{name}_generator_share"] = read.generator_share
@@ -172,6 +174,15 @@ CASES = (
         lends_bytes=2 * GIB,
         not_for=NOT_FOR_MOCK,
         rounds=1,
+    ),
+    Case(
+        "backlog_groups",
+        "the same, each reader in a consumer group of its own",
+        lambda bench: _backlog(bench, bench.scale.backlog_bytes, in_groups=True),
+        lends_bytes=2 * GIB,
+        not_for=NOT_FOR_MOCK,
+        rounds=1,
+        by_name=True,
     ),
     Case(
         "backlog_5g",

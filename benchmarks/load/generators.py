@@ -222,12 +222,14 @@ def stream_out(
     records: int,
     record_bytes: int,
     partitions: int = 1,
+    group: str | None = None,
     settings: Sequence[str] = (),
 ) -> Stream:
-    """Consume `records` from the beginning; rdkafka_performance starts its clock at the first of them."""
+    """Consume `records` from the beginning, as the only member of `group` or without one; rdkafka_performance starts
+    its clock at the first of them."""
     words: list[str | Path] = [
         build.rdkafka_performance(),
-        "-C",
+        *(("-C",) if group is None else ("-G", group, "-X", "auto.offset.reset=earliest")),
         "-b",
         address,
         "-t",
@@ -247,14 +249,24 @@ def stream_out(
     return Stream(int(row["msgs"]), int(row["bytes"]), row["elapsed"] / 1000, cpu_seconds)
 
 
-def streams_out(address: str, topic: str, *, readers: int, records: int, record_bytes: int) -> Stream:
-    """`readers` programs at once, each of which reads all records; together as one stream."""
+def streams_out(
+    address: str, topic: str, *, readers: int, records: int, record_bytes: int, in_groups: bool = False
+) -> Stream:
+    """`readers` programs at once, each of which reads all records, in a group of its own where `in_groups`; together as
+    one stream."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.monotonic()
     with ThreadPoolExecutor(readers) as pool:
         asked = [
-            pool.submit(stream_out, address, topic, records=records, record_bytes=record_bytes)
-            for _ in range(readers)
+            pool.submit(
+                stream_out,
+                address,
+                topic,
+                records=records,
+                record_bytes=record_bytes,
+                group=f"{topic}-{number}-{time.monotonic_ns()}" if in_groups else None,
+            )
+            for number in range(readers)
         ]
         read = [one.result() for one in asked]
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
