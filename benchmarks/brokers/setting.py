@@ -19,7 +19,9 @@ class Setting:
     slots: int = 1
     """Broker slots of ours, brokers of Kafka's; topics have as many replicas."""
     rounds: int = 99
-    """It takes part in at most: five for what is as shipped, three for variants, or a run would be too long."""
+    """It takes part in at most: five for what is as shipped, two for variants, or a run would be too long."""
+    warm_up_share: float = 1.0
+    """Of the time for which a broker that compiles itself is warmed up: variants ask for less."""
 
     def key(self, case: str) -> str:
         """What stands before the dot of a figure's key."""
@@ -33,7 +35,15 @@ def _halves() -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 AS_SHIPPED = Setting("", "as shipped")
-PINNED = Setting("pinned", "broker on one half of the cores, generator on the other", *_halves(), rounds=3)
-FSYNC = Setting("fsync", "acknowledged when on the disk", fsync=True, rounds=2)
-SLOTS = Setting("slots", "three slots, or three brokers; topics with three replicas", slots=3, rounds=2)
+PINNED = Setting(
+    "pinned",
+    "broker on one half of the cores, generator on the other",
+    *_halves(),
+    rounds=2,
+    warm_up_share=0.5,
+)
+FSYNC = Setting("fsync", "acknowledged when on the disk", fsync=True, rounds=2, warm_up_share=0.5)
+SLOTS = Setting(
+    "slots", "three slots, or three brokers; topics with three replicas", slots=3, rounds=2, warm_up_share=0.5
+)
 SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (AS_SHIPPED, PINNED, FSYNC, SLOTS)}

@@ -60,7 +60,7 @@ CASES = (
         "exec to the first acknowledged record, on an empty data directory, byte code warm",
         _start,
         not_for=NOT_FOR_MOCK,
-        rounds=2,
+        rounds=1,
         own=True,
     ),
     Case(

@@ -71,7 +71,7 @@ def _many(bench: Bench) -> Figures:
         "commit",
         broker.address,
         topic="read",
-        seconds=max(2, groups // 250),
+        seconds=max(2, groups // 800),
         connections=8,
         records=OFFSETS_A_GROUP,
         groups=groups,
@@ -107,14 +107,14 @@ CASES = (
         "offset commits of one partition, acknowledged, one member after its own answer",
         _commits(1),
         not_for=NOT_FOR_MOCK,
-        rounds=3,
+        rounds=2,
     ),
     Case(
         "commits_50",
         f"the same of {MEMBERS} members of one group, each of its own partition",
         _commits(MEMBERS),
         not_for=NOT_FOR_MOCK,
-        rounds=3,
+        rounds=2,
     ),
     Case(
         "rebalance_50",
@@ -129,6 +129,7 @@ CASES = (
         _rebalance("consumer"),
         not_for=NOT_FOR_MOCK,
         rounds=1,
+        by_name=True,
     ),
     Case(
         "groups_10000",

@@ -145,7 +145,7 @@ CASES = (
         beside_mock=True,
     ),
     _stream(
-        "throughput_1k_16", "1 KiB records over 16 partitions, acks=all, linger 5 ms", partitions=16, rounds=3
+        "throughput_1k_16", "1 KiB records over 16 partitions, acks=all, linger 5 ms", partitions=16, rounds=2
     ),
     _stream(
         "throughput_100_16",
@@ -158,14 +158,14 @@ CASES = (
         "throughput_lz4",
         "1 KiB records, 1 partition, lz4 batches, passed through unopened",
         settings=LZ4,
-        rounds=3,
+        rounds=2,
     ),
-    _stream("throughput_zstd", "1 KiB records, 1 partition, zstd batches", settings=ZSTD, rounds=3),
+    _stream("throughput_zstd", "1 KiB records, 1 partition, zstd batches", settings=ZSTD, by_name=True),
     _stream(
         "throughput_idempotent",
         "1 KiB records, 1 partition, idempotent producer",
         settings=IDEMPOTENT,
-        rounds=3,
+        rounds=2,
     ),
     Case(
         "backlog",
