@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from appliance.cluster import NO_LEADER, PartitionImage
 from appliance.control.controller.partition_changes import (
@@ -48,6 +48,11 @@ class OnePartition(RuleBasedStateMachine):
         self.acked: Log = []
         self.leader_of: dict[int, int] = {0: 0}
         self.records = 0
+        self.min_insync = 1
+
+    @initialize(min_insync=st.integers(1, 3))
+    def topic_is_set(self, min_insync: int) -> None:
+        self.min_insync = min_insync
 
     # What changes the partition
 
@@ -66,7 +71,7 @@ class OnePartition(RuleBasedStateMachine):
         self.partition = after
 
     def review(self) -> None:
-        self.become(reviewed(self.partition, self.slots))
+        self.become(reviewed(self.partition, self.slots, min_insync=self.min_insync))
 
     @rule(slot=slots_of, half=st.integers(0, 1))
     def half_dies(self, slot: int, half: int) -> None:
@@ -194,8 +199,8 @@ class OnePartition(RuleBasedStateMachine):
 
     @invariant()
     def a_second_look_finds_nothing_to_do(self) -> None:
-        once = reviewed(self.partition, self.slots) or self.partition
-        assert reviewed(once, self.slots) is None
+        once = reviewed(self.partition, self.slots, min_insync=self.min_insync) or self.partition
+        assert reviewed(once, self.slots, min_insync=self.min_insync) is None
 
 
 OnePartition.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -85,6 +85,9 @@ from appliance.protocol.errors import ErrorCode
 
 ASSIGN_TIMEOUT_MS = 5_000
 
+OPENING_MS = 5
+"""What a partition that is to be opened adds to that: its share of a busy host's time."""
+
 FIRST_WAVE = 1
 """It shows the topics that there are, once all workers have answered."""
 
@@ -593,12 +596,15 @@ class Controller:
     def _begin(self, wave: Wave) -> None:
         self._waves[wave.number] = wave
         if wave.waiting:
-            self._alarm_of[wave.number] = self._alarms(ASSIGN_TIMEOUT_MS, lambda: self._overdue(wave))
+            opening_ms = OPENING_MS * sum(len(topic.partitions) for topic in wave.appearing.values())
+            self._alarm_of[wave.number] = self._alarms(
+                ASSIGN_TIMEOUT_MS + opening_ms, lambda: self._overdue(wave)
+            )
 
     def _overdue(self, wave: Wave) -> None:
         wave.overdue = True
         late = ", ".join(sorted(str(worker) for worker in wave.waiting))
-        _logger.warning("no answer to an assignment within %d ms from: %s", ASSIGN_TIMEOUT_MS, late)
+        _logger.warning("no answer to an assignment in time from: %s", late)
 
     def _forget_deleted(self) -> StorageFault | None:
         """Removes from the store what every worker has deleted; the fault that kept it from doing so."""

@@ -39,6 +39,7 @@ from appliance.errors import RejectedRequest, StorageFault
 from appliance.protocol.errors import ErrorCode, code_for
 
 RETRY_MS = 1_000
+MIN_INSYNC = "min.insync.replicas"
 
 _logger = logging.getLogger(__name__)
 
@@ -149,8 +150,9 @@ class Leadership:
         for topic in self._state.topics.values():
             unclean = topic.configs.get(UNCLEAN_ELECTION)
             unclean_allowed = unclean == "true" if unclean is not None else unclean_by_default
+            min_insync = int(topic.configs.get(MIN_INSYNC) or defaults.get(MIN_INSYNC) or 1)
             for each in topic.partitions:
-                after = reviewed(each, self.slots, unclean_allowed=unclean_allowed)
+                after = reviewed(each, self.slots, unclean_allowed=unclean_allowed, min_insync=min_insync)
                 if after is not None:
                     changes.setdefault(topic.name, {})[each.partition] = after
         if not changes:

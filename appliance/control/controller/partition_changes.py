@@ -27,14 +27,22 @@ from appliance.control.controller.slot_states import SlotStates
 from appliance.errors import RejectedRequest
 from appliance.protocol.errors import ErrorCode
 
+ENOUGH = 2
+"""With so many members an ISR need not wait for one whose process has died: one more may, and nothing is lost."""
+
 
 def reviewed(
-    partition: PartitionImage, slots: SlotStates, *, unclean_allowed: bool = False, finishing: bool = True
+    partition: PartitionImage,
+    slots: SlotStates,
+    *,
+    unclean_allowed: bool = False,
+    min_insync: int = 1,
+    finishing: bool = True,
 ) -> PartitionImage | None:
     """What the states of the slots ask for: another leader, a smaller ISR, and if `finishing` the end of a
-    reassignment."""
+    reassignment. `min_insync`: with fewer members the partition takes no records with acks=all."""
     after = _led(partition, slots, unclean_allowed=unclean_allowed)
-    after = _without_the_gone(after, slots)
+    after = _in_sync(after, slots, leader_before=partition.leader, enough=max(ENOUGH, min_insync))
     return stepped(partition, _reassigned(after, slots) if finishing else after)
 
 
@@ -216,11 +224,22 @@ def _elected(partition: PartitionImage, chosen: Election) -> PartitionImage:
     return replace(partition, leader=chosen.leader, isr=chosen.isr)
 
 
-def _without_the_gone(partition: PartitionImage, slots: SlotStates) -> PartitionImage:
-    """An ISR without followers that are gone, so that acks=all does not wait for them."""
-    if partition.leader == NO_LEADER:
+def _in_sync(
+    partition: PartitionImage, slots: SlotStates, *, leader_before: int, enough: int
+) -> PartitionImage:
+    """An ISR without those that acks=all would wait for in vain, or for too long.
+
+    Who is gone leaves. Who has just died leaves too where enough others are in sync; else it is waited for, so that
+    records do not come to lie in fewer places than before. A leader that died has died as a follower as well: its
+    slot's replica process must open the log that it left first.
+    """
+    leader = partition.leader
+    if leader == NO_LEADER:
         return partition
-    isr = tuple(each for each in partition.isr if each == partition.leader or slots.stays_in_sync(each))
+    staying = tuple(each for each in partition.isr if each == leader or slots.stays_in_sync(each))
+    died = leader_before if leader_before != leader and not slots.may_lead(leader_before) else NO_LEADER
+    awake = tuple(each for each in staying if each == leader or (each != died and slots.may_follow(each)))
+    isr = awake if len(awake) >= enough else staying
     return partition if isr == partition.isr else replace(partition, isr=isr)
 
 

@@ -6,7 +6,7 @@ A slot is one broker to clients, and two processes to us. Each half is in one of
 |---|---|---|---|---|
 | PRESUMED | the controller began; nobody has been heard of yet | yes | yes | UP, DOWN; GONE after `START_GRACE_MS` |
 | UP | its hello | yes | yes | DOWN |
-| DOWN | the supervisor said so | no | yes | UP; GONE after `GRACE_MS` |
+| DOWN | the supervisor said so | no | where it is missed | UP; GONE after `GRACE_MS` |
 | GONE | it did not come back in time | no | no | UP |
 
 A *stopped* slot (by its operator) does neither, whatever its processes do. A slot is *live* (registered, and told to

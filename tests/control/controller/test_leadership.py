@@ -59,8 +59,8 @@ def test_a_deleted_topic_leaves_no_files_on_any_slot(three: Instance) -> None:
 def test_when_a_worker_dies_a_replica_in_sync_leads_and_its_slot_follows(three: Instance) -> None:
     three.lose(three.workers[0])
     three.until(lambda: three.partition("t").leader == 1)
-    # The dead worker's slot stays in sync: its copy is whole, and its replica process lives.
-    assert state(three.partition("t")) == (1, 1, (0, 1, 2))
+    # Two are enough: nobody waits for the dead worker's slot to open what it left.
+    assert state(three.partition("t")) == (1, 1, (1, 2))
     three.until(lambda: holders(three) == {0: "replica", 1: "ioproc", 2: "replica"})
     assert three.replicas[2].led["t", 0].leader == 1
     three.start_worker(0)
@@ -101,8 +101,30 @@ def test_a_leader_that_dies_on_its_way_is_followed_by_the_next(three: Instance) 
     three.until(lambda: ("t", 0) in three.workers[1].led)
     three.lose(three.workers[1])
     three.until(lambda: three.partition("t").leader == 2)
-    assert state(three.partition("t")) == (2, 2, (0, 1, 2))
+    # Slot 1 stays in sync: nobody else is left but the leader.
+    assert state(three.partition("t")) == (2, 2, (1, 2))
     three.until(lambda: holders(three) == {0: "replica", 1: "replica", 2: "ioproc"})
+
+
+def test_a_slot_that_is_missed_stays_in_sync_while_it_is_waited_for(three: Instance) -> None:
+    three.create(
+        NewTopic("two", assignments={0: (0, 1)}),
+        NewTopic("all", assignments={0: (0, 1, 2)}, configs={"min.insync.replicas": "3"}),
+    )
+    three.lose(three.workers[0])
+    three.until(lambda: {three.partition(each).leader for each in ("t", "two", "all")} == {1})
+    assert three.partition("t").isr == (1, 2)
+    assert three.partition("two").isr == (0, 1)
+    assert three.partition("all").isr == (0, 1, 2)
+
+
+def test_a_follower_that_dies_leaves_the_isr_at_once_where_two_are_left(three: Instance) -> None:
+    three.create(NewTopic("two", assignments={0: (0, 2)}))
+    three.lose(three.replicas[2])
+    three.until(lambda: three.partition("t").isr == (0, 1))
+    assert three.partition("two").isr == (0, 2)
+    three.until(lambda: three.workers[0].led["t", 0].isr == (0, 1))
+    three.until(lambda: three.partition("two").isr == (0,))
 
 
 def test_a_lonely_partition_keeps_its_leader_and_epoch_over_a_restart_of_its_worker(three: Instance) -> None:

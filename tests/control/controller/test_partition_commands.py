@@ -69,6 +69,7 @@ def move_leader_away(instance: Instance) -> None:
     instance.start_worker(0)
     instance.until(lambda: holders(instance) == {0: "replica", 1: "ioproc", 2: "replica"})
     instance.until(lambda: bool(instance.workers[0].commands))
+    set_isr(instance, "t", (0, 1, 2))
 
 
 # Elections
