@@ -24,6 +24,7 @@ _PORT_MAX: Final = 65535
 _MIB: Final = 2**20
 _SLOT: Final = "{slot}"
 _LOG_DIRS_MAX: Final = 63
+_MIGRATION_POLICIES: Final = ("bidirectional", "upgrade", "downgrade", "disabled")
 _DATA_DIR: Final = Path("data")
 _ZOOKEEPER_HOST: Final = r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}"
 _ZOOKEEPER_CONNECT: Final = re.compile(
@@ -430,9 +431,20 @@ class GroupSettings:
         minimum=1,
         doc="Members that a consumer group may have.",
     )
+    consumer_migration_policy: str = option(
+        "bidirectional",
+        "group.consumer.migration.policy",
+        doc="Whether groups with members change between the classic protocol and KIP-848's: bidirectional, upgrade,"
+        " downgrade or disabled.",
+    )
 
     def __post_init__(self) -> None:
         _check_fields(self)
+        if self.consumer_migration_policy not in _MIGRATION_POLICIES:
+            raise ConfigurationError(
+                f"group.consumer.migration.policy = {self.consumer_migration_policy!r}: one of "
+                f"{', '.join(_MIGRATION_POLICIES)}"
+            )
         if self.consumer_heartbeat_interval_ms >= self.consumer_session_timeout_ms:
             raise ConfigurationError(
                 f"group.consumer.heartbeat.interval.ms = {self.consumer_heartbeat_interval_ms}: not less than "

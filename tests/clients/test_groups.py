@@ -227,3 +227,44 @@ def test_every_record_reaches_the_group_whatever_becomes_of_its_members(
     again = sum(count - 1 for count in counts.values())
     # One was killed, one was paused: what they had not committed came again, and no more than that.
     assert again <= len(counts) // 2, f"{again} of {len(counts)} records came more than once"
+
+
+def test_a_group_changes_to_the_new_protocol_and_back_while_it_works(appliance: Appliance) -> None:
+    topic = group = "changing"
+    feed = Feed(appliance.address, topic)
+    members: list[Member] = []
+
+    def start(make: Callable[[str, str, str], list[str]]) -> Member:
+        members.append(Member(make(appliance.address, group, topic)))
+        return members[-1]
+
+    def shared_by(count: int, owners: Callable[[int, str], list[list[int]]]) -> None:
+        def settled() -> bool:
+            found = owners(appliance.port, group)
+            partitions = sorted(partition for owned in found for partition in owned)
+            return len(found) == count and partitions == list(range(PARTITIONS))
+
+        wait_until(settled, f"{count} members share", timeout_s=SETTLE_S)
+
+    try:
+        old = [start(python_member("confluent")), start(python_member("kafka_python"))]
+        shared_by(2, classic_owners)
+        new = [start(CONSUMER[0]), start(CONSUMER[0])]
+        shared_by(4, consumer_owners)
+        for member in old:
+            member.end(signal.SIGTERM)
+        shared_by(2, consumer_owners)
+        start(python_member("kafka_python"))
+        shared_by(3, consumer_owners)
+        for member in new:
+            member.end(signal.SIGTERM)
+        shared_by(1, classic_owners)
+        feed.stop()
+
+        def everything_came() -> bool:
+            return feed.acknowledged <= {record for member in members for record in list(member.records)}
+
+        wait_until(everything_came, "every record reached the group", timeout_s=SETTLE_S)
+    finally:
+        for member in members:
+            member.end()

@@ -28,9 +28,24 @@ TESTS: Final = {
     "0012": "produce and consume",
     "0013": "null messages",
     "0017": "compression by every codec",
+    "0018": "members of a group come and go",
+    "0019": "list groups",
+    "0022": "consume a batch",
+    "0026": "consume and pause",
+    "0029": "assign with offsets",
+    "0031": "positions by offset and by timestamp",
+    "0033": "subscriptions by expression",
     "0036": "partial fetch: a message larger than the fetch size",
+    "0040": "input and output events of a group",
+    "0044": "partitions are added",
+    "0050": "subscriptions of a growing topic",
+    "0056": "balanced group by many threads",
+    "0070": "a null message of an empty topic",
     "0073": "headers",
 }
+
+CONSUMER_PROTOCOL: Final = ("0018", "0022", "0029", "0033", "0056")
+"""Those that are run again as groups of KIP-848."""
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +57,24 @@ def runner() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def suite_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker with four partitions a topic, as the suite's own clusters have."""
-    with running_broker(tmp_path_factory.mktemp("suite") / "data", {"num.partitions": 4}) as started:
+    """A broker with four partitions a topic, as the suite's own clusters have, and short sessions and rebalances."""
+    settings = {
+        "num.partitions": 4,
+        "group.min.session.timeout.ms": 1_000,
+        "group.initial.rebalance.delay.ms": 0,
+    }
+    with running_broker(tmp_path_factory.mktemp("suite") / "data", settings) as started:
         yield started
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("number", TESTS)
+@pytest.mark.parametrize(
+    ("number", "protocol"),
+    [(number, "classic") for number in TESTS] + [(number, "consumer") for number in CONSUMER_PROTOCOL],
+)
 def test_librdkafkas_own_test_passes(
-    number: str, runner: dict[str, str], suite_broker: Broker, tmp_path: Path
+    number: str, protocol: str, *, runner: dict[str, str], suite_broker: Broker, tmp_path: Path
 ) -> None:
     configuration = tmp_path / "test.conf"
     configuration.write_text(
@@ -63,6 +86,7 @@ def test_librdkafkas_own_test_passes(
         env={
             **os.environ,
             "TESTS": number,
+            "TEST_CONSUMER_GROUP_PROTOCOL": protocol,
             "RDKAFKA_TEST_CONF": str(configuration),
             "LD_LIBRARY_PATH": runner["library_path"],
             "TEST_KAFKA_VERSION": "4.0.0",

@@ -263,6 +263,16 @@ def _cancel_sync_timer(group: ClassicGroup) -> None:
         group.sync_timer = None
 
 
+def go_on(book: GroupBook, group: ClassicGroup) -> None:
+    """The group, whose timers were cancelled and whose waiting members were answered, is one again: it rebalances."""
+    for member in group.members.values():
+        restart_session(book, group, member)
+    if group.state is ClassicState.PREPARING_REBALANCE:
+        _wait_for_joins(book, group)
+    elif group.can_rebalance and group.members:
+        prepare(book, group)
+
+
 def cancel_timers(group: ClassicGroup) -> None:
     """Nothing of the group goes off any more."""
     _cancel_join_timer(group)

@@ -220,7 +220,7 @@ class ConsumerGroup:
             return ErrorCode.NONE
         if member_id not in self.subscriptions:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if api_version < _EPOCHS_FROM:
+        if self.subscriptions[member_id].classic is None and api_version < _EPOCHS_FROM:
             return ErrorCode.UNSUPPORTED_VERSION
         return self._check_epoch(member_id, member_epoch)
 
@@ -233,8 +233,10 @@ class ConsumerGroup:
         return self._check_epoch(member_id, member_epoch)
 
     def _check_epoch(self, member_id: str, member_epoch: int) -> ErrorCode:
-        is_current = member_epoch == self.current(member_id).member_epoch
-        return ErrorCode.NONE if is_current else ErrorCode.STALE_MEMBER_EPOCH
+        if member_epoch == self.current(member_id).member_epoch:
+            return ErrorCode.NONE
+        is_classic = self.subscriptions[member_id].classic is not None
+        return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
 
     # ── turns and timers ──────────────────────────────────────────────────────────────────────────────────
 

@@ -23,10 +23,11 @@ from appliance.control.coordinator.group.consumer_group import STATIC_AWAY_EPOCH
 from appliance.control.coordinator.group.consumer_reconciliation import owns_no_more_than
 from appliance.control.coordinator.group.consumer_records import Assignment, MemberSubscription
 from appliance.control.coordinator.group.consumer_turns import fence, restart_session, write
+from appliance.control.coordinator.group.delete_groups import end_of
 from appliance.control.coordinator.group.effects import Client, Record
 from appliance.control.coordinator.group.group_book import GroupBook
-from appliance.control.coordinator.group.group_metadata_record import tombstone
 from appliance.control.coordinator.group.topic_regex import check_regex
+from appliance.control.coordinator.group.upgrade import upgrade
 from appliance.errors import RejectedRequest
 from appliance.protocol.apis.consumer_group_heartbeat import (
     JOIN_GROUP_EPOCH,
@@ -57,9 +58,6 @@ def handle(book: GroupBook, request: ConsumerGroupHeartbeatRequest, client: Clie
         return
 
     def turn() -> None:
-        if book.groups.get(request.group_id) is not group:
-            handle(book, request, client, reply)  # deleted or unloaded while this waited
-            return
         try:
             if request.member_epoch < JOIN_GROUP_EPOCH:
                 _leave(book, group, request, reply)
@@ -69,7 +67,7 @@ def handle(book: GroupBook, request: ConsumerGroupHeartbeatRequest, client: Clie
             _refuse(book, reply, refused)
             book.drop_if_unborn(group)
 
-    group.in_turn(turn)
+    book.in_turn(group, request, client, reply=reply, action=turn)
 
 
 def _refuse(book: GroupBook, reply: object, refused: RejectedRequest) -> None:
@@ -120,7 +118,9 @@ def _wants(condition: bool, message: str) -> None:
 def _group(
     book: GroupBook, request: ConsumerGroupHeartbeatRequest
 ) -> tuple[ConsumerGroup, tuple[Record, ...]]:
-    """The group, and what has to be written before its first change: an empty classic group makes place.
+    """The group, and what has to be written before its first change.
+
+    An empty classic group makes place, one with members becomes a consumer group if that is allowed.
 
     Raises:
         RejectedRequest: there is no such group, or a classic one with members has the name.
@@ -132,14 +132,13 @@ def _group(
     joins = request.member_epoch == JOIN_GROUP_EPOCH
     if group is None and not joins:
         raise RejectedRequest(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-    if isinstance(group, ClassicGroup) and not (joins and _makes_place(group)):
-        raise RejectedRequest(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
-    made = book.groups[group_id] = ConsumerGroup(group_id)
-    return made, (tombstone(group_id),) if isinstance(group, ClassicGroup) and group.in_log else ()
-
-
-def _makes_place(group: ClassicGroup) -> bool:
-    return group.state is ClassicState.EMPTY and not group.pending_joins
+    if isinstance(group, ClassicGroup) and not (joins and group.state is ClassicState.EMPTY):
+        upgraded = upgrade(book, group) if joins else None
+        if upgraded is None:
+            raise RejectedRequest(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        return upgraded, ()
+    book.groups[group_id] = made = ConsumerGroup(group_id)
+    return made, () if group is None else tuple(end_of(group))
 
 
 # ── a heartbeat ───────────────────────────────────────────────────────────────────────────────────────────
@@ -210,7 +209,8 @@ def _member(
             _wants_room(book, group, member_id)
             return member_id, None
         if joins and existing is not None and existing != member_id:
-            if group.current(existing).member_epoch != STATIC_AWAY_EPOCH:
+            is_away = group.current(existing).member_epoch == STATIC_AWAY_EPOCH
+            if not is_away and group.subscriptions[existing].classic is None:
                 raise RejectedRequest(
                     ErrorCode.UNRELEASED_INSTANCE_ID,
                     f"Static member {member_id} with instance id {request.instance_id} cannot join the group "

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from appliance.control.coordinator.group.consumer_changes import Draft
 from appliance.control.coordinator.group.consumer_group import ConsumerGroup
 from appliance.control.coordinator.group.consumer_records import CurrentChange, MemberState, record_of
+from appliance.control.coordinator.group.downgrade import downgrade, may_downgrade
 from appliance.control.coordinator.group.effects import Record
 from appliance.control.coordinator.group.group_book import GroupBook
 
@@ -58,16 +59,25 @@ def restart_session(book: GroupBook, group: ConsumerGroup, member_id: str) -> No
     def silent() -> None:
         group.in_turn(lambda: _fence_if_there(book, group, member_id))
 
-    group.sessions[member_id] = book.after(book.settings.consumer_session_timeout_ms, silent)
+    subscription = group.subscriptions.get(member_id)
+    classic = None if subscription is None else subscription.classic
+    timeout_ms = book.settings.consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
+    group.sessions[member_id] = book.after(timeout_ms, silent)
 
 
 def watch_rebalance(book: GroupBook, group: ConsumerGroup, member_id: str) -> None:
-    """A member that has to give partitions up has its rebalance timeout for it."""
+    """A member that has to give partitions up has its rebalance timeout for it.
+
+    Classic members are watched otherwise: they have to join anew (classic_in_consumer_group.py).
+    """
+    subscription = group.subscriptions.get(member_id)
+    if subscription is not None and subscription.classic is not None:
+        return
     running = group.rebalances.pop(member_id, None)
     if running is not None:
         running.cancel()
     current = group.current(member_id)
-    if current.state is not MemberState.UNREVOKED_PARTITIONS or member_id not in group.subscriptions:
+    if subscription is None or current.state is not MemberState.UNREVOKED_PARTITIONS:
         return
 
     def unmoved() -> None:
@@ -78,8 +88,7 @@ def watch_rebalance(book: GroupBook, group: ConsumerGroup, member_id: str) -> No
 
         group.in_turn(turn)
 
-    timeout_ms = group.subscriptions[member_id].rebalance_timeout_ms
-    group.rebalances[member_id] = book.after(timeout_ms, unmoved)
+    group.rebalances[member_id] = book.after(subscription.rebalance_timeout_ms, unmoved)
 
 
 def _fence_if_there(book: GroupBook, group: ConsumerGroup, member_id: str) -> None:
@@ -95,7 +104,10 @@ def _fence_if_there(book: GroupBook, group: ConsumerGroup, member_id: str) -> No
 
 
 def fence(book: GroupBook, group: ConsumerGroup, member_id: str, then: Callable[[int], None]) -> None:
-    """Takes the member out of the group."""
+    """Takes the member out of the group; if only classic ones are left, they may be a classic group again."""
+    if may_downgrade(book, group, member_id):
+        downgrade(book, group, member_id, then)
+        return
     draft = Draft(book, group)
     draft.remove(member_id)
 

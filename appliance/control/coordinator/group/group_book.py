@@ -23,6 +23,7 @@ from appliance.control.coordinator.group.effects import (
     Topics,
 )
 from appliance.delayed.timing_wheel import Task, TimingWheel
+from appliance.errors import ApplianceDefect
 
 _NS_PER_MS = 1_000_000
 
@@ -32,8 +33,14 @@ def unique_member_id(prefix: str) -> str:
     return f"{prefix}-{uuid4()}"
 
 
+def _nobody(request: object, client: Client, reply: object) -> None:
+    raise ApplianceDefect("the book is nobody's")
+
+
 class GroupBook:
-    """Args:
+    """`again(request, client, reply)` handles a request anew, from its beginning.
+
+    Args:
     gate: (group id, slot) → 0, or why that slot cannot speak for the group now.
     partition_of: the partition of `__consumer_offsets` that a group's records go to.
     new_member_id: client id or group instance id → a member id.
@@ -42,6 +49,7 @@ class GroupBook:
     __slots__ = (
         "_partition_of",
         "_wheel",
+        "again",
         "clock",
         "effects",
         "gate",
@@ -71,6 +79,7 @@ class GroupBook:
         self.offsets = offsets
         self.new_member_id = new_member_id
         self.groups: dict[str, ClassicGroup | ConsumerGroup] = {}
+        self.again: Callable[[object, Client, object], None] = _nobody
         self.topics_version = 0  # counts the metadata images
         self.effects: Effects = []
         self._partition_of = partition_of
@@ -121,6 +130,19 @@ class GroupBook:
     def fault_of(self, group_id: str, client: Client) -> int:
         """Why nothing can be said about the group to this client now; 0 if something can."""
         return self.gate(group_id, client.slot)
+
+    def in_turn(
+        self, group: ConsumerGroup, request: object, client: Client, *, reply: object, action: OnTime
+    ) -> None:
+        """Does `action` for a request when its turn comes; if the group is gone by then the request begins anew."""
+
+        def turn() -> None:
+            if self.groups.get(group.group_id) is group:
+                action()
+            else:
+                self.again(request, client, reply)
+
+        group.in_turn(turn)
 
     def classic(self, group_id: str) -> ClassicGroup | None:
         """The classic group of that name, if there is one."""

@@ -126,6 +126,7 @@ class Groups:
             offsets=offsets,
             new_member_id=new_member_id,
         )
+        self._book.again = self._dispatch
 
     # ── requests and time ─────────────────────────────────────────────────────────────────────────────────
 
@@ -134,11 +135,14 @@ class Groups:
 
         Exactly one `Answer` with this `reply` comes out, here or of a later call.
         """
+        self._dispatch(request, client, reply)
+        return self._book.take_effects()
+
+    def _dispatch(self, request: Any, client: Client, reply: object) -> None:
         handler = _HANDLERS.get(type(request))
         if handler is None:
             raise ApplianceDefect(f"{type(request).__name__} is no request for a group")
         handler(self._book, request, client, reply)
-        return self._book.take_effects()
 
     def next_deadline_ms(self) -> int | None:
         """When `expire` has something to do, in milliseconds of the clock's monotonic time; None: never."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from appliance.control.coordinator.group import classic_in_consumer_group
 from appliance.control.coordinator.group.classic_group import ClassicGroup
 from appliance.control.coordinator.group.classic_rebalance import restart_session
 from appliance.control.coordinator.group.classic_state import STATES
+from appliance.control.coordinator.group.consumer_group import ConsumerGroup
 from appliance.control.coordinator.group.effects import Client
 from appliance.control.coordinator.group.group_book import GroupBook
 from appliance.protocol.apis.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -12,20 +14,25 @@ from appliance.protocol.errors import ErrorCode
 
 
 def handle(book: GroupBook, request: HeartbeatRequest, client: Client, reply: object) -> None:
-    book.answer(reply, HeartbeatResponse(error_code=_answer(book, request, client)))
-
-
-def _answer(book: GroupBook, request: HeartbeatRequest, client: Client) -> int:
-    if not request.group_id:
-        return ErrorCode.INVALID_GROUP_ID
-    error = book.fault_of(request.group_id, client)
-    if error:
+    error = book.fault_of(request.group_id, client) if request.group_id else ErrorCode.INVALID_GROUP_ID
+    if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
         # While its group is being loaded a member is not expected to do anything but wait.
-        return ErrorCode.NONE if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else error
-    group = book.classic(request.group_id)
-    if group is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    return _beat(book, group, request)
+        book.answer(reply, HeartbeatResponse())
+        return
+    group = None if error else book.groups.get(request.group_id)
+    if isinstance(group, ConsumerGroup):
+        consumer_group = group
+        book.in_turn(
+            consumer_group,
+            request,
+            client,
+            reply=reply,
+            action=lambda: classic_in_consumer_group.heartbeat(book, consumer_group, request, reply),
+        )
+        return
+    if not error:
+        error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else _beat(book, group, request)
+    book.answer(reply, HeartbeatResponse(error_code=error))
 
 
 def _beat(book: GroupBook, group: ClassicGroup, request: HeartbeatRequest) -> ErrorCode:

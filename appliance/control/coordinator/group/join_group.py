@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from appliance.control.coordinator.group import classic_in_consumer_group
 from appliance.control.coordinator.group.append_errors import for_member
 from appliance.control.coordinator.group.classic_group import ClassicGroup
 from appliance.control.coordinator.group.classic_member import ClassicMember, Waiting
@@ -51,9 +52,16 @@ def handle(book: GroupBook, request: JoinGroupRequest, client: Client, reply: ob
         return
     if request.rebalance_timeout_ms == UNSET_MS:
         request = replace(request, rebalance_timeout_ms=request.session_timeout_ms)
-    if not make_place(book, request.group_id):
-        error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        _refuse(book, error, client=client, reply=reply, member_id=request.member_id)
+    other = book.groups.get(request.group_id)
+    if isinstance(other, ConsumerGroup) and not make_place(book, other):
+        consumer_group = other
+        book.in_turn(
+            consumer_group,
+            request,
+            client,
+            reply=reply,
+            action=lambda: classic_in_consumer_group.join(book, consumer_group, request, client, reply),
+        )
         return
     group = book.classic(request.group_id)
     if group is None:
@@ -77,20 +85,17 @@ def handle(book: GroupBook, request: JoinGroupRequest, client: Client, reply: ob
     book.drop_if_unborn(group)
 
 
-def make_place(book: GroupBook, group_id: str) -> bool:
-    """An empty consumer group of that name goes, so that a classic one can come; False: it has members.
+def make_place(book: GroupBook, group: ConsumerGroup) -> bool:
+    """An empty consumer group goes, so that a classic one can come; False: it has members, or is about to.
 
     Its tombstones are on their way before anything of the new group; should they be lost, the new group's first record
     takes its place in the log all the same.
     """
-    group = book.groups.get(group_id)
-    if not isinstance(group, ConsumerGroup):
-        return True
-    if not group.is_empty or group.is_busy:
+    if not group.may_go:
         return False
-    del book.groups[group_id]
-    records = tuple(record_of(group_id, change) for change in group.end())
-    book.append(group_id, records, lambda _: None)
+    del book.groups[group.group_id]
+    records = tuple(record_of(group.group_id, change) for change in group.end())
+    book.append(group.group_id, records, lambda _: None)
     return True
 
 

@@ -6,6 +6,7 @@ instance id alone. One rebalance follows, however many left.
 
 from __future__ import annotations
 
+from appliance.control.coordinator.group import classic_in_consumer_group
 from appliance.control.coordinator.group.classic_group import ClassicGroup
 from appliance.control.coordinator.group.classic_rebalance import (
     after_removal,
@@ -13,6 +14,7 @@ from appliance.control.coordinator.group.classic_rebalance import (
     remove_member,
 )
 from appliance.control.coordinator.group.classic_state import ClassicState
+from appliance.control.coordinator.group.consumer_group import ConsumerGroup
 from appliance.control.coordinator.group.effects import Client
 from appliance.control.coordinator.group.group_book import GroupBook
 from appliance.protocol.apis.join_group import NO_MEMBER
@@ -34,18 +36,32 @@ def handle(book: GroupBook, request: LeaveGroupRequest, client: Client, reply: o
         return
     many = client.api_version >= _MANY_FROM
     leaving = request.members if many else (MemberIdentity(request.member_id),)
-    group = book.classic(request.group_id)
-    results = [_leave(book, group, one) for one in leaving]
-    if many:
-        book.answer(reply, LeaveGroupResponse(members=tuple(results)))
-    else:
-        book.answer(reply, LeaveGroupResponse(error_code=results[0].error_code))
-    if group is not None and any(not result.error_code for result in results):
-        if group.state is ClassicState.PREPARING_REBALANCE:
-            complete_if_all_joined(book, group)
+
+    def tell(results: tuple[MemberResponse, ...]) -> None:
+        if many:
+            book.answer(reply, LeaveGroupResponse(members=results))
         else:
-            after_removal(book, group)
-        book.drop_if_unborn(group)
+            book.answer(reply, LeaveGroupResponse(error_code=results[0].error_code))
+
+    other = book.groups.get(request.group_id)
+    if isinstance(other, ConsumerGroup):
+        consumer_group = other
+        book.in_turn(
+            consumer_group,
+            request,
+            client,
+            reply=reply,
+            action=lambda: classic_in_consumer_group.leave(book, consumer_group, leaving, tell),
+        )
+        return
+    results = tuple(_leave(book, other, one) for one in leaving)
+    tell(results)
+    if other is not None and any(not result.error_code for result in results):
+        if other.state is ClassicState.PREPARING_REBALANCE:
+            complete_if_all_joined(book, other)
+        else:
+            after_removal(book, other)
+        book.drop_if_unborn(other)
 
 
 def _leave(book: GroupBook, group: ClassicGroup | None, leaving: MemberIdentity) -> MemberResponse:

@@ -1,4 +1,4 @@
-"""What a classic consumer says to the others of its group: the embedded consumer protocol, read only.
+"""What a classic consumer says to the others of its group: the embedded consumer protocol.
 
     subscription   int16 version · array of topic (string) · user data (nullable bytes)
                    v1: array of owned {topic, array of int32} · v2: generation int32 · v3: rack (nullable string)
@@ -13,11 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from appliance.errors import MalformedFrame
-from appliance.protocol.primitives import Cursor
+from appliance.protocol.primitives import INT16, INT32, Cursor, octets_bytes, string_bytes
 
 PROTOCOL_TYPE = "consumer"
 """The protocol type under which members speak it."""
 
+_VERSION_MAX = 3
 _STRING_BYTES_MIN = 2
 _OWNED_BYTES_MIN = 6
 _INT32_BYTES = 4
@@ -76,6 +77,15 @@ def read_assignment(assignment: bytes) -> tuple[tuple[str, tuple[int, ...]], ...
     if cursor.int16() < 0:
         raise MalformedFrame("an assignment of a negative version")
     return _topic_partitions(cursor)
+
+
+def encode_assignment(version: int, assignment: tuple[tuple[str, tuple[int, ...]], ...]) -> bytes:
+    """An assignment, (topic, partitions), without user data; every version up to 3 has the same fields."""
+    out = INT16.pack(min(max(version, 0), _VERSION_MAX)) + INT32.pack(len(assignment))
+    for topic, partitions in assignment:
+        out += string_bytes(topic) + INT32.pack(len(partitions))
+        out += b"".join(INT32.pack(partition) for partition in partitions)
+    return out + octets_bytes(None)
 
 
 def _topic_partitions(cursor: Cursor) -> tuple[tuple[str, tuple[int, ...]], ...]:

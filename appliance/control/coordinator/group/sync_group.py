@@ -6,6 +6,7 @@ all who wait are answered. A follower's request waits for that, or fetches what 
 
 from __future__ import annotations
 
+from appliance.control.coordinator.group import classic_in_consumer_group
 from appliance.control.coordinator.group.append_errors import for_member
 from appliance.control.coordinator.group.classic_group import ClassicGroup
 from appliance.control.coordinator.group.classic_member import Waiting
@@ -17,6 +18,7 @@ from appliance.control.coordinator.group.classic_rebalance import (
     synced,
 )
 from appliance.control.coordinator.group.classic_state import STATES, WAITS, ClassicState
+from appliance.control.coordinator.group.consumer_group import ConsumerGroup
 from appliance.control.coordinator.group.effects import Client
 from appliance.control.coordinator.group.group_book import GroupBook
 from appliance.protocol.apis.sync_group import SyncGroupRequest, SyncGroupResponse
@@ -26,6 +28,17 @@ from appliance.protocol.errors import ErrorCode
 def handle(book: GroupBook, request: SyncGroupRequest, client: Client, reply: object) -> None:
     """Answers at once, or when the assignment of this generation is in the log."""
     error = book.fault_of(request.group_id, client) if request.group_id else ErrorCode.INVALID_GROUP_ID
+    other = book.groups.get(request.group_id)
+    if isinstance(other, ConsumerGroup) and not error:
+        consumer_group = other
+        book.in_turn(
+            consumer_group,
+            request,
+            client,
+            reply=reply,
+            action=lambda: classic_in_consumer_group.sync(book, consumer_group, request, reply),
+        )
+        return
     group = book.classic(request.group_id)
     if not error:
         error = ErrorCode.UNKNOWN_MEMBER_ID if group is None else _fault(group, request)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -15,75 +14,14 @@ from appliance.protocol.apis.consumer_group_describe import (
 )
 from appliance.protocol.apis.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
     OwnedTopicPartitions,
 )
 from appliance.protocol.apis.delete_groups import DeleteGroupsRequest
 from appliance.protocol.apis.leave_group import MemberIdentity
 from appliance.protocol.apis.list_groups import ListGroupsRequest
 from appliance.protocol.errors import ErrorCode
+from tests.control.coordinator.group.consumer import REBALANCE_MS, SESSION_MS, Consumer
 from tests.control.coordinator.group.scene import GROUP, Scene
-
-SESSION_MS = 45_000
-REBALANCE_MS = 60_000
-
-Owned = Mapping[UUID, frozenset[int]]
-
-
-class Consumer:
-    """A member as KIP-848 wants it: takes what it is given, gives up what it must, says what it owns."""
-
-    def __init__(self, scene: Scene, member_id: str, **wishes: Any) -> None:
-        self.scene = scene
-        self.member_id = member_id
-        self.wishes: dict[str, Any] = {"subscribed_topic_names": ("orders",), **wishes}
-        self.epoch = 0
-        self.owned: dict[UUID, frozenset[int]] = {}
-        self.instance_id: str | None = self.wishes.pop("instance_id", None)
-
-    def send(self, version: int = 1, **fields: Any) -> int:
-        request = ConsumerGroupHeartbeatRequest(
-            GROUP,
-            self.member_id,
-            **{"member_epoch": self.epoch, "instance_id": self.instance_id, **fields},
-        )
-        return self.scene.send(request, version=version)
-
-    def ask(self, version: int = 1, **fields: Any) -> ConsumerGroupHeartbeatResponse:
-        response = self.scene.answers[self.send(version, **fields)]
-        assert isinstance(response, ConsumerGroupHeartbeatResponse)
-        return response
-
-    def take(self, response: ConsumerGroupHeartbeatResponse) -> None:
-        assert response.error_code == 0, response.error_message
-        self.epoch = response.member_epoch
-        if response.assignment is not None:
-            self.owned = {
-                one.topic_id: frozenset(one.partitions)
-                for one in response.assignment.topic_partitions
-                if one.topic_id is not None
-            }
-
-    def join(self, **fields: Any) -> ConsumerGroupHeartbeatResponse:
-        self.epoch, self.owned = 0, {}
-        wishes = {**self.wishes, "rebalance_timeout_ms": REBALANCE_MS, "topic_partitions": (), **fields}
-        response = self.ask(**wishes)
-        if not response.error_code:
-            self.take(response)
-        return response
-
-    def said(self) -> tuple[OwnedTopicPartitions, ...]:
-        return tuple(OwnedTopicPartitions(topic, tuple(sorted(owned))) for topic, owned in self.owned.items())
-
-    def beat(self, *, says: bool = True) -> ConsumerGroupHeartbeatResponse:
-        response = self.ask(topic_partitions=self.said() if says else None)
-        if not response.error_code:
-            self.take(response)
-        return response
-
-    @property
-    def count(self) -> int:
-        return sum(len(partitions) for partitions in self.owned.values())
 
 
 def scene_with(partitions: int = 4, **settings: Any) -> Scene:
@@ -541,7 +479,7 @@ def test_who_waits_its_turn_when_the_partition_moves_hears_where_not_to_look() -
 
 
 def test_an_empty_classic_group_makes_place_for_a_consumer_group_and_the_other_way_round() -> None:
-    scene = scene_with()
+    scene = scene_with(consumer_migration_policy="disabled")
     (member,) = scene.stable(1)
     one = Consumer(scene, "one")
     assert one.join().error_code == ErrorCode.GROUP_ID_NOT_FOUND
@@ -550,7 +488,8 @@ def test_an_empty_classic_group_makes_place_for_a_consumer_group_and_the_other_w
     scene.restart()
     assert described(scene).group_state == "Stable"
     assert scene.describe(version=6).error_message == f"Group {GROUP} is not a classic group."
-    assert scene.answers[scene.join(version=3)].error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    refused = scene.answers[scene.join(version=3, protocol_type="connect")]
+    assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     one.ask(member_epoch=-1)
     (member,) = scene.stable(1)
     assert described(scene).error_message == f"Group {GROUP} is not a consumer group."
