@@ -8,12 +8,14 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from appliance.log.chunks import Batch, SegmentGone, read_chunks
 from appliance.protocol import messages
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.delete_topics import DeleteTopicsRequest
@@ -265,6 +267,43 @@ def state_of(connection: WireSocket, group: str) -> str:
     (described,) = ask(connection, ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest((group,)), version=5).groups
     state: str = described.group_state
     return state
+
+
+def test_topic_of_offsets_is_compacted_and_nothing_committed_is_lost(tmp_path: Path) -> None:
+    settings = {
+        **SETTINGS,
+        "offsets.topic.num.partitions": 1,
+        "offsets.topic.segment.bytes": 1 << 20,
+        "log.cleaner.backoff.ms": 50,
+    }
+    appliance = Appliance(tmp_path, settings=settings)
+    appliance.start()
+    try:
+        create_topic(appliance.port, "busy", partitions=200)
+        with WireSocket(appliance.port, timeout_s=30) as connection:
+            for number in range(150):
+                assert not any(commit(connection, commit_request("busy", "busy", number, partitions=200)))
+            assert commit(connection, commit_request("other", "busy", 7)) == [0]
+            log = tmp_path / "slot-0" / "__consumer_offsets-0"
+            written = 150 * 200
+
+            def is_compacted() -> bool:
+                kept = sum(batch.header[12] for path in log.glob("*.log") for batch in batches_of(path))
+                return kept < written // 2
+
+            wait_until(is_compacted, "the cleaner has been through", timeout_s=30)
+            appliance.kill_role("coordinator")
+            assert {committed(connection, "busy", "busy", index) for index in (0, 77, 199)} == {149}
+            assert committed(connection, "other", "busy") == 7
+    finally:
+        appliance.stop()
+
+
+def batches_of(path: Path) -> list[Batch]:
+    """The batches of a segment; none where it is gone meanwhile."""
+    with suppress(SegmentGone, FileNotFoundError):
+        return [batch for chunk in read_chunks(path, 0, path.stat().st_size) for batch in chunk.batches]
+    return []
 
 
 class Committer(threading.Thread):
