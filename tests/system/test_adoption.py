@@ -32,6 +32,9 @@ pytestmark = pytest.mark.slow
 Row = tuple[int | None, int, bytes | None, bytes | None, str]
 Contents = dict[tuple[str, int, str], list[Row]]
 
+GROUP: Final = "billing"
+COMMITTED: Final = {0: 17, 1: 0, 2: 400}
+
 TOPICS: Final = {
     "plain": (3, {}),
     "codec-gzip": (1, {}),
@@ -153,6 +156,23 @@ def write_everything(address: str) -> None:
     transactional.flush(30)
 
 
+def commit_as_a_member(address: str) -> None:
+    """A group with a member comes to a place in each partition, and its member leaves."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": GROUP, "enable.auto.commit": False})
+    consumer.subscribe(["plain"])
+    wait_until(lambda: consumer.poll(0.1) is None and len(consumer.assignment()) == 3, "all", timeout_s=60)
+    places = [TopicPartition("plain", number, offset) for number, offset in COMMITTED.items()]
+    consumer.commit(offsets=places, asynchronous=False)
+    consumer.close()
+
+
+def committed(address: str) -> dict[int, int]:
+    consumer = Consumer({"bootstrap.servers": address, "group.id": GROUP})
+    found = consumer.committed([TopicPartition("plain", number) for number in COMMITTED], timeout=30)
+    consumer.close()
+    return {each.partition: each.offset for each in found}
+
+
 def is_cleaned(kafka: ApacheKafka) -> Callable[[], bool]:
     """Whether Kafka's cleaner has been through the compacted topic."""
     log = kafka.data_dir / "log" / "squeezed-0"
@@ -183,6 +203,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
     kafka.start()
     try:
         write_everything(kafka.address)
+        commit_as_a_member(kafka.address)
         wait_until(is_cleaned(kafka), "Kafka has compacted", timeout_s=60)
         # A new log start is only in memory until then, in Kafka as well.
         starts = log / "log-start-offset-checkpoint"
@@ -240,6 +261,13 @@ def assert_producers_go_on(appliance: Appliance, header: BatchHeader, batch: byt
         assert (first.error, first.base_offset) == (0, end + 1)
 
 
+def group_is_known(address: str) -> bool:
+    admin = AdminClient({"bootstrap.servers": address})
+    return GROUP in {
+        each.group_id for each in admin.list_consumer_groups(request_timeout=30).result(30).valid
+    }
+
+
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 def test_every_record_of_kafkas_is_served_and_producers_go_on(left: Left, tmp_path: Path, how: str) -> None:
     source = left.directories[how]
@@ -258,6 +286,9 @@ def test_every_record_of_kafkas_is_served_and_producers_go_on(left: Left, tmp_pa
     try:
         assert contents(appliance.address) == left.contents
         assert_producers_go_on(appliance, header, batch)
+        # The first question may meet a coordinator that replays.
+        wait_until(lambda: group_is_known(appliance.address), "groups are there", timeout_s=30)
+        assert committed(appliance.address) == COMMITTED
         for codec in ("gzip", "zstd"):
             send(appliance.address, f"codec-{codec}", 50, settings={"compression.type": codec})
         read = contents(appliance.address)
