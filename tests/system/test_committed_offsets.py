@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -253,6 +255,24 @@ def test_member_that_waits_for_others_hears_of_the_coordinators_death(broker: Ap
         assert int.from_bytes(answer[8:10], "big") == ErrorCode.COORDINATOR_NOT_AVAILABLE
         # The connection lives on, and the next coordinator answers on it.
         assert committed(member, "waiting", "any") == -1
+
+
+def test_nothing_is_acknowledged_or_told_before_it_is_in_the_log(broker: Appliance) -> None:
+    create_topic(broker.port, "pending")
+    with WireSocket(broker.port, timeout_s=30) as reader, WireSocket(broker.port, timeout_s=0.5) as writer:
+        find(reader, "pending")
+        assert commit(reader, commit_request("pending", "pending", 1)) == [0]
+        (worker,) = broker.pids("ioproc")
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            request = commit_request("pending", "pending", 2)
+            writer.send(messages.encode_request(ApiKey.OFFSET_COMMIT, 9, request, 1, client_id="raw"))
+            with pytest.raises(TimeoutError):
+                writer.read_frame()
+            assert committed(reader, "pending", "pending") == 1
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        wait_until(lambda: committed(reader, "pending", "pending") == 2, "the record is in the log")
 
 
 def test_request_that_does_not_parse_costs_its_connection_only(broker: Appliance) -> None:
