@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from typing import Final, Protocol
 
 from appliance.channels.partition_table import LOG_START, PartitionTable
@@ -193,7 +194,7 @@ class Shard:
         while waiting and length_bytes + waiting[0].length_bytes <= BATCH_BYTES:
             length_bytes += waiting[0].length_bytes
             entries.append(waiting.popleft())
-        records = [pair for entry in entries for pair in entry.records]
+        records = list(chain.from_iterable(entry.records for entry in entries))
         self._in_flight = entries
         life = self._life
         batch = encode_keyed_batch(records, timestamp_ms=self._now_ms(), codec=self._codec)

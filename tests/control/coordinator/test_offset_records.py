@@ -16,7 +16,7 @@ from appliance.control.coordinator.offsets.offset_records import (
     offset_key,
     parse_key,
     parse_value,
-    partition_suffix,
+    suffix,
 )
 from appliance.errors import CorruptFile
 
@@ -27,7 +27,7 @@ NAMES = st.text(max_size=40)
 def test_key_is_type_group_topic_and_partition() -> None:
     key = offset_key("g1", "top", 3)
     assert key == b"\0\1\0\2g1\0\3top\0\0\0\3"
-    assert key == key_prefix("g1", "top") + partition_suffix(3)
+    assert key == key_prefix("g1", "top") + suffix(3)
     assert parse_key(key) == OffsetKey("g1", "top", 3)
 
 

@@ -25,7 +25,7 @@ from appliance.protocol.apis.offset_fetch import (
     OffsetFetchTopic,
 )
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.offset_commit import CommitRequest, CommittedPartition, CommittedTopic
+from appliance.protocol.offset_commit import CommitRequest, CommittedTopic
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -50,7 +50,7 @@ class KnownTopics:
 
 def commit(topic: str | UUID, *partitions: tuple[int, int, str]) -> CommitRequest:
     """A commit of (index, offset, metadata)."""
-    each = [CommittedPartition(index, offset, 3, text.encode()) for index, offset, text in partitions]
+    each = [(index, offset, 3, text.encode()) for index, offset, text in partitions]
     return CommitRequest("g", -1, "", None, -1, [CommittedTopic(topic, each)])
 
 

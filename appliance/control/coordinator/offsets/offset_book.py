@@ -16,7 +16,7 @@ from appliance.control.coordinator.offsets.offset_records import (
     PARTITION_BYTES,
     key_prefix,
     parse_key,
-    partition_suffix,
+    suffix,
 )
 
 ByPartition = dict[int, bytes]
@@ -90,7 +90,7 @@ class OffsetBook:
         for topic, partitions in self.of(group).items():
             prefix = key_prefix(group, topic)
             found += [
-                Record(prefix + partition_suffix(partition), None)
+                Record(prefix + suffix(partition), None)
                 for partition, value in partitions.items()
                 if wanted(topic, partition, value)
             ]

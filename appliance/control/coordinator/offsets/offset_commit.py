@@ -24,14 +24,13 @@ from appliance.control.coordinator.offsets.offset_records import (
     CommittedOffset,
     encode_value,
     key_prefix,
-    partition_suffix,
+    suffix,
     value_encoder,
 )
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.offset_commit import (
     DEFAULT_RETENTION,
     CommitRequest,
-    CommittedPartition,
     CommittedTopic,
     TopicErrors,
 )
@@ -63,17 +62,19 @@ def plan_commit(request: CommitRequest, *, topics: Topics, now_ms: int, metadata
     for wanted in request.topics:
         topic, missing = _topic(wanted, topics)
         if topic is None:
-            answers.append((wanted.topic, [(each.partition, missing) for each in wanted.partitions]))
+            answers.append((wanted.topic, [(each[0], missing) for each in wanted.partitions]))
             continue
         prefix = key_prefix(request.group_id, topic.name)
         encode = value_encoder(now_ms, topic.topic_id)
         results: list[tuple[int, int]] = []
         put: list[tuple[int, bytes]] = []
-        for each in wanted.partitions:
-            index, offset, leader_epoch, metadata = each
-            error = _fault(each, topic, metadata_max)
-            results.append((index, error))
-            if error:
+        count = topic.partitions
+        for index, offset, leader_epoch, metadata in wanted.partitions:
+            if not 0 <= index < count:
+                results.append((index, _UNKNOWN_PARTITION))
+                continue
+            if metadata and _is_too_large(metadata, metadata_max):
+                results.append((index, _METADATA_TOO_LARGE))
                 continue
             if expire_ms == NO_EXPIRY:
                 value = encode(offset, leader_epoch, metadata)
@@ -81,7 +82,8 @@ def plan_commit(request: CommitRequest, *, topics: Topics, now_ms: int, metadata
                 value = encode_value(
                     CommittedOffset(offset, leader_epoch, metadata.decode(), now_ms, expire_ms)
                 )
-            records.append((prefix + partition_suffix(index), value))
+            results.append((index, 0))
+            records.append((prefix + suffix(index), value))
             put.append((index, value))
         puts.append((topic.name, put))
         answers.append((wanted.topic, results))
@@ -99,10 +101,6 @@ def _topic(wanted: CommittedTopic, topics: Topics) -> tuple[Topic | None, int]:
     return topics.by_name(wanted.topic), _UNKNOWN_PARTITION
 
 
-def _fault(wanted: CommittedPartition, topic: Topic, metadata_max: int) -> int:
-    if not 0 <= wanted.partition < topic.partitions:
-        return _UNKNOWN_PARTITION
+def _is_too_large(metadata: bytes, characters_max: int) -> bool:
     # Characters are never more than bytes.
-    if len(wanted.metadata) > metadata_max and len(wanted.metadata.decode()) > metadata_max:
-        return _METADATA_TOO_LARGE
-    return 0
+    return len(metadata) > characters_max and len(metadata.decode()) > characters_max

@@ -15,6 +15,7 @@ Source: `OffsetCommitKey.json`, `OffsetCommitValue.json`, `GroupCoordinatorRecor
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from struct import Struct
 from struct import error as struct_error
 from typing import Final, NamedTuple
@@ -41,6 +42,7 @@ _KEY_TYPE: Final = _INT16.pack(OFFSET_COMMIT)
 _START_4: Final = Struct(">hqi")
 _START_1: Final = Struct(">hq")
 _TOPIC_ID_TAG: Final = b"\x01\x00\x10"  # one tagged field: tag 0, 16 bytes
+_TAGS_BYTES: Final = len(_TOPIC_ID_TAG) + 16
 _NO_TAGS: Final = b"\x00"
 
 
@@ -73,9 +75,8 @@ def offset_key(group: str, topic: str, partition: int) -> bytes:
     return key_prefix(group, topic) + _INT32.pack(partition)
 
 
-def partition_suffix(partition: int) -> bytes:
-    """What makes a key of a prefix."""
-    return _INT32.pack(partition)
+suffix: Final = _INT32.pack
+"""Partition → what makes a key of a prefix."""
 
 
 def parse_key(key: bytes) -> OffsetKey:
@@ -144,28 +145,47 @@ def parse_value(value: bytes) -> CommittedOffset:
         metadata, at = _string(value, at)
         (commit_ms,) = _INT64.unpack_from(value, at)
         expire_ms = _INT64.unpack_from(value, at + 8)[0] if version == 1 else NO_EXPIRY
-    except (struct_error, UnicodeDecodeError, MalformedFrame) as fault:
+    except (struct_error, IndexError, ValueError, MalformedFrame) as fault:
         raise CorruptFile(f"an offset record has a value that does not parse: {fault}") from fault
     return CommittedOffset(offset, leader_epoch, metadata, commit_ms, expire_ms)
 
 
 def _parse_4(value: bytes) -> CommittedOffset:
     _, offset, leader_epoch = _START_4.unpack_from(value)
-    view = memoryview(value)
-    length, at = uvarint_at(view, _START_4.size, len(value))
+    at = _START_4.size
+    length = value[at]
+    if length < 0x80:
+        at += 1
+    else:
+        length, at = uvarint_at(memoryview(value), at, len(value))
     end = at + length - 1
-    metadata = value[at:end].decode()
+    metadata = value[at:end].decode() if length > 1 else ""
     (commit_ms,) = _INT64.unpack_from(value, end)
-    topic_id = NO_UUID
-    count, at = uvarint_at(view, end + 8, len(value))
-    for _ in range(count):
-        tag, at = uvarint_at(view, at, len(value))
-        size, at = uvarint_at(view, at, len(value))
-        after = at + size
-        if tag == 0 and size == 16:
-            topic_id = UUID(bytes=value[at:after])
-        at = after
+    tags = value[end + 8 :]
+    if len(tags) == _TAGS_BYTES and tags.startswith(_TOPIC_ID_TAG):
+        topic_id = _uuid(tags[len(_TOPIC_ID_TAG) :])
+    else:
+        topic_id = _topic_id_among(tags)
     return CommittedOffset(offset, leader_epoch, metadata, commit_ms, NO_EXPIRY, topic_id)
+
+
+def _topic_id_among(tags: bytes) -> UUID:
+    """The topic id in tagged fields that another Kafka may have written."""
+    view = memoryview(tags)
+    topic_id = NO_UUID
+    count, at = uvarint_at(view, 0, len(tags))
+    for _ in range(count):
+        tag, at = uvarint_at(view, at, len(tags))
+        size, at = uvarint_at(view, at, len(tags))
+        if tag == 0 and size == 16:
+            topic_id = UUID(bytes=tags[at : at + size])
+        at += size
+    return topic_id
+
+
+@lru_cache(maxsize=4096)
+def _uuid(raw: bytes) -> UUID:
+    return UUID(bytes=raw)
 
 
 def _string(data: bytes, at: int) -> tuple[str, int]:
