@@ -18,7 +18,7 @@ Request, 64 bytes, little endian:
 
 `offset` is the fetch offset (FETCH), the timestamp in ms (LIST_OFFSETS), the first offset to stay (DELETE_RECORDS), the
 log directory to go to, by its place in `log.dirs` (ALTER_LOG_DIR), how long an answer may wait for followers in ms
-(PRODUCE);
+(PRODUCE), the leader epoch asked for (EPOCH_END);
 `length_bytes` the payload's length (PRODUCE) or the most bytes wanted (FETCH). `epoch` is the leader epoch the client
 believes in, -1 where it does not say.
 
@@ -35,6 +35,7 @@ Response, 64 bytes, little endian:
 | DELETE_RECORDS | low watermark, -1 | - | log start | - | - | - |
 | DESCRIBE_LOG_DIR | bytes | behind the high watermark | of the future log: bytes, -1 | its lag | its directory | - |
 | ALTER_LOG_DIR | - | - | - | - | - | - |
+| EPOCH_END | end offset, -1 | - | log start | - | - | - |
 | FILES_REMOVED | - | - | - | - | - | - |
 
 `flags` of a FETCH answer is the index of the slot's log directory in which the segment lies (7 bits), and ABORTED; of a
@@ -69,6 +70,7 @@ class Op(IntEnum):
     FILES_REMOVED = 5  # a notice: only ever a response
     DESCRIBE_LOG_DIR = 6
     ALTER_LOG_DIR = 7
+    EPOCH_END = 8
 
 
 class RequestFlag(IntEnum):

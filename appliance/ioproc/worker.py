@@ -48,6 +48,7 @@ from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.handlers.alter_log_dir import alter_log_dir
 from appliance.ioproc.handlers.delete_records import delete_records
 from appliance.ioproc.handlers.describe_log_dir import describe_log_dir
+from appliance.ioproc.handlers.epoch_end import epoch_end
 from appliance.ioproc.handlers.fetch import fetch
 from appliance.ioproc.handlers.list_offsets import list_offsets
 from appliance.ioproc.handlers.produce import Answer, produce
@@ -87,6 +88,7 @@ _LIST_OFFSETS: Final = int(Op.LIST_OFFSETS)
 _DELETE_RECORDS: Final = int(Op.DELETE_RECORDS)
 _ALTER_LOG_DIR: Final = int(Op.ALTER_LOG_DIR)
 _DESCRIBE_LOG_DIR: Final = int(Op.DESCRIBE_LOG_DIR)
+_EPOCH_END: Final = int(Op.EPOCH_END)
 _FILES_REMOVED: Final = int(Op.FILES_REMOVED)
 _LONE: Final = int(RequestFlag.LONE)
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -324,6 +326,8 @@ class Worker:
             if not answer[2]:
                 self._note_start_moved()
             return answer
+        if op == _EPOCH_END:
+            return epoch_end(partition, message)
         if op == _DESCRIBE_LOG_DIR:
             shown = NO_FUTURE if self._moves is None else self._moves.shown(partition)
             return describe_log_dir(partition, message, shown)

@@ -47,6 +47,7 @@ from appliance.netproc.log_handlers.delete_records import DeleteRecordsHandler
 from appliance.netproc.log_handlers.describe_log_dirs import DescribeLogDirsHandler
 from appliance.netproc.log_handlers.fetch import FetchHandler
 from appliance.netproc.log_handlers.list_offsets import ListOffsetsHandler
+from appliance.netproc.log_handlers.offset_for_leader_epoch import OffsetForLeaderEpochHandler
 from appliance.netproc.log_handlers.produce import ProduceHandler
 from appliance.netproc.outlet import abandon, collect, deafest, flush
 from appliance.netproc.purgatory_line import PurgatoryLine
@@ -166,6 +167,9 @@ class Processor:
         delete_records = DeleteRecordsHandler(
             routes, self._lines, attachment.partitions, finish=self._finish_owed
         )
+        leader_epochs = OffsetForLeaderEpochHandler(
+            routes, self._lines, attachment.partitions, finish=self._finish_owed
+        )
         log_dirs = LogDirs(directories, attachment, self._lines)
         alter_log_dirs = AlterReplicaLogDirsHandler(
             routes, self._lines, attachment.partitions, log_dirs=log_dirs, finish=self._finish_owed
@@ -180,6 +184,7 @@ class Processor:
         self._begin_seldom: dict[int, Callable[[Pending, memoryview, int, int], None]] = {
             int(ApiKey.LIST_OFFSETS): list_offsets.begin,
             int(ApiKey.DELETE_RECORDS): delete_records.begin,
+            int(ApiKey.OFFSET_FOR_LEADER_EPOCH): leader_epochs.begin,
             int(ApiKey.ALTER_REPLICA_LOG_DIRS): alter_log_dirs.begin,
             int(ApiKey.DESCRIBE_LOG_DIRS): describe_log_dirs.begin,
         }

@@ -12,9 +12,19 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient
 
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.offset_for_leader_epoch import (
+    CONSUMER,
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from appliance.protocol.errors import ErrorCode
 from tests.support.broker import Appliance
+from tests.support.wire import WireSocket
 from tests.system.acked_load import AckedLoad, bootstrap, create, in_sync, leaders, settled
-from tests.system.raw import wait_until
+from tests.system.raw import ask, wait_until
 
 SLOTS = 3
 PARTITIONS = 6
@@ -161,3 +171,29 @@ def test_retention_and_deletion_reach_every_replica(tmp_path: Path) -> None:
     again.check(broker)
     settled(broker, TOPIC, 1)
     broker.stop()
+
+
+def test_where_a_leader_epoch_ended_is_told_by_the_next_leader(broker: Appliance) -> None:
+    create(broker, TOPIC, 1, replicas=3)
+    with AckedLoad(broker, TOPIC, 1) as load:
+        load.until(50)
+    before, first = leaders(broker, TOPIC)[0], load.count
+    broker.kill_role(f"ioproc {before}.0")
+    with AckedLoad(broker, TOPIC, 1) as load:
+        load.until(50)
+    after = leaders(broker, TOPIC)[0]
+    assert after != before
+
+    def told(slot: int, epoch: int, *, current: int = -1) -> EpochEndOffset:
+        wanted = OffsetForLeaderTopic(TOPIC, (OffsetForLeaderPartition(0, epoch, current),))
+        with WireSocket(broker.port + slot) as connection:
+            request = OffsetForLeaderEpochRequest((wanted,), CONSUMER)
+            answer = ask(connection, ApiKey.OFFSET_FOR_LEADER_EPOCH, request)
+        found: EpochEndOffset = answer.topics[0].partitions[0]
+        return found
+
+    ended = told(after, 0)
+    assert (ended.error_code, ended.leader_epoch, ended.end_offset) == (0, 0, first)
+    assert told(after, 1).end_offset == first + load.count
+    assert told(after, 0, current=0).error_code == ErrorCode.FENCED_LEADER_EPOCH
+    assert told(before, 0).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
