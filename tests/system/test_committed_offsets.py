@@ -327,7 +327,7 @@ def batches_of(path: Path) -> list[Batch]:
 
 
 class Committer(threading.Thread):
-    """Commits 1, 2, 3 … for a group, over and over; `acked` is the last that was acknowledged."""
+    """Commits 1, 2, 3 … for a group with its coordinator; `acked` is the last that was acknowledged."""
 
     def __init__(self, port: int, group: str, topic: str) -> None:
         super().__init__(daemon=True)
@@ -343,6 +343,11 @@ class Committer(threading.Thread):
         while not self.stop.is_set():
             try:
                 with WireSocket(self._port, timeout_s=30) as connection:
+                    found = find(connection, self._group)
+                if found.error_code:
+                    time.sleep(0.02)
+                    continue
+                with WireSocket(found.port, timeout_s=30) as connection:
                     self._commit(connection)
             except (ConnectionEnded, ConnectionError):
                 time.sleep(0.02)
@@ -361,6 +366,8 @@ class Committer(threading.Thread):
             ]
             if not error:
                 self.acked = self.tried
+            elif error == ErrorCode.NOT_COORDINATOR:
+                return
             elif error in RETRIED:
                 time.sleep(0.005)
             else:
@@ -378,12 +385,7 @@ def test_acknowledged_commit_survives_kills_of_coordinator_worker_and_network_pr
     for committer in committers:
         committer.start()
     for role in ("coordinator", "ioproc", "coordinator", "netproc", "ioproc", "coordinator"):
-        floor = [committer.acked for committer in committers]
-        wait_until(
-            lambda floor=floor: all(c.acked > before for c, before in zip(committers, floor, strict=True)),  # type: ignore[misc]
-            "every group commits",
-            timeout_s=30,
-        )
+        await_progress(committers)
         broker.kill_role(role)
     for committer in committers:
         committer.stop.set()
@@ -395,6 +397,52 @@ def test_acknowledged_commit_survives_kills_of_coordinator_worker_and_network_pr
         for number, committer in enumerate(committers):
             there = committed(connection, f"kills-{number}", "kills")
             assert committer.acked <= there <= committer.tried
+
+
+def test_acknowledged_commit_survives_kills_of_the_leading_slots_worker(tmp_path: Path) -> None:
+    """The partitions of three slots' groups are led elsewhere when a worker dies, and led back."""
+    appliance = Appliance(tmp_path, slots=3, settings={**SETTINGS, "offsets.topic.num.partitions": 3})
+    appliance.start()
+    try:
+        create_topic(appliance.port, "slots", partitions=3)
+        groups = [f"slots-{number}" for number in range(6)]
+        with WireSocket(appliance.port, timeout_s=30) as connection:
+            leaders = {find(connection, group).node_id for group in groups}
+        assert len(leaders) > 1, "groups of more than one slot"
+        committers = [Committer(appliance.port, group, "slots") for group in groups]
+        for committer in committers:
+            committer.start()
+        for role, index in (("ioproc", 0), ("coordinator", 0), ("ioproc", 2), ("replica", 1)):
+            await_progress(committers)
+            appliance.kill_role(role, index)
+        await_progress(committers)
+        for committer in committers:
+            committer.stop.set()
+        for committer in committers:
+            committer.join(30)
+            assert not committer.is_alive()
+            assert not committer.faults
+        for group, committer in zip(groups, committers, strict=True):
+            there = committed_at_its_coordinator(appliance.port, group, "slots")
+            assert committer.acked <= there <= committer.tried
+    finally:
+        appliance.stop()
+
+
+def await_progress(committers: list[Committer]) -> None:
+    floor = [committer.acked for committer in committers]
+    wait_until(
+        lambda: all(c.acked > before for c, before in zip(committers, floor, strict=True)),
+        "every group commits",
+        timeout_s=30,
+    )
+
+
+def committed_at_its_coordinator(port: int, group: str, topic: str) -> int:
+    with WireSocket(port, timeout_s=30) as connection:
+        found = find(connection, group)
+    with WireSocket(found.port, timeout_s=30) as connection:
+        return committed(connection, group, topic)
 
 
 def test_kafkas_own_tool_reads_our_offsets_and_so_does_the_next_start(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from appliance.control.coordinator.shard import TOLD, Pair, Shard, State
 from appliance.control.coordinator.topics import ImageTopics
 from appliance.errors import CorruptFile, MalformedFrame
 from appliance.ipc.agent import Timers
+from appliance.journal import RateLimited
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRequest
@@ -100,6 +101,7 @@ class Coordinator:
         self._dirty: set[Shard] = set()
         self._ids: Mapping[str, UUID] = {}
         self._expires_later = False
+        self._complain = RateLimited(_log.warning, clock)
         self.commits = 0
         self.appends = 0
         self.groups = Groups(
@@ -425,7 +427,7 @@ class Coordinator:
         self._timers.add(self._clock.monotonic_ns() + delay_ms * _NS_PER_MS, action)
 
     def warn(self, text: str) -> None:
-        _log.warning("%s", text)
+        self._complain(text)
 
     # Expiry
 

@@ -20,7 +20,7 @@ from appliance.channels.supervision import Heartbeat, Message, PeerDown, PeerUp,
 from appliance.channels.wiring import Attachment
 from appliance.clock import Clock
 from appliance.control.coordinator.coordinator import Coordinator
-from appliance.control.coordinator.internal_logs import WATERMARK_LOOK_MS, InternalLogs
+from appliance.control.coordinator.internal_logs import InternalLogs
 from appliance.control.coordinator.request_lines import RequestLines
 from appliance.control.coordinator.topics import ImageTopics
 from appliance.ipc.agent import DutyCycle
@@ -56,7 +56,6 @@ class CoordinatorDutyCycle:
             attachment,
             pool,
             directories={slot: settings.log_directories(slot) for slot in range(settings.slots)},
-            clock=clock,
         )
         self._coordinator = Coordinator(
             settings,
@@ -88,12 +87,7 @@ class CoordinatorDutyCycle:
         if self._no_room or self._lines.congested:
             return CONGESTED_LOOK_MS
         due_ns = self._coordinator.next_due_ns()
-        timeout_ms = (
-            None if due_ns is None else max(0, -(-(due_ns - self._clock.monotonic_ns()) // _NS_PER_MS))
-        )
-        if self._logs.awaits_replicas:
-            return WATERMARK_LOOK_MS if timeout_ms is None else min(timeout_ms, WATERMARK_LOOK_MS)
-        return timeout_ms
+        return None if due_ns is None else max(0, -(-(due_ns - self._clock.monotonic_ns()) // _NS_PER_MS))
 
     def _hear(self) -> None:
         self._coordinator.follow_image()
@@ -108,8 +102,6 @@ class CoordinatorDutyCycle:
                 coordinator.serve(received)
 
     def _end_turn(self) -> None:
-        if self._logs.awaits_replicas:
-            self._logs.look_at_watermarks()
         self._no_room = not self._coordinator.turn()
         self._logs.publish()
         self._lines.publish()

@@ -1,10 +1,10 @@
 """Appending to and reading from the logs of `__consumer_offsets`, through the workers that own them.
 
-    append   batch → a block of our pool → PRODUCE, acks all, on the owner's ring → answered → watermark → done(0)
+    append   batch → a block of our pool → PRODUCE, acks all, on the owner's ring → answered → done
     read     FETCH on the owner's ring → where the records lie → `pread` of the segment → done(records)
 
-What a batch holds counts as committed when the high watermark has passed it; with one replica that is when its
-answer comes. An append whose owner dies first may be in the log or not: UNKNOWN_OUTCOME.
+The owner answers when the high watermark has passed the batch. An append whose owner dies first, or whose replicas do
+not follow in time, may be in the log for good or not: UNKNOWN_OUTCOME.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from appliance.channels.partition_table import HIGH_WATERMARK, SLOT_LOG_END
 from appliance.channels.request_channel import NOTICE_ID, REQUEST_ID_LIMIT, Op, RequestFlag
 from appliance.channels.roles import Role
 from appliance.channels.wiring import Attachment
-from appliance.clock import Clock
 from appliance.cluster import CONSUMER_OFFSETS, TopicPartition
 from appliance.control.coordinator.topics import LogPlace
 from appliance.errors import HostFault
@@ -31,8 +30,6 @@ from appliance.protocol.errors import ErrorCode
 READ_BYTES: Final = 4 << 20
 COMMIT_TIMEOUT_MS: Final = 5_000
 """Kafka's offsets.commit.timeout.ms: how long an append waits for its replicas."""
-WATERMARK_LOOK_MS: Final = 2
-_NS_PER_MS: Final = 1_000_000
 
 _PRODUCE: Final = int(Op.PRODUCE)
 _FETCH: Final = int(Op.FETCH)
@@ -62,17 +59,14 @@ class Read(NamedTuple):
 
 
 class _Append:
-    """A batch on its way. `end_offset` is what the high watermark must reach, once it is known."""
+    """A batch on its way."""
 
-    __slots__ = ("block", "deadline_ns", "done", "end_offset", "place", "records")
+    __slots__ = ("block", "done", "place")
 
-    def __init__(self, place: LogPlace, records: int, *, block: Block, done: Done) -> None:
+    def __init__(self, place: LogPlace, block: Block, done: Done) -> None:
         self.place = place
-        self.records = records
         self.block = block
         self.done = done
-        self.end_offset = -1
-        self.deadline_ns = 0
 
 
 class _Reading:
@@ -94,11 +88,9 @@ class InternalLogs:
 
     __slots__ = (
         "_attachment",
-        "_clock",
         "_directories",
         "_ids",
         "_pool",
-        "_replicating",
         "_touched",
         "_waiting",
     )
@@ -109,15 +101,12 @@ class InternalLogs:
         pool: BufferPool,
         *,
         directories: Mapping[int, tuple[Path, ...]],
-        clock: Clock,
     ) -> None:
         self._attachment = attachment
         self._pool = pool
         self._directories = directories
-        self._clock = clock
         self._ids = itertools.count()
         self._waiting: dict[int, _Append | _Reading] = {}
-        self._replicating: list[_Append] = []
         self._touched: set[Role] = set()
 
     # Asking
@@ -137,8 +126,8 @@ class InternalLogs:
         table = self._attachment.partitions
         return table.cells[table.at(place.row) + HIGH_WATERMARK]
 
-    def append(self, place: LogPlace, batch: bytes, records: int, done: Done) -> bool:
-        """Sends a batch of `records` records; `done` hears 0, or an error code. False: no room now, ask again."""
+    def append(self, place: LogPlace, batch: bytes, done: Done) -> bool:
+        """Sends a batch; `done` hears 0, or an error code. False: no room now, ask again."""
         writer = self._attachment.outbound.get(place.worker)
         if writer is None:
             done(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
@@ -160,13 +149,13 @@ class InternalLogs:
             block.position,
             len(batch),
             _PRODUCE_VERSION,
-            0,
+            COMMIT_TIMEOUT_MS,
             0,
             0,
         ):
             self._pool.give(block)
             return False
-        self._waiting[identity] = _Append(place, records, block=block, done=done)
+        self._waiting[identity] = _Append(place, block, done)
         self._touched.add(place.worker)
         return True
 
@@ -215,7 +204,8 @@ class InternalLogs:
         for answer in answers:
             waiting = self._waiting.pop(answer[3], None)
             if isinstance(waiting, _Append):
-                self._appended(waiting, answer)
+                self._pool.give(waiting.block)
+                waiting.done(answer[2])
             elif waiting is not None:
                 waiting.done(self._located(waiting, answer))
             elif answer[3] != NOTICE_ID:
@@ -233,39 +223,6 @@ class InternalLogs:
                 waiting.done(UNKNOWN_OUTCOME)
             else:
                 waiting.done(Read(error=int(ErrorCode.NOT_LEADER_OR_FOLLOWER)))
-        for waiting in [each for each in self._replicating if each.place.worker == worker]:
-            self._replicating.remove(waiting)
-            waiting.done(UNKNOWN_OUTCOME)
-
-    def look_at_watermarks(self) -> None:
-        """Tells those whose batch all replicas have by now, or will not have in time."""
-        now_ns = self._clock.monotonic_ns()
-        for waiting in list(self._replicating):
-            place = waiting.place
-            if not self.serves(place) or now_ns >= waiting.deadline_ns:
-                self._replicating.remove(waiting)
-                waiting.done(UNKNOWN_OUTCOME)
-            elif self.high_watermark(place) >= waiting.end_offset:
-                self._replicating.remove(waiting)
-                waiting.done(0)
-
-    @property
-    def awaits_replicas(self) -> bool:
-        """Whether the watermarks are to be looked at again in a moment."""
-        return bool(self._replicating)
-
-    def _appended(self, append: _Append, answer: tuple[Any, ...]) -> None:
-        self._pool.give(append.block)
-        error, base_offset = answer[2], answer[6]
-        if error:
-            append.done(error)
-            return
-        append.end_offset = base_offset + append.records
-        if self.high_watermark(append.place) >= append.end_offset:
-            append.done(0)
-            return
-        append.deadline_ns = self._clock.monotonic_ns() + COMMIT_TIMEOUT_MS * _NS_PER_MS
-        self._replicating.append(append)
 
     def _located(self, reading: _Reading, answer: tuple[Any, ...]) -> Read:
         error, directory = answer[2], answer[1] & 0x7F
@@ -291,4 +248,4 @@ class InternalLogs:
         return Read(chunks, path, high_watermark, log_start)
 
     def statistics(self) -> dict[str, int]:
-        return {"under_way": len(self._waiting), "replicating": len(self._replicating)}
+        return {"under_way": len(self._waiting)}

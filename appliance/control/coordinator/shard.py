@@ -198,9 +198,7 @@ class Shard:
         self._in_flight = entries
         life = self._life
         batch = encode_keyed_batch(records, timestamp_ms=self._now_ms(), codec=self._codec)
-        if self._logs.append(
-            self.place, batch, len(records), lambda error: self._appended(life, len(records), error)
-        ):
+        if self._logs.append(self.place, batch, lambda error: self._appended(life, len(records), error)):
             return True
         self._in_flight = []
         waiting.extendleft(reversed(entries))
