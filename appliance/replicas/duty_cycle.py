@@ -13,7 +13,7 @@ import threading
 from functools import partial
 from typing import Final
 
-from appliance.channels.control_channel import Assign, Envelope, ReplicaHello
+from appliance.channels.control_channel import Assign, Envelope, PartitionsOffline, ReplicaHello
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.roles import CONTROLLER, Role, RoleKind, owner_of
 from appliance.channels.supervision import (
@@ -33,6 +33,7 @@ from appliance.errors import ApplianceError, HostFault, StorageFault
 from appliance.ipc.agent import DutyCycle
 from appliance.ipc.process_table import ERRORS, REQUESTS, ProcessState
 from appliance.journal import RateLimited
+from appliance.log.directory_watch import DirectoryWatch
 from appliance.log.halves import Half
 from appliance.log.log_directories import LogDirectories
 from appliance.log.removal import Removal
@@ -77,6 +78,7 @@ class Replica:
             self._cycle.add_inbox(reader)
         self._complain = RateLimited(_logger.warning, clock)
         self._directories: LogDirectories | None = None
+        self._watch = DirectoryWatch()
         self._followers: Followers | None = None
         self._buffer = ReadBuffer()
         self._due: dict[int, Follower] = {}
@@ -106,6 +108,9 @@ class Replica:
             for descriptor, _ in self._cycle.wait(wait_ms):
                 if descriptor == supervision_fd:
                     self._supervised(self._supervision.receive())
+                elif descriptor == self._watch.fileno():
+                    self._watch.clear()
+                    self._look_at_directories()
                 else:
                     self._controller.wants_look = True
             if self._controller.wants_look:
@@ -266,6 +271,10 @@ class Replica:
             self._supervision.send(Failed(f"log directory {error}", fatal=not isinstance(error, HostFault)))
             self._running = False
             return None
+        for directory in self._directories.serving.values():
+            self._watch.add(directory.path / Half.FOLLOWERS.lock)
+        if self._watch.fileno() >= 0:
+            self._cycle.epoll.register(self._watch.fileno(), select.EPOLLIN)
         self._followers = Followers(
             self._directories,
             self._attachment.partitions,
@@ -304,8 +313,7 @@ class Replica:
         self._dirty = False
         if self._directories is None or self._followers is None:
             return
-        for index, fault in self._directories.look().items():
-            self._directories.fail(index, fault)
+        self._look_at_directories()
         before, self._log_ends = self._log_ends, {}
         for row, follower in self._followers.by_row.items():
             log = follower.log
@@ -326,6 +334,19 @@ class Replica:
         task = self._directories.flush_task(self._followers.high_watermarks())
         self._flusher = threading.Thread(target=task, name="flush", daemon=True)
         self._flusher.start()
+
+    def _look_at_directories(self) -> None:
+        """Something happened to a lock file, or it is time: directories that are gone take their partitions along."""
+        if self._directories is None or self._followers is None:
+            return
+        for index, fault in self._directories.look().items():
+            gone = self._followers.directory_failed(index)
+            _logger.warning("%d partitions are not followed any more, with their log directory", len(gone))
+            self._directories.fail(index, fault)
+            named = tuple((each.topic, each.partition) for each in gone)
+            self._controller.ask(PartitionsOffline(self._slot, named))
+        by_row = self._followers.by_row
+        self._due = {row: each for row, each in self._due.items() if by_row.get(row) is each}
 
     def _remove_retired(self) -> None:
         """Files of retired segments go after their delay."""
@@ -351,6 +372,7 @@ class Replica:
                 self._directories.close(self._followers.high_watermarks())
             except StorageFault as fault:
                 _logger.warning("not stopped cleanly, the next start recovers: %s", fault)
+        self._watch.close()
         self._cycle.close()
         self._controller.close()
 

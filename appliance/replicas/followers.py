@@ -168,6 +168,13 @@ class Followers:
         self._forget(name)
         self._directories.delete_partition(name, topic_id)
 
+    def directory_failed(self, index: int) -> list[TopicPartition]:
+        """A log directory has failed and is touched no more: what it held is followed no more in this life."""
+        gone = [name for name in self.by_name if self._directories.index_of(name) == index]
+        for name in gone:
+            self._forget(name)
+        return gone
+
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """For the checkpoint."""
         return {name: follower.high_watermark for name, follower in self.by_name.items()}

@@ -149,7 +149,11 @@ class FetchHandler:
                 continue
             if (
                 offset < item.log_start
-                or offset > cells[table.slot_at(route.row, route.leader) + SLOT_LOG_END]
+                # Another slot may lead by now, whose high watermark we have read beside this one's log end.
+                or (
+                    offset > cells[table.slot_at(route.row, route.leader) + SLOT_LOG_END]
+                    and offset > high_watermark
+                )
             ):
                 item.error = _OUT_OF_RANGE
             else:
