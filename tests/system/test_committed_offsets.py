@@ -21,6 +21,7 @@ from appliance.log.chunks import Batch, SegmentGone, read_chunks
 from appliance.protocol import messages
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.delete_topics import DeleteTopicsRequest
+from appliance.protocol.apis.describe_configs import DescribeConfigsRequest, DescribedResource
 from appliance.protocol.apis.describe_groups import DescribeGroupsRequest
 from appliance.protocol.apis.find_coordinator import FindCoordinatorRequest
 from appliance.protocol.apis.join_group import JoinGroupProtocol, JoinGroupRequest
@@ -450,6 +451,16 @@ def test_kafkas_own_tool_reads_our_offsets_and_so_does_the_next_start(tmp_path: 
     appliance.start()
     create_topic(appliance.port, "read", partitions=3)
     with WireSocket(appliance.port, timeout_s=20) as connection:
+        # Who looks at the topic before any group was there does not make another kind of topic of it.
+        asked = MetadataRequest(
+            (TopicSelector(name="__consumer_offsets"), TopicSelector(name="__transaction_state"))
+        )
+        offsets, transactions = ask(connection, ApiKey.METADATA, asked).topics
+        assert (offsets.error_code, len(offsets.partitions)) == (0, 8)
+        assert transactions.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        resource = DescribedResource(2, "__consumer_offsets", ("cleanup.policy",))
+        (described,) = ask(connection, ApiKey.DESCRIBE_CONFIGS, DescribeConfigsRequest((resource,))).results
+        assert [config.value for config in described.configs] == ["compact"]
         find(connection, "reader")
         assert commit(connection, commit_request("reader", "read", 42, partitions=3)) == [0, 0, 0]
         kept = commit_request("reader", "read", 43, retention_time_ms=3_600_000)

@@ -7,8 +7,9 @@ which clients take as "ask again". INVALID_REQUEST is for kinds of keys that nob
 
 from __future__ import annotations
 
-from appliance.channels.control_channel import Body, CreateTopics, NewTopic
+from appliance.channels.control_channel import Body, CreateTopics
 from appliance.cluster import CONSUMER_OFFSETS, NO_LEADER
+from appliance.netproc.local_handlers.new_topics import new_topic
 from appliance.netproc.local_handlers.view import AskController, LocalView
 from appliance.protocol.apis.find_coordinator import (
     GROUP,
@@ -43,21 +44,9 @@ def find_coordinator(
     def then(_answers: tuple[Body | None, ...]) -> FindCoordinatorResponse:
         return _response(tuple(_found(key, view) for key in keys))
 
-    return AskController((CreateTopics((_offsets_topic(view),), automatic=True),), then, CREATE_TIMEOUT_MS)
-
-
-def _offsets_topic(view: LocalView) -> NewTopic:
-    offsets = view.settings.offsets
-    return NewTopic(
-        CONSUMER_OFFSETS,
-        offsets.topic_num_partitions,
-        offsets.topic_replication_factor or min(3, view.settings.slots),
-        configs={
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(offsets.topic_segment_bytes),
-        },
-    )
+    topic = new_topic(CONSUMER_OFFSETS, view.settings)
+    assert topic is not None
+    return AskController((CreateTopics((topic,), automatic=True),), then, CREATE_TIMEOUT_MS)
 
 
 def _found(key: str, view: LocalView) -> Coordinator:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from appliance.channels.control_channel import Body, CreateTopics, NewTopic, TopicOutcomes
 from appliance.cluster import NO_LEADER, PartitionImage, TopicImage, topic_name_fault
 from appliance.errors import MalformedFrame
+from appliance.netproc.local_handlers.new_topics import new_topic
 from appliance.netproc.local_handlers.view import (
     CLUSTER_OPERATIONS,
     TOPIC_OPERATIONS,
@@ -48,7 +49,7 @@ def metadata(request: MetadataRequest, view: LocalView) -> MetadataResponse | As
     missing = _to_create(request, view)
     if not missing:
         return _respond(request, view, {})
-    topics = tuple(NewTopic(name) for name in missing)
+    topics = tuple(missing.values())
 
     def then(answers: tuple[Body | None, ...]) -> MetadataResponse:
         errors = dict.fromkeys(missing, int(ErrorCode.LEADER_NOT_AVAILABLE))
@@ -60,18 +61,19 @@ def metadata(request: MetadataRequest, view: LocalView) -> MetadataResponse | As
     return AskController((CreateTopics(topics, automatic=True),), then, CREATE_TIMEOUT_MS)
 
 
-def _to_create(request: MetadataRequest, view: LocalView) -> list[str]:
+def _to_create(request: MetadataRequest, view: LocalView) -> dict[str, NewTopic]:
     if not (request.allow_auto_topic_creation and view.settings.broker.auto_create_topics_enable):
-        return []
+        return {}
     topics = view.image.topics
-    return [
-        selector.name
+    return {
+        topic.name: topic
         for selector in request.topics or ()
         if selector.topic_id is None
         and selector.name is not None
         and selector.name not in topics
         and topic_name_fault(selector.name) is None
-    ]
+        and (topic := new_topic(selector.name, view.settings)) is not None
+    }
 
 
 def _respond(request: MetadataRequest, view: LocalView, errors: dict[str, int]) -> MetadataResponse:

@@ -1,0 +1,29 @@
+"""Topics created because somebody asks for them: the usual ones, and internal ones with settings of their own."""
+
+from __future__ import annotations
+
+from appliance.channels.control_channel import NewTopic
+from appliance.cluster import CONSUMER_OFFSETS, INTERNAL_TOPICS
+from appliance.config import Settings
+
+
+def new_topic(name: str, settings: Settings) -> NewTopic | None:
+    """How `name` is to be created; None for an internal topic that is its coordinator's, who is not there yet.
+
+    Source: Kafka's `AutoTopicCreationManager`, `GroupCoordinatorConfig`.
+    """
+    if name not in INTERNAL_TOPICS:
+        return NewTopic(name)
+    if name != CONSUMER_OFFSETS:
+        return None
+    offsets = settings.offsets
+    return NewTopic(
+        CONSUMER_OFFSETS,
+        offsets.topic_num_partitions,
+        offsets.topic_replication_factor or min(3, settings.slots),
+        configs={
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(offsets.topic_segment_bytes),
+        },
+    )
