@@ -149,9 +149,9 @@ class Followed:
         self._delayed.forget(partition.row, error)
         self._isr_changes.forget(partition)
 
-    def altered(self, answer: AlteredPartitions) -> None:
-        """The controller's answer to a proposal."""
-        self._isr_changes.answered(answer)
+    def altered(self, number: int, answer: AlteredPartitions) -> None:
+        """The controller's answer to a proposal, question `number`."""
+        self._isr_changes.answered(number, answer)
         self._isr_changes.send()
 
     def new_controller(self) -> None:

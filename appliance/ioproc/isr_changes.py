@@ -18,7 +18,10 @@ from appliance.channels.controller_link import ControllerLink
 from appliance.clock import Clock
 from appliance.ioproc.partition import Partition
 from appliance.ipc.agent import Timers
+from appliance.protocol.errors import ErrorCode
 
+AGAIN_MS: Final = 500
+_ASK_ANEW: Final = frozenset({0, int(ErrorCode.INVALID_UPDATE_VERSION)})
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -31,6 +34,7 @@ class IsrChanges:
     """
 
     __slots__ = (
+        "_again_soon",
         "_asked",
         "_clock",
         "_controller",
@@ -65,11 +69,12 @@ class IsrChanges:
         self._interval_ns = max(lag_ms // 2, 1) * _NS_PER_MS
         self._partitions = partitions
         self._moved = moved
-        self._asked: dict[tuple[str, int], Partition] = {}
+        self._asked: dict[tuple[str, int], tuple[int, Partition]] = {}
         self._unsent: dict[tuple[str, int], Partition] = {}
         self._ends: dict[int, int] = {}
         self._looked_ms = self._now_ms()
         self._looks = False
+        self._again_soon = False
 
     def follower_moved(self, partition: Partition) -> None:
         """A follower has come further, or serves again: it may be in sync now."""
@@ -128,30 +133,50 @@ class IsrChanges:
         if not self._unsent:
             return
         wanted = [change for partition in self._unsent.values() if (change := _change(partition)) is not None]
-        if wanted and self._controller.ask(AlterPartitions(self._slot, tuple(wanted))) is not None:
-            self._asked |= self._unsent
+        if not wanted:
             self._unsent = {}
+            return
+        number = self._controller.ask(AlterPartitions(self._slot, tuple(wanted)))
+        if number is None:
+            self._again()  # the controller does not read
+            return
+        self._asked |= {name: (number, partition) for name, partition in self._unsent.items()}
+        self._unsent = {}
 
-    def answered(self, answer: AlteredPartitions) -> None:
-        """What the controller says to it."""
+    def answered(self, number: int, answer: AlteredPartitions) -> None:
+        """What the controller says to question `number`; to an older one of a partition it says nothing any more."""
         for outcome in answer.partitions:
-            partition = self._asked.pop((outcome.topic, outcome.partition), None)
-            if (
-                partition is None
-                or partition.replication is None
-                or partition.incarnation != outcome.incarnation
-            ):
+            name = (outcome.topic, outcome.partition)
+            asked, partition = self._asked.get(name, (0, None))
+            if partition is None or asked != number:
+                continue
+            del self._asked[name]
+            if partition.replication is None or partition.incarnation != outcome.incarnation:
                 continue
             if partition.replication.answered(outcome):
                 partition.isr = partition.replication.isr
             self._moved(partition)
-            if not outcome.error:
+            if outcome.error in _ASK_ANEW:
                 self.follower_moved(partition)
+            else:
+                self._again()
         self.watch()
+
+    def _again(self) -> None:
+        """Looks at everything again soon: nobody may say anything more on a host at rest."""
+        if not self._again_soon:
+            self._again_soon = True
+            self._timers.add(self._clock.monotonic_ns() + AGAIN_MS * _NS_PER_MS, self._try_again)
+
+    def _try_again(self) -> None:
+        self._again_soon = False
+        for partition in self._partitions():
+            self.follower_moved(partition)
+        self.send()
 
     def ask_again(self) -> None:
         """Of a new controller: the one before may never have heard it."""
-        self._unsent = self._asked | self._unsent
+        self._unsent = {name: partition for name, (_, partition) in self._asked.items()} | self._unsent
         self._asked = {}
         self.send()
 

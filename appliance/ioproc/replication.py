@@ -73,8 +73,16 @@ class Replication:
         self.take(assigned, log_end=log_end, now_ms=now_ms)
 
     def take(self, assigned: AssignedPartition, *, log_end: int, now_ms: int) -> None:
-        """The controller's word; an older one than is known changes nothing."""
-        if (assigned.leader_epoch, assigned.partition_epoch) < (self.leader_epoch, self.partition_epoch):
+        """The controller's word; an older one than is known changes nothing.
+
+        The same state again, as with new settings, leaves a proposal under way as it is: it may yet be accepted. A
+        later state has been decided either with it or against it.
+        """
+        said, known = (
+            (assigned.leader_epoch, assigned.partition_epoch),
+            (self.leader_epoch, self.partition_epoch),
+        )
+        if said < known or (said == known and assigned.replicas == self.replicas):
             return
         if assigned.leader_epoch != self.leader_epoch:
             self.epoch_start = log_end

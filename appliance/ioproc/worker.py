@@ -479,7 +479,7 @@ class Worker:
         """Carries the controller's commands out."""
         for envelope in envelopes:
             if isinstance(envelope.body, AlteredPartitions):
-                self._followed.altered(envelope.body)
+                self._followed.altered(envelope.id, envelope.body)
                 self._publish_late()
                 continue
             if not isinstance(envelope.body, Assign):

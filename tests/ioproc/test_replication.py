@@ -143,3 +143,15 @@ def test_an_older_assignment_changes_nothing() -> None:
         msgspec.structs.replace(led.assigned, partition_epoch=5, isr=(0,)), log_end=0, now_ms=0
     )
     assert len(led.replication.isr) == 1
+
+
+def test_the_same_state_again_leaves_a_proposal_under_way() -> None:
+    led = Led(isr=(0, 1))
+    led.follower(1, 40)
+    led.follower(2, 20)
+    led.replication.want((0, 1, 2))
+    led.replication.take(led.assigned, log_end=40, now_ms=0)
+    assert led.high_watermark(40) == 20
+    led.replication.take(msgspec.structs.replace(led.assigned, partition_epoch=4), log_end=40, now_ms=0)
+    assert led.replication.wanted is None
+    assert led.high_watermark(40) == 40
