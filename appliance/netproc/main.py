@@ -37,7 +37,7 @@ def run(child: Child) -> int:
     )
     freeze_garbage()
     child.supervision.send(Ready())
-    fan_out.connect()
+    processor.join()
     processor.run()
     context.term()
     return EXIT_CLEAN

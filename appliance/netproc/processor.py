@@ -71,6 +71,8 @@ _IN: Final = select.EPOLLIN
 _OUT: Final = select.EPOLLOUT
 RELIEF_INTERVAL_NS: Final = 100 * _NS_PER_MS
 SWEEP_PARTS: Final = 4
+IMAGE_LOOK_MS: Final = 10
+"""How often a network process looks for the first image, after a start of everything and never again."""
 # Requests of one connection in one turn: who pipelines without end shares the turn with all others.
 TURN_REQUESTS: Final = 16
 # A part of the pool that half-received frames may not take, so that whole small requests always pass.
@@ -212,6 +214,16 @@ class Processor:
             self.turn()
             self._lines.await_lone_answer()
         self._end()
+
+    def join(self) -> None:
+        """Takes connections from now on if there is an image, else as soon as there is one.
+
+        Who asked before was told of a cluster without brokers; librdkafka then drops those it knows, for good.
+        """
+        if self._attachment.image.version:
+            self._fan_out.connect()
+        else:
+            self._cycle.timers.add(self._clock.monotonic_ns() + IMAGE_LOOK_MS * _NS_PER_MS, self.join)
 
     def turn(self) -> None:
         """One turn of the cycle; sleeps first when there is nothing to do."""
@@ -624,7 +636,7 @@ class Processor:
         if self._attachment.generations.get(role, generation) != generation:
             self._peer_down(role)
         if role == ACCEPTOR:
-            self._fan_out.connect()
+            self.join()
         if not self._attachment.peer_up(role, generation):
             return
         if role.kind is RoleKind.IOPROC:

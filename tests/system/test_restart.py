@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -211,3 +213,34 @@ def test_answer_of_a_request_under_way_leaves_before_a_clean_stop(broker: Applia
     broker.start()
     # What was answered is there; what was not may be.
     assert list_offsets(broker, LATEST)[0] >= len(answered)
+
+
+@pytest.mark.parametrize("slots", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_nobody_is_told_of_a_cluster_without_brokers_or_topics_while_it_starts(
+    tmp_path: Path, slots: int
+) -> None:
+    # Found by the checker: librdkafka drops every broker it knows at such an answer, and never asks again.
+    broker = Appliance(tmp_path / "data", slots=slots)
+    broker.start()
+    told: list[tuple[int, set[str]]] = []
+    is_over = threading.Event()
+
+    def ask_all_the_time() -> None:
+        while not is_over.is_set():
+            with suppress(OSError, ConnectionEnded), WireSocket(broker.port, timeout_s=20) as connection:
+                answer = ask(connection, ApiKey.METADATA, MetadataRequest(None), version=12)
+                told.append((len(answer.brokers), {topic.name for topic in answer.topics}))
+
+    asking = threading.Thread(target=ask_all_the_time, daemon=True)
+    try:
+        assert create_topic(broker.port, TOPIC, partitions=50) == 0
+        asking.start()
+        for how in ("kill", "stop"):
+            restart(broker, how)
+            before = len(told)
+            wait_until(lambda before=before: len(told) > before, "an answer", timeout_s=30)  # type: ignore[misc]
+    finally:
+        is_over.set()
+        broker.stop()
+    assert {brokers for brokers, _ in told} == {slots}
+    assert all(TOPIC in topics for _, topics in told)
