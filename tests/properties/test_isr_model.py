@@ -22,6 +22,7 @@ from appliance.control.controller.partition_changes import (
     reviewed,
     unclean,
     with_isr,
+    without_storage,
 )
 from appliance.control.controller.slot_states import HalfState, SlotStates
 from appliance.errors import RejectedRequest
@@ -87,6 +88,13 @@ class OnePartition(RuleBasedStateMachine):
     def half_comes(self, slot: int, half: int) -> None:
         self.slots.up(self.slots.halves(slot)[half])
         self.review()
+
+    @rule(slot=slots_of)
+    def storage_fails(self, slot: int) -> None:
+        if slot in self.partition.replicas:
+            self.become(without_storage(self.partition, slot, self.slots))
+            if slot not in self.partition.isr:
+                self.logs[slot] = []
 
     @rule(stopped=st.sets(slots_of, max_size=3))
     def operator_stops(self, stopped: set[int]) -> None:

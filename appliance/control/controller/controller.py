@@ -94,7 +94,7 @@ FIRST_WAVE = 1
 _logger = logging.getLogger(__name__)
 
 Message = tuple[bytes, Envelope]
-PartitionRequest = AlterPartitions | ElectLeaders | AlterReassignments
+PartitionRequest = AlterPartitions | ElectLeaders | AlterReassignments | PartitionsOffline
 
 
 @dataclass(slots=True)
@@ -212,7 +212,6 @@ class Controller:
         turn = _Turn()
         hellos: list[WorkerHello | ReplicaHello] = []
         of_partitions: list[tuple[bytes, int, PartitionRequest]] = []
-        offline = False
         for sender, envelope in messages:
             match envelope.body:
                 case CreateTopics() | CreatePartitions() | DeleteTopics() | AlterConfigs():
@@ -222,11 +221,8 @@ class Controller:
                     self._answer(sender, envelope.id, allocate(self._store, self._fence))
                 case Assigned():
                     self._confirmed(envelope.id, envelope.body)
-                case AlterPartitions() | ElectLeaders() | AlterReassignments():
+                case AlterPartitions() | ElectLeaders() | AlterReassignments() | PartitionsOffline():
                     of_partitions.append((sender, envelope.id, envelope.body))
-                case PartitionsOffline():
-                    self.state.dirty = True
-                    offline = True
                 case WorkerHello() | ReplicaHello():
                     hellos.append(envelope.body)
                 case other:
@@ -235,8 +231,6 @@ class Controller:
                     )
         if turn.asks or turn.config_asks:
             self._carry_out(turn)
-        if offline and self.state.dirty:
-            self._publish()
         # After the commit: a full Assign holds what this turn decided, too.
         for hello in hellos:
             self._welcome(hello)
@@ -256,6 +250,9 @@ class Controller:
                 self._partition_commands.elect(sender, number, request)
             case AlterReassignments():
                 self._partition_commands.reassign(sender, number, request)
+            case PartitionsOffline():
+                self.state.dirty = True
+                self.leadership.storage_failed(request.slot, request.partitions)
 
     def process_down(self, role: Role, generation: int) -> None:
         """That life of a process is over; the next one of a worker or a replica says hello."""
@@ -663,10 +660,17 @@ class Controller:
                 if failed & wave.doomed:
                     wave.overdue = True  # nobody will finish it before the worker's next life
         if sent.worker in self._slots:
+            self._opened_in_vain(sent.worker, failures)
             self._removed(self._copies.confirmed(sent.worker, number, failures), sent.worker.slot)
         halves = [half for slot in self._slots.all for half in self._slots.halves(slot)]
         if sent.full and self.lines.all_assigned(halves):
             self.state.rows.end_quarantine()
+
+    def _opened_in_vain(self, half: Role, failures: Collection[str]) -> None:
+        """Who cannot open what it is to lead lets another lead it."""
+        if half.kind is RoleKind.IOPROC and failures:
+            named = (partition.rpartition("-") for partition in failures)
+            self.leadership.storage_failed(half.slot, [(name, int(number)) for name, _, number in named])
 
     def _removed(self, places: Collection[Place], slot: int) -> None:
         for name, topic_id, number in places:

@@ -30,7 +30,7 @@ from appliance.cluster import NO_LEADER, PartitionImage, TopicImage
 from appliance.control.controller.alarms import Alarms
 from appliance.control.controller.cluster_state import ClusterState
 from appliance.control.controller.copies import Copies
-from appliance.control.controller.partition_changes import reviewed, with_isr
+from appliance.control.controller.partition_changes import reviewed, with_isr, without_storage
 from appliance.control.controller.slot_states import GRACE_MS, START_GRACE_MS, HalfState, SlotStates
 from appliance.control.controller.takeover import STATES_AT_ONCE, UNCLEAN_ELECTION, Fence
 from appliance.control.controller.topic_store import new_placement, new_states
@@ -126,6 +126,20 @@ class Leadership:
                 if changed.intersection(each.replicas):
                     self.copies.touch(topic.name, each.partition)
         self._look_at_slots()
+
+    def storage_failed(self, slot: int, places: Iterable[tuple[str, int]]) -> None:
+        """The copies of these (topic, partition) on `slot` cannot be served in this life of its process."""
+        changes: dict[str, dict[int, PartitionImage]] = {}
+        for name, number in places:
+            topic = self._state.topics.get(name)
+            if topic is not None and 0 <= number < len(topic.partitions):
+                after = without_storage(topic.partitions[number], slot, self.slots)
+                if after is not None:
+                    changes.setdefault(name, {})[number] = after
+        try:
+            self.change(changes)
+        except StorageFault as fault:
+            _logger.error("leaders of slot %d stay in spite of its storage: %s", slot, fault)
 
     def _grant_grace(self, half: Role) -> None:
         since = self.slots.state(half)

@@ -138,6 +138,21 @@ def with_isr(
     return stepped(partition, _reassigned(after, slots))
 
 
+def without_storage(partition: PartitionImage, slot: int, slots: SlotStates) -> PartitionImage | None:
+    """After the storage of `slot`'s copy failed: the copy is in sync no more, and leads no more where another can.
+
+    The last one in sync stays what it is: its directory may come back with the records.
+    """
+    rest = tuple(each for each in partition.isr if each != slot)
+    leader = partition.leader
+    if leader == slot:
+        chosen = of_offline_partition(partition.replicas, rest, live=_leaders(partition, slots), staying=rest)
+        if chosen is None:
+            return None
+        leader = chosen.leader
+    return stepped(partition, replace(partition, leader=leader, isr=rest or partition.isr))
+
+
 def reassigned_to(
     partition: PartitionImage, target: tuple[int, ...], slots: SlotStates
 ) -> PartitionImage | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.channels.control_channel import NewTopic, WantedIsr
+from appliance.channels.control_channel import NewTopic, PartitionsOffline, WantedIsr
 from appliance.cluster import NO_LEADER, PartitionImage
 from appliance.protocol.errors import ErrorCode
 from tests.control.controller.conftest import NewInstance
@@ -220,6 +220,21 @@ def test_nobody_out_of_sync_leads_unless_the_topic_allows_it(three: Instance) ->
     assert state(three.partition("dirty")) == (1, 1, (1,))
     three.until(lambda: three.partition("t").leader == NO_LEADER)
     assert three.partition("t").isr == (0,)
+
+
+def test_a_leader_whose_storage_fails_is_followed_by_another(three: Instance) -> None:
+    three.create(NewTopic("lonely", assignments={0: (0,)}))
+    three.workers[0].link.ask(PartitionsOffline(0, (("t", 0), ("lonely", 0), ("gone", 0))))
+    three.until(lambda: three.partition("t").leader == 1)
+    assert state(three.partition("t")) == (1, 1, (1, 2))
+    assert state(three.partition("lonely")) == (0, 0, (0,))
+
+
+def test_a_new_leader_that_cannot_open_its_log_is_followed_by_another(three: Instance) -> None:
+    three.workers[1].failures = {"t-0": (int(ErrorCode.KAFKA_STORAGE_ERROR), "the disk is gone")}
+    three.lose(three.workers[0])
+    three.until(lambda: three.partition("t").leader == 2)
+    assert state(three.partition("t")) == (2, 2, (2,))
 
 
 def test_a_restarted_controller_moves_nothing_and_asks_who_holds_what(three: Instance) -> None:
