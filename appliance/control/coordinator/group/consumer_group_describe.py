@@ -8,7 +8,7 @@ from __future__ import annotations
 from appliance.control.coordinator.group.consumer_group import ConsumerGroup
 from appliance.control.coordinator.group.consumer_records import Assignment
 from appliance.control.coordinator.group.effects import Client
-from appliance.control.coordinator.group.group_book import GroupBook
+from appliance.control.coordinator.group.group_book import GroupBook, shown
 from appliance.protocol.apis.consumer_group_describe import (
     MEMBER_CLASSIC,
     MEMBER_CONSUMER,
@@ -37,7 +37,9 @@ def _describe(book: GroupBook, group_id: str, client: Client) -> DescribedConsum
     if not isinstance(group, ConsumerGroup):
         what = "not found" if group is None else "is not a consumer group"
         return DescribedConsumerGroup(
-            group_id, error_code=ErrorCode.GROUP_ID_NOT_FOUND, error_message=f"Group {group_id} {what}."
+            group_id,
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=f"Group {shown(group_id)} {what}.",
         )
     return DescribedConsumerGroup(
         group_id,

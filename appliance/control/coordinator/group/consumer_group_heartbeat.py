@@ -25,7 +25,7 @@ from appliance.control.coordinator.group.consumer_records import Assignment, Mem
 from appliance.control.coordinator.group.consumer_turns import fence, restart_session, write
 from appliance.control.coordinator.group.delete_groups import end_of
 from appliance.control.coordinator.group.effects import Client, Record
-from appliance.control.coordinator.group.group_book import GroupBook
+from appliance.control.coordinator.group.group_book import GroupBook, shown
 from appliance.control.coordinator.group.topic_regex import check_regex
 from appliance.control.coordinator.group.upgrade import upgrade
 from appliance.errors import RejectedRequest
@@ -103,7 +103,7 @@ def _validate(request: ConsumerGroupHeartbeatRequest, client: Client) -> None:
     if request.server_assignor is not None and request.server_assignor not in ASSIGNORS:
         raise RejectedRequest(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
-            f"ServerAssignor {request.server_assignor} is not supported. "
+            f"ServerAssignor {shown(request.server_assignor)} is not supported. "
             f"Supported assignors: {', '.join(ASSIGNORS)}.",
         )
     if request.subscribed_topic_regex:
@@ -131,11 +131,13 @@ def _group(
         return group, ()
     joins = request.member_epoch == JOIN_GROUP_EPOCH
     if group is None and not joins:
-        raise RejectedRequest(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
+        raise RejectedRequest(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {shown(group_id)} not found.")
     if isinstance(group, ClassicGroup) and not (joins and group.state is ClassicState.EMPTY):
         upgraded = upgrade(book, group) if joins else None
         if upgraded is None:
-            raise RejectedRequest(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+            raise RejectedRequest(
+                ErrorCode.GROUP_ID_NOT_FOUND, f"Group {shown(group_id)} is not a consumer group."
+            )
         return upgraded, ()
     book.groups[group_id] = made = ConsumerGroup(group_id)
     return made, () if group is None else tuple(end_of(group))
@@ -213,8 +215,8 @@ def _member(
             if not is_away and group.subscriptions[existing].classic is None:
                 raise RejectedRequest(
                     ErrorCode.UNRELEASED_INSTANCE_ID,
-                    f"Static member {member_id} with instance id {request.instance_id} cannot join the group "
-                    f"because the instance id is owned by {existing} member.",
+                    f"Static member {shown(member_id)} with instance id {shown(request.instance_id)} cannot join "
+                    f"the group because the instance id is owned by {shown(existing)} member.",
                 )
             return member_id, existing
         _check_instance(existing, member_id, request.instance_id)
@@ -230,11 +232,12 @@ def _member(
 
 def _check_instance(existing: str | None, member_id: str, instance_id: str) -> None:
     if existing is None:
-        raise RejectedRequest(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+        raise RejectedRequest(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {shown(instance_id)} is unknown.")
     if existing != member_id:
         raise RejectedRequest(
             ErrorCode.FENCED_INSTANCE_ID,
-            f"Static member {member_id} with instance id {instance_id} was fenced by member {existing}.",
+            f"Static member {shown(member_id)} with instance id {shown(instance_id)} was fenced by member "
+            f"{shown(existing)}.",
         )
 
 
@@ -264,7 +267,8 @@ def _wants_room(book: GroupBook, group: ConsumerGroup, member_id: str) -> None:
 
 def _unknown(group: ConsumerGroup, member_id: str) -> RejectedRequest:
     return RejectedRequest(
-        ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}."
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        f"Member {shown(member_id)} is not a member of group {shown(group.group_id)}.",
     )
 
 

@@ -32,6 +32,7 @@ def write(
         group.seen_topics = draft.seen_topics
         then(0)
         return
+    records = tuple(record_of(group.group_id, change) for change in draft.changes)
     group.is_busy = True
 
     def written(error_code: int) -> None:
@@ -46,7 +47,6 @@ def write(
         then(error_code)
         group.next_turns()
 
-    records = tuple(record_of(group.group_id, change) for change in draft.changes)
     book.append(group.group_id, first + records, written)
 
 

@@ -10,7 +10,7 @@ from appliance.control.coordinator.group.classic_group import ClassicGroup
 from appliance.control.coordinator.group.classic_member import ClassicMember
 from appliance.control.coordinator.group.classic_state import ClassicState
 from appliance.control.coordinator.group.effects import Client
-from appliance.control.coordinator.group.group_book import GroupBook
+from appliance.control.coordinator.group.group_book import GroupBook, shown
 from appliance.protocol.apis.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,
@@ -52,7 +52,7 @@ def _not_found(group_id: str, client: Client, what: str) -> DescribedGroup:
     return DescribedGroup(
         group_id,
         error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-        error_message=f"Group {group_id} {what}.",
+        error_message=f"Group {shown(group_id)} {what}.",
         group_state=dead,
     )
 

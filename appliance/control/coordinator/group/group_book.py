@@ -26,11 +26,21 @@ from appliance.delayed.timing_wheel import Task, TimingWheel
 from appliance.errors import ApplianceDefect
 
 _NS_PER_MS = 1_000_000
+_SHOWN_MAX = 255
+"""Characters. A string of the protocol has 32,767 bytes, and what a client sends may be as long."""
 
 
 def unique_member_id(prefix: str) -> str:
-    """A member id that nobody has: the client's or the instance's id, and 36 characters of a UUID."""
-    return f"{prefix}-{uuid4()}"
+    """A member id that nobody has: the client's or the instance's id, and 36 characters of a UUID.
+
+    A long prefix is cut, as the whole has to fit into a string of a record.
+    """
+    return f"{shown(prefix)}-{uuid4()}"
+
+
+def shown(name: str) -> str:
+    """A name that came from a client, as far as it is told in a message or goes on in another name."""
+    return name[:_SHOWN_MAX]
 
 
 def _nobody(request: object, client: Client, reply: object) -> None:

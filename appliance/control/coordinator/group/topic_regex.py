@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Final
 
+from appliance.control.coordinator.group.group_book import shown
 from appliance.errors import RejectedRequest
 from appliance.protocol.errors import ErrorCode
 
@@ -48,5 +49,5 @@ def _compiled(regex: str) -> Any:
 def _rejected(reason: str) -> RejectedRequest:
     return RejectedRequest(
         ErrorCode.INVALID_REGULAR_EXPRESSION,
-        f"SubscribedTopicRegex is not a valid regular expression: {reason}.",
+        f"SubscribedTopicRegex is not a valid regular expression: {shown(reason)}.",
     )

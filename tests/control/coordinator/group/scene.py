@@ -11,6 +11,7 @@ from uuid import UUID
 from appliance.clock import ManualClock
 from appliance.config import GroupSettings
 from appliance.control.coordinator.group.effects import Answer, Append, Client, Effects, Record, Topic
+from appliance.control.coordinator.group.group_book import shown
 from appliance.control.coordinator.group.groups import Groups
 from appliance.protocol.apis.describe_groups import DescribeGroupsRequest
 from appliance.protocol.apis.heartbeat import HeartbeatRequest
@@ -93,7 +94,7 @@ class Scene:
             gate=lambda group_id, _: self.refusals.get(group_id, 0),
             topics=self.cluster,
             offsets=self.offsets,
-            new_member_id=lambda prefix: f"{prefix}-{next(self._ids)}",
+            new_member_id=lambda prefix: f"{shown(prefix)}-{next(self._ids)}",
         )
 
     def restart(self) -> None:

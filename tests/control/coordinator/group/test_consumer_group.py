@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from appliance.control.coordinator.group.effects import Client, OffsetExpiry
+from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     DescribedConsumerGroup,
@@ -17,9 +18,12 @@ from appliance.protocol.apis.consumer_group_heartbeat import (
     OwnedTopicPartitions,
 )
 from appliance.protocol.apis.delete_groups import DeleteGroupsRequest
+from appliance.protocol.apis.describe_groups import DescribeGroupsRequest
+from appliance.protocol.apis.join_group import JoinGroupProtocol, JoinGroupRequest
 from appliance.protocol.apis.leave_group import MemberIdentity
 from appliance.protocol.apis.list_groups import ListGroupsRequest
 from appliance.protocol.errors import ErrorCode
+from appliance.protocol.messages import encode_response_body
 from tests.control.coordinator.group.consumer import REBALANCE_MS, SESSION_MS, Consumer
 from tests.control.coordinator.group.scene import GROUP, Scene
 
@@ -558,3 +562,38 @@ def test_offsets_of_subscribed_topics_stay() -> None:
     assert scene.groups.check_offset_delete(GROUP) == ErrorCode.NONE
     assert scene.groups.check_topic_delete(GROUP, "returns") == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
     assert scene.groups.check_topic_delete(GROUP, "other") == ErrorCode.NONE
+
+
+def test_names_as_long_as_a_string_can_be_are_answered_like_others() -> None:
+    scene = scene_with()
+    longest = "x" * 32_767
+    asked: list[tuple[ApiKey, Any]] = [
+        (ApiKey.CONSUMER_GROUP_HEARTBEAT, ConsumerGroupHeartbeatRequest(longest, longest, 7)),
+        (
+            ApiKey.CONSUMER_GROUP_HEARTBEAT,
+            ConsumerGroupHeartbeatRequest(
+                GROUP,
+                longest,
+                0,
+                rebalance_timeout_ms=1,
+                subscribed_topic_names=(longest,),
+                server_assignor=longest,
+                topic_partitions=(),
+            ),
+        ),
+        (ApiKey.CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest((longest,))),
+        (ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest((longest,))),
+    ]
+    for api, request in asked:
+        answer = scene.ask(request, version=api.max_version)
+        assert encode_response_body(api, api.max_version, answer)
+    request = JoinGroupRequest(
+        longest, SESSION_MS, "", "consumer", (JoinGroupProtocol(longest, b""),), group_instance_id=longest
+    )
+    token = scene.send(request, version=5, client_id=longest)
+    scene.pass_time(4_000)
+    joined = scene.joined(token)
+    assert encode_response_body(ApiKey.JOIN_GROUP, 5, joined)
+    scene.sync(joined.member_id, 1, group_id=longest)
+    scene.restart()
+    assert scene.state(longest) == "Stable"
