@@ -98,10 +98,7 @@ class Replica:
         """Follows until told to stop."""
         supervision_fd = self._supervision.fileno()
         while self._running:
-            busy = self._hear_leaders()
-            busy = self._copy() or busy
-            self._tell_leaders()
-            if busy:
+            if self._follow():
                 wait_ms: int | None = 0
             else:
                 wait_ms = 1 if self._owed else None
@@ -116,6 +113,13 @@ class Replica:
             if self._controller.wants_look:
                 self._obey(self._controller.receive())
         self._close()
+
+    def _follow(self) -> bool:
+        """One round of what there is to copy; whether there may be more."""
+        heard = self._hear_leaders()
+        more = self._copy()
+        self._tell_leaders()
+        return heard or more
 
     def _hear_leaders(self) -> bool:
         """Takes what workers say; whether there was anything."""
@@ -134,11 +138,15 @@ class Replica:
 
     def _copy(self) -> bool:
         """One stretch of each partition that is due; whether some have more to do at once."""
-        if not self._due:
+        followers = self._followers
+        if not self._due or followers is None:
             return False
         now_ms = self._clock.now_ms()
         more = False
         for row, follower in list(self._due.items()):
+            if followers.by_row.get(row) is not follower:
+                del self._due[row]  # let go of since
+                continue
             end = follower.log.log_end_offset
             try:
                 if follower.look(self._buffer, now_ms=now_ms, budget_bytes=COPY_BYTES_A_TURN):
@@ -281,6 +289,7 @@ class Replica:
             slot=self._slot,
             log_defaults=command.log_defaults or BrokerConfigs().log_defaults(settings),
             directories_of=settings.log_directories,
+            breathe=self._follow,
             warn=_logger.warning,
         )
         return self._followers

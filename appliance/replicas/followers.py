@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from typing import Final
 from uuid import UUID
 
 from appliance.channels.control_channel import Assign, Assigned, AssignedPartition
@@ -21,11 +22,17 @@ from appliance.log.log_directories import LogDirectories
 from appliance.protocol.errors import ErrorCode, code_for
 from appliance.replicas.follower import DirectoriesOf, Follower
 
+OPENED_AT_ONCE: Final = 16
+
 
 class Followers:
-    """By name and by row. One slot, all its log directories."""
+    """By name and by row. One slot, all its log directories.
+
+    `breathe` is called every OPENED_AT_ONCE logs of a command: followers of other partitions are waited for meanwhile.
+    """
 
     __slots__ = (
+        "_breathe",
         "_configs",
         "_defaults",
         "_directories",
@@ -47,8 +54,10 @@ class Followers:
         slot: int,
         log_defaults: Mapping[str, str],
         directories_of: DirectoriesOf,
+        breathe: Callable[[], object],
         warn: Callable[[str], None],
     ) -> None:
+        self._breathe = breathe
         self._directories = directories
         self._table = table
         self._slot = slot
@@ -86,7 +95,9 @@ class Followers:
         for topic, topic_id, index in command.removed:
             name = TopicPartition(topic, index)
             self._attempt(failures, name, partial(self._remove, name, topic_id))
-        for assigned in command.partitions:
+        for count, assigned in enumerate(command.partitions, 1):
+            if count % OPENED_AT_ONCE == 0:
+                self._breathe()
             name = TopicPartition(assigned.topic, assigned.partition)
             self.unopened[name] = assigned
             self._attempt(failures, name, partial(self._follow, assigned, is_new=not command.full))
