@@ -18,12 +18,28 @@ from typing import Final, Protocol
 import psutil
 import pytest
 
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.offset_commit import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitTopic,
+)
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.record import Record, decode_records, encode_batch
 from tests.support.broker import Appliance
 from tests.support.raw_fetch import fetch
 from tests.support.wire import WireSocket, answers_api_versions
-from tests.system.raw import MIB, Produced, create_topic, generations, new_producer_id, produce, wait_until
+from tests.system.raw import (
+    MIB,
+    Produced,
+    ask,
+    create_topic,
+    generations,
+    new_producer_id,
+    produce,
+    wait_until,
+)
+from tests.system.test_committed_offsets import commit, committed, find
 
 TOPIC, OTHER = "full", "other"
 DISK_BYTES: Final = 48 * MIB
@@ -263,3 +279,33 @@ def test_stop_on_a_full_disk_loses_nothing(disk: Disk, broker: Appliance) -> Non
     with WireSocket(broker.port, timeout_s=20) as connection:
         assert read_numbers(connection) == list(range(taken + 1))
         assert produce(connection, TOPIC, batch(0)).base_offset == taken + 1
+
+
+def test_full_disk_refuses_commits_and_loses_none_and_room_lets_them_in_again(
+    disk: Disk, broker: Appliance
+) -> None:
+    before = generations(broker)
+
+    def request(number: int) -> OffsetCommitRequest:
+        # One partition named often, with as much metadata as is allowed: a few of these fill what was preallocated.
+        each = tuple(OffsetCommitPartition(0, number, "m" * 4000) for _ in range(60))
+        return OffsetCommitRequest("g", topics=(OffsetCommitTopic(TOPIC, partitions=each),))
+
+    with WireSocket(broker.port, timeout_s=20) as connection:
+        find(connection, "g")
+        assert not any(commit(connection, request(0)))
+        disk.fill(broker)
+        for number in range(1, APPENDS_MAX):
+            response = ask(connection, ApiKey.OFFSET_COMMIT, request(number), version=9)
+            error = response.topics[0].partitions[0].error_code
+            if error:
+                break
+        assert error == ErrorCode.NOT_COORDINATOR
+        assert committed(connection, "g", TOPIC) == number - 1
+        disk.free(broker)
+        assert not any(commit(connection, request(number)))
+        assert committed(connection, "g", TOPIC) == number
+        broker.kill_role("coordinator")
+        assert committed(connection, "g", TOPIC) == number
+    changed = {role for role, life in generations(broker).items() if before[role] != life}
+    assert changed == {"coordinator"}
