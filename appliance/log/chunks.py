@@ -102,8 +102,11 @@ class Group(NamedTuple):
             yield at, record_columns(self.data, self.starts[piece], self.stops[piece])
 
 
-def read_chunks(path: Path, position: int, end: int, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
-    """The batches in [position, end) of a segment's file. Zeros end it.
+def read_chunks(
+    path: Path, position: int, end: int, *, chunk_bytes: int = CHUNK_BYTES, may_be_cut: bool = False
+) -> Iterator[Chunk]:
+    """The batches in [position, end) of a segment's file. Zeros end it; so does a batch that reaches over `end`, where
+    the stretch `may_be_cut`, as an answer to a fetch may be.
 
     Raises:
         CorruptFile: bytes that are no batch, or fail their checksum.
@@ -119,7 +122,7 @@ def read_chunks(path: Path, position: int, end: int, *, chunk_bytes: int = CHUNK
                     data = os.pread(descriptor, needed, position)
             batches = list(_batches(data, path, position))
             if not batches:
-                if any(data):
+                if any(data) and not (may_be_cut and needed > end - position):
                     raise CorruptFile(f"{path} holds no whole batch at position {position}")
                 return
             yield Chunk(data, batches)

@@ -17,6 +17,7 @@ from uuid import UUID
 
 import pytest
 
+from appliance.control.coordinator.internal_logs import READ_BYTES
 from appliance.log.chunks import Batch, SegmentGone, read_chunks
 from appliance.protocol import messages
 from appliance.protocol.api_versions import ApiKey
@@ -48,6 +49,7 @@ from tests.system.raw import ask, create_topic, produce, wait_until
 
 COMMIT_VERSIONS = range(2, 11)
 FETCH_VERSIONS = range(1, 11)
+LONG_BYTES = 2 * READ_BYTES + 1
 RETRIED = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -316,6 +318,28 @@ def test_topic_of_offsets_is_compacted_and_nothing_committed_is_lost(tmp_path: P
             appliance.kill_role("coordinator")
             assert {committed(connection, "busy", "busy", index) for index in (0, 77, 199)} == {149}
             assert committed(connection, "other", "busy") == 7
+    finally:
+        appliance.stop()
+
+
+def test_long_log_is_replayed_whole(tmp_path: Path) -> None:
+    """What a worker tells of at once ends in the midst of a batch, and the log of a partition is longer than that."""
+    settings = {**SETTINGS, "offsets.topic.num.partitions": 1, "log.cleaner.backoff.ms": 600_000}
+    appliance = Appliance(tmp_path, settings=settings)
+    appliance.start()
+    try:
+        create_topic(appliance.port, "long", partitions=300)
+        with WireSocket(appliance.port, timeout_s=30) as connection:
+            find(connection, "long")
+            log = tmp_path / "slot-0" / "__consumer_offsets-0"
+            number = written = 0
+            while written < LONG_BYTES:
+                for _ in range(20):
+                    number += 1
+                    assert not any(commit(connection, commit_request("long", "long", number, partitions=300)))
+                written = sum(b.end - b.position for path in log.glob("*.log") for b in batches_of(path))
+            appliance.kill_role("coordinator")
+            assert {committed(connection, "long", "long", index) for index in (0, 150, 299)} == {number}
     finally:
         appliance.stop()
 

@@ -10,7 +10,6 @@ not follow in time, may be in the log for good or not: UNKNOWN_OUTCOME.
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -41,8 +40,6 @@ UNKNOWN_OUTCOME: Final = int(ErrorCode.REQUEST_TIMED_OUT)
 
 Done = Callable[[int], None]
 
-_log = logging.getLogger(__name__)
-
 
 class Read(NamedTuple):
     """Batches that begin at, or just before, the offset that was asked for; none where the log has no more.
@@ -56,6 +53,7 @@ class Read(NamedTuple):
     log_start: int = -1
     error: int = 0
     replaced: bool = False
+    why: str = ""
 
 
 class _Append:
@@ -236,15 +234,16 @@ class InternalLogs:
         chunks: tuple[Chunk, ...] = ()
         fault: HostFault | None = None
         try:
-            chunks = tuple(read_chunks(path, position, position + length_bytes, chunk_bytes=READ_BYTES))
+            chunks = tuple(
+                read_chunks(path, position, position + length_bytes, chunk_bytes=READ_BYTES, may_be_cut=True)
+            )
         except HostFault as host_fault:
             fault = host_fault
         table = self._attachment.partitions
         if table.files_version(place.row) != reading.files_version or not self.serves(place):
             return Read(replaced=True)
         if fault is not None:
-            _log.error("the log of %s cannot be read: %s", name, fault)
-            return Read(error=int(ErrorCode.KAFKA_STORAGE_ERROR))
+            return Read(error=int(ErrorCode.KAFKA_STORAGE_ERROR), why=str(fault))
         return Read(chunks, path, high_watermark, log_start)
 
     def statistics(self) -> dict[str, int]:

@@ -37,6 +37,9 @@ BATCH_BYTES: Final = 256 * 1024
 """Up to here requests share a batch; a larger one is a batch of its own."""
 RECORD_OVERHEAD_BYTES: Final = 16
 LOOK_AGAIN_MS: Final = 50
+LOAD_AGAIN_MS: Final = 100
+LOAD_AGAIN_MAX_MS: Final = 5_000
+"""The pause after a load that failed doubles up to here: a try may read much, and whoever asks would begin one."""
 _OFFSET_KEYS: Final = (b"\0\0", b"\0\1")
 
 Pair = tuple[bytes, bytes | None]
@@ -127,6 +130,8 @@ class Shard:
         self._end_offset = 0
         self._life = 0
         self._looks_later = False
+        self._pause_ms = LOAD_AGAIN_MS
+        self._pauses = False
 
     # Where it lies
 
@@ -140,7 +145,9 @@ class Shard:
     def look(self) -> None:
         """Begins to load, where that is due and the worker serves the partition."""
         place = self.place
-        if self.state is State.ABSENT and place is not None and self._logs.serves(place):
+        if self._pauses or self.state is not State.ABSENT or place is None:
+            return
+        if self._logs.serves(place):
             self.state = State.LOADING
             self._life += 1
             self.book = OffsetBook()
@@ -158,10 +165,15 @@ class Shard:
         self._looks_later = False
         self.look()
 
+    def _pause_over(self) -> None:
+        self._pauses = False
+        self.look()
+
     def unload(self) -> None:
         """Forgets everything; who waits for an append hears that its outcome is not known."""
         was = self.state
         self.state = State.ABSENT
+        self._pauses = False
         self._life += 1
         entries, self._in_flight = [*self._in_flight, *self._waiting], []
         self._waiting.clear()
@@ -259,6 +271,7 @@ class Shard:
     def load_ended(self, end_offset: int) -> None:
         """Everything was replayed."""
         self._end_offset = end_offset
+        self._pause_ms = LOAD_AGAIN_MS
         self.state = State.ACTIVE
         self._listener.loaded(self)
 
@@ -268,10 +281,13 @@ class Shard:
         self.state = State.FAILED
         self._listener.warn(f"partition {self.number} of the offsets cannot be replayed: {why}")
 
-    def load_again(self) -> None:
-        """It was not to be read now."""
+    def load_again(self, why: str) -> None:
+        """It was not to be read now: after a pause."""
+        self._listener.warn(f"partition {self.number} of the offsets was not replayed: {why}")
         self.unload()
-        self.look_later()
+        self._pauses = True
+        self._listener.later(self._pause_ms, self._pause_over)
+        self._pause_ms = min(2 * self._pause_ms, LOAD_AGAIN_MAX_MS)
 
     def later(self, action: Callable[[], None]) -> None:
         self._listener.later(LOOK_AGAIN_MS, action)
@@ -315,7 +331,7 @@ class _Loading:
             self._offset = read.log_start
             self.go_on()
         elif read.error:
-            self._shard.load_again()
+            self._shard.load_again(read.why or ErrorCode(read.error).name)
         elif read.chunks:
             try:
                 self._offset = self._shard.take(self._replay, read, self._offset)
