@@ -116,10 +116,12 @@ class Member:
         self._process.stdout.close()
 
 
-def python_member(make: str, protocol: str = "classic") -> Callable[[str, str, str], list[str]]:
+def python_member(
+    make: str, protocol: str = "classic", *, session_ms: int = SESSION_MS
+) -> Callable[[str, str, str], list[str]]:
     def command(address: str, group: str, topic: str) -> list[str]:
         program = f"tests.clients.members.{make}"
-        return [sys.executable, "-m", program, address, group, topic, make, protocol]
+        return [sys.executable, "-m", program, address, group, topic, make, protocol, str(session_ms)]
 
     return command
 
@@ -176,7 +178,11 @@ def consumer_owners(port: int, group: str) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("makes", "owners"), [(CLASSIC, classic_owners), (CONSUMER, consumer_owners)], ids=["classic", "consumer"]
+    ("makes", "owners"),
+    [
+        pytest.param(CLASSIC, classic_owners, id="classic"),
+        pytest.param(CONSUMER, consumer_owners, id="consumer", marks=pytest.mark.slow),
+    ],
 )
 def test_every_record_reaches_the_group_whatever_becomes_of_its_members(
     appliance: Appliance,
@@ -268,3 +274,45 @@ def test_a_group_changes_to_the_new_protocol_and_back_while_it_works(appliance: 
     finally:
         for member in members:
             member.end()
+
+
+def test_where_no_member_dies_each_record_is_processed_once(appliance: Appliance) -> None:
+    """Members commit after each batch, before they ask for more: a rebalance never finds them in between."""
+    topic = group = "once"
+    feed = Feed(appliance.address, topic)
+    members: list[Member] = []
+
+    def start(make: str) -> Member:
+        command = python_member(make, session_ms=60_000)
+        members.append(Member(command(appliance.address, group, topic)))
+        return members[-1]
+
+    def share(count: int) -> None:
+        wait_until(
+            lambda: len(classic_owners(appliance.port, group)) == count,
+            f"{count} members share",
+            timeout_s=SETTLE_S,
+        )
+
+    try:
+        first = start("confluent")
+        share(1)
+        second = start("aiokafka")
+        share(2)
+        start("kafka_python")
+        share(3)
+        first.end(signal.SIGTERM)
+        share(2)
+        second.end(signal.SIGTERM)
+        share(1)
+        feed.stop()
+
+        def everything_came() -> bool:
+            return feed.acknowledged <= {record for member in members for record in list(member.records)}
+
+        wait_until(everything_came, "every record reached the group", timeout_s=SETTLE_S)
+    finally:
+        for member in members:
+            member.end(signal.SIGTERM)
+    counts = Counter(record for member in members for record in member.records)
+    assert [record for record, count in counts.items() if count > 1] == []

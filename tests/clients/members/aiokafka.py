@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError
 
-from tests.clients.members.arguments import HEARTBEAT_MS, SESSION_MS, Leaving, arguments, processed
+from tests.clients.members.arguments import HEARTBEAT_MS, Leaving, arguments, processed
 
 
 async def main() -> None:
@@ -19,7 +19,7 @@ async def main() -> None:
         bootstrap_servers=given.address,
         group_id=given.group,
         client_id=given.client_id,
-        session_timeout_ms=SESSION_MS,
+        session_timeout_ms=given.session_ms,
         heartbeat_interval_ms=HEARTBEAT_MS,
         partition_assignment_strategy=(RangePartitionAssignor,),
         enable_auto_commit=False,

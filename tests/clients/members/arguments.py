@@ -18,6 +18,7 @@ class Arguments:
     topic: str
     client_id: str
     protocol: str = "classic"
+    session_ms: int = SESSION_MS
 
 
 class Leaving:
@@ -32,7 +33,8 @@ class Leaving:
 
 
 def arguments() -> Arguments:
-    return Arguments(*sys.argv[1:])
+    address, group, topic, client_id, protocol, session_ms = sys.argv[1:]
+    return Arguments(address, group, topic, client_id, protocol, int(session_ms))
 
 
 def processed(partition: int, offset: int) -> None:

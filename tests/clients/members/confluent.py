@@ -7,13 +7,13 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException
 
-from tests.clients.members.arguments import HEARTBEAT_MS, SESSION_MS, Leaving, arguments, processed
+from tests.clients.members.arguments import HEARTBEAT_MS, Leaving, arguments, processed
 
 
 def main() -> None:
     given, leaving = arguments(), Leaving()
     classic: dict[str, Any] = {
-        "session.timeout.ms": SESSION_MS,
+        "session.timeout.ms": given.session_ms,
         "heartbeat.interval.ms": HEARTBEAT_MS,
         "partition.assignment.strategy": "range",
     }

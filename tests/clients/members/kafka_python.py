@@ -8,7 +8,7 @@ from kafka import KafkaConsumer
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.errors import KafkaError
 
-from tests.clients.members.arguments import HEARTBEAT_MS, SESSION_MS, Leaving, arguments, processed
+from tests.clients.members.arguments import HEARTBEAT_MS, Leaving, arguments, processed
 
 
 def main() -> None:
@@ -18,7 +18,7 @@ def main() -> None:
         bootstrap_servers=given.address,
         group_id=given.group,
         client_id=given.client_id,
-        session_timeout_ms=SESSION_MS,
+        session_timeout_ms=given.session_ms,
         heartbeat_interval_ms=HEARTBEAT_MS,
         partition_assignment_strategy=[RangePartitionAssignor],
         enable_auto_commit=False,

@@ -59,6 +59,7 @@ class ConsumerGroup:
     image that its subscriptions were last held against."""
 
     __slots__ = (
+        "_commits_since",
         "_owners",
         "_static",
         "_turns",
@@ -89,6 +90,7 @@ class ConsumerGroup:
         self.rebalances: dict[str, Task[OnTime]] = {}
         self.seen_topics = -1
         self.is_busy = False
+        self._commits_since: dict[str, int] = {}
         self._owners: dict[tuple[UUID, int], str] = {}
         self._static: dict[str, str] = {}
         self._turns: deque[Callable[[], None]] = deque()
@@ -137,9 +139,15 @@ class ConsumerGroup:
                 del self._owners[partition]
         if current is None:
             self.currents.pop(member_id, None)
+            self._commits_since.pop(member_id, None)
             return
+        kept = set(_partitions(current.assigned, current.revoking))
+        if member_id not in self.currents or not kept.issuperset(
+            _partitions(before.assigned, before.revoking)
+        ):
+            self._commits_since[member_id] = current.member_epoch
         self.currents[member_id] = current
-        for partition in _partitions(current.assigned, current.revoking):
+        for partition in kept:
             self._owners[partition] = member_id
 
     # ── what it says ──────────────────────────────────────────────────────────────────────────────────────
@@ -222,6 +230,14 @@ class ConsumerGroup:
             return ErrorCode.UNKNOWN_MEMBER_ID
         if self.subscriptions[member_id].classic is None and api_version < _EPOCHS_FROM:
             return ErrorCode.UNSUPPORTED_VERSION
+        # A commit may cross with the heartbeat that raises the epoch. While the member has lost nothing since the epoch
+        # it speaks of, it owns what it commits for (as KIP-1251 has it, which looks at each partition).
+        is_consumer = self.subscriptions[member_id].classic is None
+        if (
+            is_consumer
+            and self._commits_since.get(member_id, 0) <= member_epoch < self.current(member_id).member_epoch
+        ):
+            return ErrorCode.NONE
         return self._check_epoch(member_id, member_epoch)
 
     def check_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:

@@ -1,8 +1,9 @@
 """A consumer group in which only classic members are left is a classic group again (KIP-848).
 
-The last member that speaks the new protocol is out: the others are a classic group of the generation of the group's
-epoch, and rebalance. `group.consumer.migration.policy` has to allow it; otherwise they stay classic members of a
-consumer group. Source: Kafka's `ClassicGroup.fromConsumerGroup`.
+The last member that speaks the new protocol is out: the others are a classic group, in the generation of the newest
+member's epoch, so that commits under way still count, and rebalance. `group.consumer.migration.policy` has to allow it;
+otherwise they stay classic members of a consumer group. Source: Kafka's `ClassicGroup.fromConsumerGroup`, which takes
+the group's epoch for the generation.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def downgrade(book: GroupBook, group: ConsumerGroup, leaving: str, then: Callabl
 def _as_classic_group(book: GroupBook, group: ConsumerGroup, leaving: str) -> ClassicGroup:
     classic = ClassicGroup(group.group_id, book.clock.now_ms())
     classic.in_log = True
-    classic.generation_id = group.epoch
+    classic.generation_id = max(
+        group.current(member_id).member_epoch for member_id in group.subscriptions if member_id != leaving
+    )
     for member_id, subscription in group.subscriptions.items():
         if member_id == leaving or subscription.classic is None:
             continue

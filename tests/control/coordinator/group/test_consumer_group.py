@@ -554,6 +554,24 @@ def test_members_commit_and_fetch_in_their_epoch_only() -> None:
     assert commit_error(scene, "", -1) == ErrorCode.NONE
 
 
+def test_a_commit_that_crosses_with_a_new_epoch_counts_while_the_member_has_lost_nothing() -> None:
+    scene = scene_with(4)
+    one, two = Consumer(scene, "one"), Consumer(scene, "two")
+    one.join()
+    two.join()
+    settle(one, two)
+    assert (one.epoch, two.epoch) == (2, 2)
+    assert commit_error(scene, "one", 1) == ErrorCode.STALE_MEMBER_EPOCH
+    two.ask(member_epoch=-1)
+    settle(one)
+    assert (one.epoch, one.count) == (3, 4)
+    assert commit_error(scene, "one", 2) == ErrorCode.NONE
+    assert commit_error(scene, "one", 1) == ErrorCode.STALE_MEMBER_EPOCH
+    assert commit_error(scene, "one", 5) == ErrorCode.STALE_MEMBER_EPOCH
+    scene.restart()
+    assert commit_error(scene, "one", 3) == ErrorCode.NONE
+
+
 def test_offsets_of_subscribed_topics_stay() -> None:
     scene = scene_with()
     scene.cluster.create("returns", 1)
