@@ -71,7 +71,7 @@ def _many(bench: Bench) -> Figures:
         "commit",
         broker.address,
         topic="read",
-        seconds=max(2, groups // 800),
+        seconds=max(2, groups // 400),
         connections=8,
         records=OFFSETS_A_GROUP,
         groups=groups,
