@@ -93,7 +93,7 @@ class Draft:
     def subscribe(self, member_id: str, subscription: MemberSubscription) -> None:
         """The member says this of itself; the group's epoch grows if that, or what it stands for, is new."""
         before = self.subscription(member_id)
-        is_new = member_id not in self._members()
+        is_new = self._subscriptions.get(member_id) is None and member_id not in self._group.subscriptions
         if is_new or subscription != before:
             self._change(SubscriptionChange(member_id, subscription))
         wants_other = (subscription.topic_names, subscription.regex) != (before.topic_names, before.regex)
