@@ -42,7 +42,8 @@ class PartitionImage:
     `row` is its row in the shared partition table and `incarnation` tells this use of the row from an earlier
     one; a request that carries an old incarnation is refused, so a reused row never takes a foreign record.
     `partition_epoch` grows with every change of leader, ISR or replicas. While a reassignment is under way `replicas`
-    are those of before and after together; `adding` come, `removing` go (KIP-455).
+    are those of before and after together; `adding` come, `removing` go (KIP-455). `leaving` are none any more, but
+    may still have files.
     """
 
     partition: int
@@ -55,6 +56,7 @@ class PartitionImage:
     partition_epoch: int = 0
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
+    leaving: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

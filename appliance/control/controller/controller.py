@@ -269,6 +269,7 @@ class Controller:
     def settle(self) -> None:
         """Finishes what can be finished: forgets deleted topics, publishes one image, answers who asked."""
         fault = self._forget_deleted()
+        self.leadership.forget_left()
         self._send_orders()
         self.leadership.show()
         state = self.state
@@ -677,6 +678,7 @@ class Controller:
             deletion = self.state.deletions.get(name)
             if deletion is not None and deletion.topic.topic_id == topic_id:
                 deletion.waiting.discard((slot, number))
+            self.leadership.has_left(name, number, slot)
 
     # Slots
 

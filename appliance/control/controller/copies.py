@@ -148,6 +148,8 @@ class Copies:
                 for slot in self._slots.all:
                     if slot in partition.replicas:
                         self._presume(place, slot, self._should_hold(partition, slot) if settled else None)
+                    elif slot in partition.leaving:
+                        self._presume(place, slot, None)
         for deletion in self._state.deletions.values():
             for slot, number in deletion.waiting:
                 self._presume((deletion.topic.name, deletion.topic.topic_id, number), slot, None)

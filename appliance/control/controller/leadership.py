@@ -59,6 +59,7 @@ class Leadership:
         "_alarms",
         "_changed_slots",
         "_fence",
+        "_left",
         "_news",
         "_retrying",
         "_state",
@@ -89,6 +90,7 @@ class Leadership:
         self._topic_defaults = topic_defaults
         self._retrying = False
         self._news = True
+        self._left: set[tuple[str, int, int]] = set()
         self._unseen: dict[tuple[str, int], None] = {}
         self.slots = slots
         self.copies = copies
@@ -97,6 +99,9 @@ class Leadership:
             for before, now in zip(seen.partitions if seen else (), topic.partitions, strict=False):
                 if before != now:
                     self._unseen[topic.name, now.partition] = None
+            for each in topic.partitions:
+                for slot in each.leaving:
+                    copies.leave((topic.name, topic.topic_id, each.partition), slot)
         for half in slots.waited_for():
             self._grant_grace(half)
 
@@ -250,6 +255,36 @@ class Leadership:
                     self.copies.leave((after.name, after.topic_id, number), slot)
             self._unseen[after.name, number] = None
 
+    def has_left(self, topic: str, number: int, slot: int) -> None:
+        """The slot, which is no replica any more, has deleted its files."""
+        image = self._state.topics.get(topic)
+        if image is not None and number < len(image.partitions) and slot in image.partitions[number].leaving:
+            self._left.add((topic, number, slot))
+
+    def forget_left(self) -> None:
+        """Lets the store know of the files that are gone. Until it does, they are deleted once more."""
+        if not self._left:
+            return
+        after: dict[str, TopicImage] = {}
+        for name, number, slot in self._left:
+            topic = after.get(name) or self._state.topics.get(name)
+            if topic is not None and number < len(topic.partitions):
+                before = topic.partitions[number]
+                now = replace(before, leaving=tuple(each for each in before.leaving if each != slot))
+                partitions = tuple(now if each is before else each for each in topic.partitions)
+                after[name] = replace(topic, partitions=partitions)
+                self._unseen[name, number] = None
+        operations = [each for topic in after.values() for each in new_placement(topic)]
+        try:
+            for start in range(0, len(operations), STATES_AT_ONCE):
+                self._store.multi([self._fence.check, *operations[start : start + STATES_AT_ONCE]])
+        except StorageFault as fault:
+            _logger.error("what has left is not forgotten yet: %s", fault)
+            return
+        self._left.clear()
+        for topic in after.values():
+            self._state.add(topic)
+
     # The ISR
 
     def alter(self, request: AlterPartitions) -> AlteredPartitions:
@@ -358,7 +393,7 @@ class Leadership:
 
 
 def _placement(topic: TopicImage) -> list[tuple[tuple[int, ...], ...]]:
-    return [(each.replicas, each.adding, each.removing) for each in topic.partitions]
+    return [(each.replicas, each.adding, each.removing, each.leaving) for each in topic.partitions]
 
 
 def _batches(changes: Changes) -> Iterable[Changes]:

@@ -51,8 +51,10 @@ def stepped(before: PartitionImage, after: PartitionImage) -> PartitionImage | N
     if after == before:
         return None
     fenced = after.leader != before.leader or not set(before.replicas) <= set(after.replicas)
+    left = dict.fromkeys((*before.leaving, *before.replicas))
     return replace(
         after,
+        leaving=tuple(each for each in left if each not in after.replicas),
         leader_epoch=before.leader_epoch + fenced,
         partition_epoch=before.partition_epoch + 1,
     )

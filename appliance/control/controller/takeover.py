@@ -270,6 +270,7 @@ def _loaded(
                 topic.epochs[number],
                 topic.adding.get(number, ()),
                 topic.removing.get(number, ()),
+                topic.leaving.get(number, ()),
             )
             # A reassignment ends later, once the controller can say who is to delete what.
             partition = reviewed(stored, slots, unclean_allowed=unclean_allowed, finishing=False) or stored

@@ -43,7 +43,7 @@ class StoredTopic:
     """A topic as the store has it; no rows yet.
 
     `states[p]` is None where the node is missing; `epochs[p]` is that node's version, which is the partition's epoch.
-    `adding` and `removing` hold partitions that are being reassigned.
+    `adding` and `removing` hold partitions that are being reassigned, `leaving` those that were.
     """
 
     name: str
@@ -56,6 +56,7 @@ class StoredTopic:
     epochs: tuple[int, ...] = ()
     adding: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     removing: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    leaving: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 def load_topics(store: MetadataStore) -> list[StoredTopic]:
@@ -96,8 +97,9 @@ def load_topics(store: MetadataStore) -> list[StoredTopic]:
                 deleting=name in deleting,
                 has_config_node=config is not None,
                 epochs=tuple(epochs),
-                adding={int(number): each for number, each in record.adding_replicas.items()},
-                removing={int(number): each for number, each in record.removing_replicas.items()},
+                adding=_by_number(record.adding_replicas),
+                removing=_by_number(record.removing_replicas),
+                leaving=_by_number(record.leaving_replicas or {}),
             )
         )
     return topics
@@ -201,4 +203,9 @@ def _record(topic: TopicImage) -> TopicRecord:
         {p.partition: p.replicas for p in topic.partitions},
         adding={p.partition: p.adding for p in topic.partitions if p.adding},
         removing={p.partition: p.removing for p in topic.partitions if p.removing},
+        leaving={p.partition: p.leaving for p in topic.partitions if p.leaving},
     )
+
+
+def _by_number(replicas: Mapping[str, tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
+    return {int(number): each for number, each in replicas.items()}

@@ -114,13 +114,18 @@ class BrokerRecord(msgspec.Struct, frozen=True):
 
 class TopicRecord(msgspec.Struct, frozen=True):
     """`partitions` maps the partition number, as text, to its replicas; `adding_replicas` and `removing_replicas` hold
-    the partitions that are being reassigned, and no others (KIP-455)."""
+    the partitions that are being reassigned, and no others (KIP-455).
+
+    `leaving_replicas` is ours, and there only while somebody still has to delete files; Kafka passes over what it does
+    not know.
+    """
 
     topic_id: str
     partitions: dict[str, tuple[int, ...]]
     adding_replicas: dict[str, tuple[int, ...]] = {}
     removing_replicas: dict[str, tuple[int, ...]] = {}
     version: int = 3
+    leaving_replicas: dict[str, tuple[int, ...]] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def replicas(self) -> list[tuple[int, ...]]:
@@ -188,13 +193,15 @@ def topic_record(
     *,
     adding: Mapping[int, tuple[int, ...]] | None = None,
     removing: Mapping[int, tuple[int, ...]] | None = None,
+    leaving: Mapping[int, tuple[int, ...]] | None = None,
 ) -> TopicRecord:
-    """The record of a topic. `adding`, `removing`: replicas that come and go, by partition."""
+    """The record of a topic. `adding`, `removing`, `leaving`: replicas that come, go and are gone, by partition."""
     return TopicRecord(
         topic_id=id_text(topic_id),
         partitions=_by_text(replicas),
         adding_replicas=_by_text(adding or {}),
         removing_replicas=_by_text(removing or {}),
+        leaving_replicas=_by_text(leaving) if leaving else msgspec.UNSET,
     )
 
 

@@ -13,6 +13,8 @@ from appliance.channels.child import EXIT_CANNOT_START
 from appliance.channels.control_channel import (
     AlterConfigs,
     AlteredResource,
+    AlterPartitions,
+    AlterReassignments,
     Body,
     ConfigChange,
     ConfigOutcomes,
@@ -21,7 +23,9 @@ from appliance.channels.control_channel import (
     DeleteTopics,
     Envelope,
     NewTopic,
+    Reassignment,
     TopicOutcomes,
+    WantedIsr,
 )
 from appliance.channels.metadata_image import ImagePublisher
 from appliance.channels.partition_table import INCARNATION
@@ -46,6 +50,7 @@ STEPS = (
     (PartitionRows, "give_back"),
 )
 STEPS_MAX = 60
+ARMING = CreateTopics | DeleteTopics | CreatePartitions | AlterConfigs | AlterPartitions | AlterReassignments
 
 
 def killed_at(step: int) -> Callable[[], None]:
@@ -80,10 +85,7 @@ def killed_at(step: int) -> Callable[[], None]:
 
         def noticed(self: Controller, messages: list[tuple[bytes, Envelope]]) -> None:
             nonlocal armed
-            if any(
-                isinstance(each.body, CreateTopics | DeleteTopics | CreatePartitions | AlterConfigs)
-                for _, each in messages
-            ):
+            if any(isinstance(each.body, ARMING) for _, each in messages):
                 armed = True
             turn(self, messages)
 
@@ -308,3 +310,72 @@ def test_an_alteration_survives_a_kill_between_any_two_steps(new_instance: NewIn
         if lives:
             return
     pytest.fail("the steps do not end")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed_in", ["its begin", "its end"])
+def test_a_reassignment_survives_a_kill_between_any_two_steps(
+    new_instance: NewInstance, killed_in: str
+) -> None:
+    instance = new_instance(slots=3)
+    instance.start()
+    instance.start_slots()
+    for step in range(STEPS_MAX):
+        topic = f"t{step}"
+        instance.create(NewTopic(topic, assignments={0: (0, 2)}))
+        move = AlterReassignments((Reassignment(topic, 0, (1, 2)),))
+        if killed_in == "its begin":
+            restart(instance, step)
+        number = instance.ask(move)
+        alive = instance.until(lambda number=number: number in instance.answers, or_dead=True)  # type: ignore[misc]
+        if not alive or killed_in == "its end":
+            restart(instance, step if alive else None)
+        if not alive:
+            instance.answer(instance.ask(move))
+        if not instance.until(lambda topic=topic: bool(instance.partition(topic).adding), or_dead=True):  # type: ignore[misc]
+            alive = False
+            restart(instance)
+            instance.until(lambda topic=topic: bool(instance.partition(topic).adding))  # type: ignore[misc]
+        while instance.partition(topic).replicas != (1, 2):
+            lives = propose_all(instance, topic)
+            alive = alive and lives
+            if not lives:
+                restart(instance)
+        instance.until(lambda topic=topic: instance.partition(topic).leader == 1)  # type: ignore[misc]
+        instance.until(lambda topic=topic: (topic, 0) not in instance.disks[0], or_dead=True)  # type: ignore[misc]
+        if instance.is_dead():
+            alive = False
+            restart(instance)
+        instance.until(lambda topic=topic: (topic, 0) not in instance.disks[0])  # type: ignore[misc]
+        assert {slot for slot in range(3) if (topic, 0) in instance.disks[slot]} == {1, 2}
+        assert b"leaving" not in instance.read_store(f"/brokers/topics/{topic}")
+        if alive:
+            return
+    pytest.fail("the steps do not end")
+
+
+def restart(instance: Instance, step: int | None = None) -> None:
+    """The next controller, to be killed at a step; everybody says hello to it."""
+    if not instance.is_dead():
+        instance.kill()
+    instance.start(killed_at(step) if step is not None else None)
+    for each in instance.processes():
+        each.hello()
+
+
+def propose_all(instance: Instance, topic: str) -> bool:
+    """The leader proposes all replicas as its ISR; False when the controller dies of it."""
+    image = instance.image.topics[topic]
+    now = image.partitions[0]
+    wanted = WantedIsr(
+        topic,
+        image.topic_id,
+        0,
+        now.incarnation,
+        now.leader_epoch,
+        now.partition_epoch,
+        now.replicas,
+    )
+    worker = instance.workers[now.leader]
+    number = worker.propose(wanted)
+    return instance.until(lambda: number in worker.answers, or_dead=True)
