@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from tests.support.broker import Appliance
+from tests.support.broker import Appliance, ProcessRow
 
 PAUSE_MAX_S: Final = 20.0
 
@@ -20,21 +21,24 @@ Fault = Callable[[Appliance, random.Random, float], str]
 
 def kill_one(broker: Appliance, chance: random.Random, _: float) -> str:
     """SIGKILL for one process, the supervisor excepted."""
-    row = chance.choice([row for row in broker.processes() if row.role != "supervisor"])
+    row = chance.choice([row for row in _living(broker) if row.role != "supervisor"])
     _signal(row.pid, signal.SIGKILL)
     return f"killed {row.role}"
 
 
 def kill_worker(broker: Appliance, chance: random.Random, _: float) -> str:
     """SIGKILL for one that owns logs: half of all faults should hit where records are."""
-    row = chance.choice([row for row in broker.processes() if row.role.split()[0] in ("ioproc", "replica")])
+    owners = [row for row in _living(broker) if row.role.split()[0] in ("ioproc", "replica")]
+    if not owners:
+        return "found no worker to kill"
+    row = chance.choice(owners)
     _signal(row.pid, signal.SIGKILL)
     return f"killed {row.role}"
 
 
 def pause_one(broker: Appliance, chance: random.Random, pause_max_s: float) -> str:
     """SIGSTOP, and SIGCONT after a while."""
-    row = chance.choice([row for row in broker.processes() if row.role != "supervisor"])
+    row = chance.choice([row for row in _living(broker) if row.role != "supervisor"])
     pause_s = chance.uniform(0.1, pause_max_s)
     _signal(row.pid, signal.SIGSTOP)
     try:
@@ -75,6 +79,17 @@ def restart(broker: Appliance, _chance: random.Random, _: float) -> str:
     return "stopped, and started"
 
 
+def lose_log_directory(broker: Appliance, chance: random.Random, pause_max_s: float) -> str:
+    """Removes all that a slot has on its disk, lets the others go on for a while, and starts everything anew."""
+    slot = chance.randrange(broker.slots)
+    shutil.rmtree(broker.data_dir / f"slot-{slot}", ignore_errors=True)
+    pause_s = chance.uniform(0.5, 0.5 + pause_max_s)
+    time.sleep(pause_s)
+    broker.stop()
+    broker.start(60)
+    return f"removed the log directory of slot {slot}, and started everything anew {pause_s:.1f} s later"
+
+
 def faults_for(slots: int) -> list[Fault]:
     """Each as often as it shall come."""
     common: list[Fault] = [kill_one, kill_one, kill_worker, kill_worker, pause_one, kill_everything, restart]
@@ -82,10 +97,15 @@ def faults_for(slots: int) -> list[Fault]:
 
 
 def _kill_slot(broker: Appliance, slot: int) -> None:
-    for row in broker.processes():
+    for row in _living(broker):
         kind, _, place = row.role.partition(" ")
         if kind in ("ioproc", "replica") and place.partition(".")[0] == str(slot):
             _signal(row.pid, signal.SIGKILL)
+
+
+def _living(broker: Appliance) -> list[ProcessRow]:
+    """Without those that are between two lives."""
+    return [row for row in broker.processes() if row.pid]
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
