@@ -90,6 +90,15 @@ def lose_log_directory(broker: Appliance, chance: random.Random, pause_max_s: fl
     return f"removed the log directory of slot {slot}, and started everything anew {pause_s:.1f} s later"
 
 
+def swap_disk(broker: Appliance, chance: random.Random, _: float) -> str:
+    """While nothing runs, a slot's disk is replaced by an empty one."""
+    slot = chance.randrange(broker.slots)
+    broker.stop()
+    shutil.rmtree(broker.data_dir / f"slot-{slot}")
+    broker.start(60)
+    return f"removed the log directory of slot {slot} while everything was stopped"
+
+
 def faults_for(slots: int) -> list[Fault]:
     """Each as often as it shall come."""
     common: list[Fault] = [kill_one, kill_one, kill_worker, kill_worker, pause_one, kill_everything, restart]
