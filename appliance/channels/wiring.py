@@ -94,12 +94,16 @@ def remove_stale(instance: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """The plan of one instance. Frozen before the first fork; `doorbells` maps each role to its eventfd."""
+    """The plan of one instance. Frozen before the first fork; `doorbells` maps each role to its eventfd.
+
+    `emptied_slots` had no log directory that was ever theirs when the instance began: new ones, or other disks.
+    """
 
     settings: Settings
     instance: str
     runtime_dir: Path
     doorbells: Mapping[Role, int]
+    emptied_slots: frozenset[int] = frozenset()
 
     @property
     def planned(self) -> tuple[Role, ...]:

@@ -11,9 +11,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from confluent_kafka.admin import AdminClient
+
 from tests.support.broker import Appliance, ProcessRow
 
 PAUSE_MAX_S: Final = 20.0
+IN_SYNC_S: Final = 30.0
 
 Fault = Callable[[Appliance, random.Random, float], str]
 """An appliance, a source of chance, the longest pause in seconds → what was done."""
@@ -81,6 +84,8 @@ def restart(broker: Appliance, _chance: random.Random, _: float) -> str:
 
 def lose_log_directory(broker: Appliance, chance: random.Random, pause_max_s: float) -> str:
     """Removes all that a slot has on its disk, lets the others go on for a while, and starts everything anew."""
+    if not _all_in_sync(broker):
+        return "removed nothing: it might have been the last copy"
     slot = chance.randrange(broker.slots)
     shutil.rmtree(broker.data_dir / f"slot-{slot}", ignore_errors=True)
     pause_s = chance.uniform(0.5, 0.5 + pause_max_s)
@@ -92,6 +97,8 @@ def lose_log_directory(broker: Appliance, chance: random.Random, pause_max_s: fl
 
 def swap_disk(broker: Appliance, chance: random.Random, _: float) -> str:
     """While nothing runs, a slot's disk is replaced by an empty one."""
+    if not _all_in_sync(broker):
+        return "removed nothing: it might have been the last copy"
     slot = chance.randrange(broker.slots)
     broker.stop()
     shutil.rmtree(broker.data_dir / f"slot-{slot}")
@@ -102,7 +109,15 @@ def swap_disk(broker: Appliance, chance: random.Random, _: float) -> str:
 def faults_for(slots: int) -> list[Fault]:
     """Each as often as it shall come."""
     common: list[Fault] = [kill_one, kill_one, kill_worker, kill_worker, pause_one, kill_everything, restart]
-    return common if slots < 2 else [*common, kill_slot, kill_slot, kill_two_slots]
+    if slots < 2:
+        return common
+    return [
+        *common,
+        kill_slot,
+        kill_slot,
+        kill_two_slots,
+        *([lose_log_directory, swap_disk] if slots > 2 else []),
+    ]
 
 
 def _kill_slot(broker: Appliance, slot: int) -> None:
@@ -110,6 +125,20 @@ def _kill_slot(broker: Appliance, slot: int) -> None:
         kind, _, place = row.role.partition(" ")
         if kind in ("ioproc", "replica") and place.partition(".")[0] == str(slot):
             _signal(row.pid, signal.SIGKILL)
+
+
+def _all_in_sync(broker: Appliance) -> bool:
+    """Waits for it, and no longer than IN_SYNC_S."""
+    addresses = ",".join(f"127.0.0.1:{broker.port + slot}" for slot in range(broker.slots))
+    admin = AdminClient({"bootstrap.servers": addresses, "log_level": 0})
+    deadline = time.monotonic() + IN_SYNC_S
+    while time.monotonic() < deadline:
+        topics = admin.list_topics(timeout=10).topics.values()
+        partitions = [each for topic in topics for each in topic.partitions.values()]
+        if all(len(each.isrs) == len(each.replicas) for each in partitions):
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def _living(broker: Appliance) -> list[ProcessRow]:

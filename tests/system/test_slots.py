@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -197,3 +198,17 @@ def test_where_a_leader_epoch_ended_is_told_by_the_next_leader(broker: Appliance
     assert told(after, 1).end_offset == first + load.count
     assert told(after, 0, current=0).error_code == ErrorCode.FENCED_LEADER_EPOCH
     assert told(before, 0).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_disk_that_was_replaced_while_nothing_ran_takes_no_record_with_it(broker: Appliance) -> None:
+    # Found by the checker: its slot led again, with nothing, and the others cut their copies to that.
+    create(broker, TOPIC, PARTITIONS, replicas=3)
+    with AckedLoad(broker, TOPIC, PARTITIONS) as load:
+        load.until(500)
+    settled(broker, TOPIC, PARTITIONS)
+    broker.stop()
+    shutil.rmtree(broker.data_dir / "slot-1")
+    broker.start()
+    assert 1 not in leaders(broker, TOPIC).values()
+    load.check(broker)
+    settled(broker, TOPIC, PARTITIONS)

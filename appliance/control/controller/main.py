@@ -128,7 +128,14 @@ def _lead(
     try:
         cluster = cluster_id(store)
         image = attachment.image.current()
-        state = take_over(store, attachment.partitions, slots=slots, fence=fence, image=image)
+        state = take_over(
+            store,
+            attachment.partitions,
+            slots=slots,
+            fence=fence,
+            image=image,
+            emptied=child.wiring.emptied_slots,
+        )
         register(store, brokers, fence, live=state.live, clock=clock)
         controller = Controller(
             state,

@@ -17,7 +17,7 @@ release 3.9.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
@@ -29,7 +29,7 @@ from appliance.config.dynamic import SLOT_STOPPED
 from appliance.control.controller.cluster_state import NO_ROW, ClusterState, Deletion
 from appliance.control.controller.config_store import load_broker_configs
 from appliance.control.controller.leader_selection import of_new_partition
-from appliance.control.controller.partition_changes import reviewed
+from appliance.control.controller.partition_changes import reviewed, without_storage
 from appliance.control.controller.partition_rows import PartitionRows
 from appliance.control.controller.slot_states import SlotStates
 from appliance.control.controller.topic_store import StoredTopic, load_topics, new_states
@@ -169,9 +169,11 @@ def take_over(
     slots: SlotStates,
     fence: Fence,
     image: ClusterImage | None,
+    emptied: Collection[int] = (),
 ) -> ClusterState:
     """The state of the cluster. `image` is what shared memory holds of the controller before, None at first
-    start; `slots` learns which of them are stopped.
+    start; `slots` learns which of them are stopped. At first start the `emptied` slots have lost what they held:
+    where another replica was in sync, it leads, and they are in sync no more.
 
     What clients see stays as the image has it where another leader was chosen: the new one does not lead yet.
 
@@ -199,7 +201,9 @@ def take_over(
         if topic.deleting:
             state.deletions[topic.name] = Deletion.of(_going(topic, known), slots.all)
             continue
-        loaded, changed = _loaded(topic, known, state, slots, begins_anew=image is None)
+        loaded, changed = _loaded(
+            topic, known, state, slots, begins_anew=image is None, emptied=emptied if image is None else ()
+        )
         for partition in loaded.partitions:
             rows.write(partition)
         changes += new_states(topic.name, changed, fence.epoch)
@@ -243,6 +247,7 @@ def _loaded(
     slots: SlotStates,
     *,
     begins_anew: bool,
+    emptied: Collection[int],
 ) -> tuple[TopicImage, list[PartitionImage]]:
     """The topic with rows and leaders, and those of its partitions whose state must be written anew."""
     partitions: list[PartitionImage] = []
@@ -272,17 +277,30 @@ def _loaded(
                 topic.removing.get(number, ()),
                 topic.leaving.get(number, ()),
             )
+            held = _without(stored, emptied, slots)
             # A reassignment ends later, once the controller can say who is to delete what.
-            partition = reviewed(stored, slots, unclean_allowed=unclean_allowed, finishing=False) or stored
+            partition = reviewed(held, slots, unclean_allowed=unclean_allowed, finishing=False) or held
             if begins_anew:
                 partition = _begun_anew(stored, partition)
             if partition is not stored:
+                # However many reasons there were, the store is written once.
+                partition = replace(partition, partition_epoch=stored.partition_epoch + 1)
                 changed.append(partition)
         partitions.append(partition)
     image = TopicImage(
         topic.name, topic.topic_id, tuple(partitions), dict(topic.configs), topic.name in INTERNAL_TOPICS
     )
     return image, changed
+
+
+def _without(partition: PartitionImage, emptied: Collection[int], slots: SlotStates) -> PartitionImage:
+    """Where all that were in sync are empty there is nothing to choose: it stays as it is."""
+    if set(partition.isr) <= set(emptied):
+        return partition
+    for slot in emptied:
+        if slot in partition.isr:
+            partition = without_storage(partition, slot, slots) or partition
+    return partition
 
 
 def _begun_anew(stored: PartitionImage, partition: PartitionImage) -> PartitionImage:

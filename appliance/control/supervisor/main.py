@@ -26,6 +26,7 @@ from appliance.control.supervisor.signals import SUPERVISOR_SIGNALS
 from appliance.control.systemd import Notifier, listening_sockets
 from appliance.errors import ApplianceDefect, ApplianceError, DataDirectoryInUse, OperatorFault
 from appliance.ipc.doorbell import Doorbell
+from appliance.log.file_names import META_PROPERTIES
 
 # 0 is a clean stop; 1 a failure, 4 a stop in which something had to be killed (duty_cycle.py).
 EXIT_REFUSED = 2
@@ -119,7 +120,8 @@ def _serve(
     # A stop ordered from here on waits for the duty cycle, so that nothing is left behind.
     signal.pthread_sigmask(signal.SIG_BLOCK, SUPERVISOR_SIGNALS)
     doorbells = {role: Doorbell.create_eventfd() for role in roles}
-    wiring = wires.Wiring(settings, instance, runtime_dir, doorbells)
+    # Before the first fork: a worker makes itself at home in whatever it finds.
+    wiring = wires.Wiring(settings, instance, runtime_dir, doorbells, _emptied_slots(settings))
     address = f"{settings.host}:{settings.port}"
 
     def say_ready() -> None:
@@ -145,6 +147,15 @@ def _serve(
         _empty(runtime_dir)
         with suppress(OSError):
             runtime_dir.rmdir()
+
+
+def _emptied_slots(settings: Settings) -> frozenset[int]:
+    """Slots of which no log directory is marked as theirs."""
+    return frozenset(
+        slot
+        for slot in range(settings.slots)
+        if not any((path / META_PROPERTIES).exists() for path in settings.log_directories(slot))
+    )
 
 
 def _run_facts(settings: Settings, instance: str) -> dict[str, object]:
