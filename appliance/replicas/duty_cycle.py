@@ -48,6 +48,7 @@ AGAIN_MS: Final = 5
 REFUSED_AGAIN_MS: Final = 200
 REFUSED_AGAIN_MAX_MS: Final = 30_000
 OPEN_AGAIN_MS: Final = 1_000
+CUT_CHECKPOINT_MS: Final = 100
 _NS_PER_MS: Final = 1_000_000
 
 _logger = logging.getLogger(__name__)
@@ -87,6 +88,7 @@ class Replica:
         self._serves = False
         self._opens_later = False
         self._dirty = False
+        self._cut = False
         self._log_ends: dict[int, int] = {}
         self._flusher: threading.Thread | None = None
         self._running = True
@@ -147,7 +149,7 @@ class Replica:
             if followers.by_row.get(row) is not follower:
                 del self._due[row]  # let go of since
                 continue
-            end = follower.log.log_end_offset
+            end, cuts = follower.log.log_end_offset, follower.log.cuts
             try:
                 if follower.look(self._buffer, now_ms=now_ms, budget_bytes=COPY_BYTES_A_TURN):
                     del self._due[row]
@@ -161,6 +163,8 @@ class Replica:
             except ApplianceError as fault:
                 self._refused(row, follower, fault)
             self._buffer.shrink()
+            if follower.log.cuts != cuts:
+                self._note_cut()
             if follower.log.log_end_offset != end:
                 self._note_dirty()
             if follower.leader >= 0:
@@ -317,9 +321,17 @@ class Replica:
             interval_ns = self._settings.broker.log_flush_offset_checkpoint_interval_ms * _NS_PER_MS
             self._cycle.timers.add(self._clock.monotonic_ns() + interval_ns, self._checkpoint)
 
+    def _note_cut(self) -> None:
+        """A recovery point on the disk may be beyond what was cut: what comes in its place would not be checked."""
+        if not self._cut:
+            self._cut = True
+            self._cycle.timers.add(
+                self._clock.monotonic_ns() + CUT_CHECKPOINT_MS * _NS_PER_MS, self._checkpoint
+            )
+
     def _checkpoint(self) -> None:
         """Recovery points and high watermarks to disk, on a thread; logs at rest let go of their descriptors."""
-        self._dirty = False
+        self._dirty = self._cut = False
         if self._directories is None or self._followers is None:
             return
         self._look_at_directories()
@@ -338,7 +350,7 @@ class Replica:
             self._note_dirty()
         self._remove_retired()
         if self._flusher is not None and self._flusher.is_alive():
-            self._note_dirty()
+            self._note_cut()
             return
         task = self._directories.flush_task(self._followers.high_watermarks())
         self._flusher = threading.Thread(target=task, name="flush", daemon=True)
