@@ -184,6 +184,8 @@ def test_a_change_that_cannot_be_written_leaves_the_group_as_it_was() -> None:
     # The newcomer began anew, and this time it was written.
     assert scene.answers[token].error_code == 0
     assert scene.groups.statistics().members == 3
+    scene.restart()
+    assert scene.groups.statistics().members == 3
 
 
 @pytest.mark.parametrize("policy", ["disabled", "downgrade"])
@@ -301,3 +303,40 @@ def test_members_of_the_new_protocol_may_not_speak_the_old_one() -> None:
     assert scene.heartbeat("new", 1) == ErrorCode.UNKNOWN_MEMBER_ID
     assert scene.leave(MemberIdentity("new")) == [ErrorCode.UNKNOWN_MEMBER_ID]
     assert scene.answers[scene.sync("new", 1)].error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_classic_member_that_is_silent_from_the_change_on_is_out_after_its_session() -> None:
+    scene, _ = classic_group()
+    new = Consumer(scene, "new")
+    new.join()
+    scene.pass_time(SESSION_MS + 1)
+    settle(scene, [], [new])
+    assert new.count == 4
+
+
+def test_what_a_classic_member_still_owns_is_given_to_nobody() -> None:
+    scene, (old,) = classic_group(count=1, eager=False)
+    new = Consumer(scene, "new")
+    new.join()
+    assert old.beat() == ErrorCode.REBALANCE_IN_PROGRESS
+    assert (old.generation, len(old.owned)) == (1, 2)
+    new.beat()
+    assert new.count == 0
+    old.beat()
+    assert old.generation == 2
+    new.beat()
+    assert new.count == 2
+
+
+def test_a_classic_member_that_never_fetches_its_assignment_is_out_after_its_rebalance_timeout() -> None:
+    scene, (old,) = classic_group(count=1)
+    new = Consumer(scene, "new")
+    new.join()
+    token = scene.join(old.member_id, protocols={"range": subscription("orders")})
+    generation = scene.joined(token).generation_id
+    for _ in range(REBALANCE_MS // 5_000):
+        assert scene.heartbeat(old.member_id, generation) == 0
+        new.beat()
+        scene.pass_time(5_000)
+    scene.pass_time(1)
+    assert scene.heartbeat(old.member_id, generation) == ErrorCode.UNKNOWN_MEMBER_ID
