@@ -191,6 +191,19 @@ def test_five_thousand_partitions_are_committed_in_one_request(broker: Appliance
     assert told == {number % 300: number for number in range(4700, 5000)}
 
 
+def test_commit_larger_than_a_batch_is_refused_and_holds_nobody_up(broker: Appliance) -> None:
+    create_topic(broker.port, "huge")
+    with WireSocket(broker.port, timeout_s=30) as connection:
+        assert commit(connection, commit_request("huge", "huge", 1)) == [0]
+        # The last one is larger than the pool that every batch goes through.
+        for count in (300, 10_000):
+            each = tuple(OffsetCommitPartition(0, 2, "m" * 4000) for _ in range(count))
+            request = OffsetCommitRequest("huge", topics=(OffsetCommitTopic("huge", partitions=each),))
+            assert set(commit(connection, request)) == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
+        assert committed(connection, "huge", "huge") == 1
+        assert commit(connection, commit_request("huge", "huge", 3)) == [0]
+
+
 def test_client_writes_no_internal_topic(broker: Appliance) -> None:
     batch = encode_batch([Record(b"v", b"k", (), 1)])
     with WireSocket(broker.port, timeout_s=20) as connection:

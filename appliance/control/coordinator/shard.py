@@ -35,6 +35,9 @@ from appliance.protocol.records.keyed_batch import encode_keyed_batch
 
 BATCH_BYTES: Final = 256 * 1024
 """Up to here requests share a batch; a larger one is a batch of its own."""
+ENTRY_BYTES_MAX: Final = 1 << 20
+"""What one request may write: about the largest batch that the topic takes, as long as nobody changes its settings.
+What is refused here would be refused there, and what is larger than our pool would wait for room for ever."""
 RECORD_OVERHEAD_BYTES: Final = 16
 LOOK_AGAIN_MS: Final = 50
 LOAD_AGAIN_MS: Final = 100
@@ -192,6 +195,9 @@ class Shard:
             return
         length_bytes = sum(len(key) + len(value or b"") for key, value in records)
         length_bytes += RECORD_OVERHEAD_BYTES * len(records)
+        if length_bytes > ENTRY_BYTES_MAX:
+            done(int(ErrorCode.RECORD_LIST_TOO_LARGE))
+            return
         self._waiting.append(_Entry(records, length_bytes, done))
         if not self._in_flight:
             self._listener.dirty(self)
