@@ -22,7 +22,11 @@ TOPIC = "orders"
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
     started = Appliance(
         tmp_path_factory.mktemp("cli-groups") / "data",
-        settings={"group.initial.rebalance.delay.ms": 0, "group.min.session.timeout.ms": 1000},
+        settings={
+            "group.initial.rebalance.delay.ms": 0,
+            "group.min.session.timeout.ms": 1000,
+            "log.retention.ms": -1,  # its records are of 2001
+        },
     )
     started.start()
     create_topic(started.port, TOPIC, partitions=2)
