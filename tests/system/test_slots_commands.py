@@ -80,6 +80,7 @@ def test_a_slot_is_stopped_and_started_under_load_and_loses_nothing(broker: Appl
     settled(broker, TOPIC, PARTITIONS)
 
 
+@pytest.mark.slow
 def test_a_slot_that_alone_has_a_partition_is_stopped_by_force_only(broker: Appliance, run: Console) -> None:
     create(broker, TOPIC, 3, replicas=1)
     (alone,) = [number for number, each in run.partitions().items() if each["leader"] == 2]
@@ -130,6 +131,7 @@ def test_what_cannot_be_is_said_in_one_sentence_and_changes_nothing(broker: Appl
     assert run.partitions() == before
 
 
+@pytest.mark.slow
 def test_kafka_python_elects_leaders_reassigns_lists_and_calls_back(broker: Appliance, run: Console) -> None:
     create(broker, TOPIC, PARTITIONS, replicas=2)
     run("slots", "stop", 0).succeeded()
