@@ -21,8 +21,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
-from uuid import UUID
 
 from appliance.channels.control_channel import (
     AllocateProducerIds,
@@ -31,7 +29,6 @@ from appliance.channels.control_channel import (
     AlterReassignments,
     Assigned,
     Body,
-    ConfigOutcome,
     ConfigOutcomes,
     CreatePartitions,
     CreateTopics,
@@ -47,41 +44,27 @@ from appliance.channels.control_channel import (
 from appliance.channels.metadata_image import ImagePublisher
 from appliance.channels.roles import Role, RoleKind, owner_of
 from appliance.clock import Clock
-from appliance.cluster import INTERNAL_TOPICS, BrokerSlot, ClusterImage, PartitionImage, TopicImage
+from appliance.cluster import BrokerSlot, ClusterImage, TopicImage
 from appliance.config import BrokerConfigs, Settings
 from appliance.control.controller.alarms import Alarm, Alarms
-from appliance.control.controller.cluster_state import NO_ROW, ClusterState, Deletion
-from appliance.control.controller.config_commands import Altering, named_twice, plan_alteration
-from appliance.control.controller.config_store import broker_alteration, topic_alteration
+from appliance.control.controller.cluster_state import NO_ROW, ClusterState
 from appliance.control.controller.copies import Copies, Order, Place
-from appliance.control.controller.leader_selection import of_new_partition
+from appliance.control.controller.deciding import Deciding, Turn
 from appliance.control.controller.leadership import RETRY_MS, Leadership
-from appliance.control.controller.outcomes import blamed, blamed_configs, planned, refused
+from appliance.control.controller.outcomes import blamed, blamed_configs
 from appliance.control.controller.partition_commands import PartitionCommands
 from appliance.control.controller.producer_ids import allocate
 from appliance.control.controller.slot_states import SlotStates
-from appliance.control.controller.takeover import CONTROLLER_ID, Fence, new_id, register, stopped_slots
-from appliance.control.controller.topic_commands import (
-    TopicPlan,
-    duplicates,
-    find_doomed,
-    plan_growth,
-    plan_topic,
-)
+from appliance.control.controller.takeover import CONTROLLER_ID, Fence, register, stopped_slots
 from appliance.control.controller.topic_store import (
     OPERATIONS_AT_ONCE,
-    creation,
-    deletion_mark,
     forgetting,
-    growth,
     packed,
 )
-from appliance.control.controller.wave import Ask, ConfigAsk, Wave
+from appliance.control.controller.wave import Ask, Wave
 from appliance.control.controller.worker_lines import WorkerLines
-from appliance.control.store.metadata_store import MetadataStore, Operation
-from appliance.errors import ApplianceDefect, RejectedRequest, StorageFault
-from appliance.protocol.apis.describe_configs import ResourceType
-from appliance.protocol.errors import ErrorCode
+from appliance.control.store.metadata_store import MetadataStore
+from appliance.errors import StorageFault
 
 ASSIGN_TIMEOUT_MS = 5_000
 
@@ -95,20 +78,6 @@ _logger = logging.getLogger(__name__)
 
 Message = tuple[bytes, Envelope]
 PartitionRequest = AlterPartitions | ElectLeaders | AlterReassignments | PartitionsOffline
-
-
-@dataclass(slots=True)
-class _Turn:
-    """What one turn decided, until the store has it."""
-
-    operations: list[Operation] = field(default_factory=list)
-    first: dict[str, int] = field(default_factory=dict)
-    doomed: dict[str, Deletion] = field(default_factory=dict)
-    altered: set[str] = field(default_factory=set)
-    brokers_altered: bool = False
-    asks: list[Ask] = field(default_factory=list)
-    config_asks: list[ConfigAsk] = field(default_factory=list)
-    undo: list[Callable[[], None]] = field(default_factory=list)
 
 
 class Controller:
@@ -132,6 +101,7 @@ class Controller:
         "_clock",
         "_cluster_id",
         "_copies",
+        "_deciding",
         "_fence",
         "_partition_commands",
         "_publisher",
@@ -174,6 +144,7 @@ class Controller:
         self._alarms = alarms
         self._clock = clock
         self.lines = WorkerLines(send, controller_epoch=fence.epoch, cluster_id=cluster_id)
+        self._deciding = Deciding(state, slots=slots, settings=settings, controller_epoch=fence.epoch)
         self._copies = Copies(state, slots, is_up=self.lines.is_up)
         self._waves: dict[int, Wave] = {}
         self._alarm_of: dict[int, Alarm] = {}
@@ -188,7 +159,7 @@ class Controller:
             copies=self._copies,
             alarms=alarms,
             changed_slots=self._other_slots_live,
-            topic_defaults=self._topic_defaults,
+            topic_defaults=self._deciding.topic_defaults,
         )
         self._partition_commands = PartitionCommands(
             self.leadership, state, broker=settings.broker, alarms=alarms, answer=self._answer
@@ -209,13 +180,13 @@ class Controller:
         Raises:
             StoreRefusal, SessionExpired: somebody else changed the store; this controller must go.
         """
-        turn = _Turn()
+        turn = Turn()
         hellos: list[WorkerHello | ReplicaHello] = []
         of_partitions: list[tuple[bytes, int, PartitionRequest]] = []
         for sender, envelope in messages:
             match envelope.body:
                 case CreateTopics() | CreatePartitions() | DeleteTopics() | AlterConfigs():
-                    self._plan(turn, sender, envelope.id, envelope.body)
+                    self._deciding.plan(turn, sender, envelope.id, envelope.body)
                     turn = self._divided(turn)
                 case AllocateProducerIds():
                     self._answer(sender, envelope.id, allocate(self._store, self._fence))
@@ -302,208 +273,16 @@ class Controller:
                 told = tuple(map(wave.told_of_configs, asked.outcomes))
                 self._answer(asked.sender, asked.number, ConfigOutcomes(told))
 
-    # Deciding
-
-    def _plan(
-        self,
-        turn: _Turn,
-        sender: bytes,
-        number: int,
-        request: CreateTopics | CreatePartitions | DeleteTopics | AlterConfigs,
-    ) -> None:
-        match request:
-            case CreateTopics():
-                self._plan_topics(turn, sender, number, request)
-            case CreatePartitions():
-                self._plan_growth(turn, sender, number, request)
-            case DeleteTopics():
-                self._plan_deletions(turn, sender, number, request)
-            case AlterConfigs():
-                self._plan_alterations(turn, sender, number, request)
-
-    def _plan_topics(self, turn: _Turn, sender: bytes, number: int, request: CreateTopics) -> None:
-        broker = self._settings.broker
-        twice = duplicates([wanted.name for wanted in request.topics])
-        outcomes: list[TopicOutcome] = []
-        request_left = broker.max_partitions_per_request
-        for name in twice:
-            outcomes.append(
-                refused(name, RejectedRequest(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
-            )
-        for wanted in request.topics:
-            if wanted.name in twice:
-                continue
-            try:
-                plan = plan_topic(
-                    wanted,
-                    self.state.existing(),
-                    topic_id=new_id(),
-                    broker=broker,
-                    request_left=request_left,
-                    topic_defaults=self._topic_defaults(),
-                )
-            except RejectedRequest as refusal:
-                outcomes.append(self._refused_creation(wanted.name, refusal))
-                continue
-            request_left -= len(plan.replicas)
-            if not request.validate_only:
-                self._decide(turn, plan)
-            outcomes.append(planned(plan, validate_only=request.validate_only))
-        turn.asks.append(Ask(sender, number, outcomes))
-
-    def _refused_creation(self, name: str, refusal: RejectedRequest) -> TopicOutcome:
-        """Who creates a topic that exists is told its id, so that automatic creation can go on with it."""
-        topic = self.state.topics.get(name)
-        outcome = refused(name, refusal)
-        if topic is None:
-            return outcome
-        return TopicOutcome(
-            name=name,
-            error=outcome.error,
-            message=outcome.message,
-            topic_id=topic.topic_id,
-            partitions=len(topic.partitions),
-            replication_factor=len(topic.partitions[0].replicas),
-        )
-
-    def _plan_growth(self, turn: _Turn, sender: bytes, number: int, request: CreatePartitions) -> None:
-        limit = self._settings.broker.max_partitions_per_request
-        try:
-            plan = plan_growth(request, self.state.existing(), request_left=limit)
-        except RejectedRequest as refusal:
-            outcome = refused(request.name, refusal)
-        else:
-            if not request.validate_only:
-                self._decide(turn, plan)
-            outcome = planned(plan, validate_only=request.validate_only)
-        turn.asks.append(Ask(sender, number, [outcome]))
-
-    def _plan_deletions(self, turn: _Turn, sender: bytes, number: int, request: DeleteTopics) -> None:
-        outcomes: list[TopicOutcome] = []
-        named = list(request.names)
-        twice = duplicates(named) | duplicates([str(each) for each in request.topic_ids])
-        doomed: list[str | UUID] = [*dict.fromkeys(named), *dict.fromkeys(request.topic_ids)]
-        for wanted in doomed:
-            name, topic_id = (wanted, None) if isinstance(wanted, str) else ("", wanted)
-            try:
-                if str(wanted) in twice:
-                    raise RejectedRequest(ErrorCode.INVALID_REQUEST, "Duplicate topic in the request.")
-                topic = find_doomed(wanted, self.state.existing(), broker=self._settings.broker)
-            except RejectedRequest as refusal:
-                outcomes.append(refused(name, refusal, topic_id=topic_id))
-                continue
-            self._doom(turn, topic)
-            outcomes.append(TopicOutcome(topic.name, topic_id=topic.topic_id))
-        turn.asks.append(Ask(sender, number, outcomes))
-
-    def _plan_alterations(self, turn: _Turn, sender: bytes, number: int, request: AlterConfigs) -> None:
-        state = self.state
-        altering = Altering(state.topics, state.broker_configs, self._slots.all, self._topic_defaults())
-        twice = named_twice(request.resources)
-        outcomes: list[ConfigOutcome] = []
-        for resource in request.resources:
-            kind, name = resource.type, resource.name
-            try:
-                if (kind, name) in twice:
-                    raise RejectedRequest(
-                        ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
-                    )
-                configs = plan_alteration(resource, altering, replace=request.replace)
-            except RejectedRequest as refusal:
-                outcomes.append(ConfigOutcome(kind, name, refusal.code, refusal.message))
-                continue
-            if not request.validate_only and kind == ResourceType.TOPIC:
-                self._alter_topic(turn, state.topics[name], configs)
-            elif not request.validate_only:
-                self._alter_broker(turn, name, configs)
-            outcomes.append(ConfigOutcome(kind, name))
-        turn.config_asks.append(ConfigAsk(sender, number, outcomes))
-
-    def _topic_defaults(self) -> dict[str, str]:
-        """What is set on all brokers makes this of the topic settings."""
-        return BrokerConfigs(of_all=self.state.broker_configs.get("", {})).topic_defaults(self._settings)
-
-    def _alter_topic(self, turn: _Turn, before: TopicImage, configs: dict[str, str]) -> None:
-        if configs == before.configs:
-            return
-        turn.operations += topic_alteration(before.name, configs)
-        turn.altered.add(before.name)
-        self.state.add(replace(before, configs=configs))
-        turn.undo.append(lambda: self.state.add(before))
-
-    def _alter_broker(self, turn: _Turn, node_id: str, configs: dict[str, str]) -> None:
-        stored = self.state.broker_configs
-        before = stored.get(node_id)
-        if configs == (before or {}):
-            return
-        turn.operations += broker_alteration(node_id, configs, is_new=before is None)
-        turn.brokers_altered = True
-        # A new mapping: the image keeps the one it was given.
-        self.state.broker_configs = {**stored, node_id: configs}
-
-        def undo() -> None:
-            self.state.broker_configs = stored
-
-        turn.undo.append(undo)
-
-    def _decide(self, turn: _Turn, plan: TopicPlan) -> None:
-        """Gives the planned partitions rows and leaders, and takes the topic into the books."""
-        state = self.state
-        before = state.topics.get(plan.name)
-        added: list[PartitionImage] = []
-        for index, replicas in enumerate(plan.replicas):
-            chosen = of_new_partition(replicas, state.live)
-            if chosen is None:
-                raise ApplianceDefect(f"no replica of {plan.name} has a slot: {replicas}")
-            row, incarnation = state.rows.take()
-            added.append(
-                PartitionImage(plan.first + index, row, incarnation, chosen.leader, 0, replicas, chosen.isr)
-            )
-        if before is None:
-            topic = TopicImage(
-                plan.name, plan.topic_id, tuple(added), dict(plan.configs), plan.name in INTERNAL_TOPICS
-            )
-            turn.operations += creation(topic, self._fence.epoch)
-        else:
-            topic = replace(before, partitions=(*before.partitions, *added))
-            turn.operations += growth(topic, plan.first, self._fence.epoch)
-        state.add(topic)
-        turn.first.setdefault(plan.name, plan.first)
-
-        def undo() -> None:
-            for partition in reversed(added):
-                state.rows.untake(partition.row)
-            if before is None:
-                state.remove(plan.name)
-            else:
-                state.add(before)
-
-        turn.undo.append(undo)
-
-    def _doom(self, turn: _Turn, topic: TopicImage) -> None:
-        state = self.state
-        turn.operations += deletion_mark(topic.name)
-        turn.first.pop(topic.name, None)
-        turn.altered.discard(topic.name)
-        turn.doomed[topic.name] = state.deletions[topic.name] = Deletion.of(topic, self._slots.all)
-        state.remove(topic.name)
-
-        def undo() -> None:
-            del state.deletions[topic.name]
-            state.add(topic)
-
-        turn.undo.append(undo)
-
     # Carrying out
 
-    def _divided(self, turn: _Turn) -> _Turn:
+    def _divided(self, turn: Turn) -> Turn:
         """The turn to go on with: a new one where this one is as large a change as the store takes at once."""
         if len(turn.operations) <= OPERATIONS_AT_ONCE:
             return turn
         self._carry_out(turn)
-        return _Turn()
+        return Turn()
 
-    def _carry_out(self, turn: _Turn) -> None:
+    def _carry_out(self, turn: Turn) -> None:
         if turn.operations:
             try:
                 self._store.multi([self._fence.check, *turn.operations])
@@ -546,7 +325,7 @@ class Controller:
             )
         )
 
-    def _tell(self, turn: _Turn, appearing: dict[str, TopicImage], number: int) -> set[Role]:
+    def _tell(self, turn: Turn, appearing: dict[str, TopicImage], number: int) -> set[Role]:
         """Sends every worker and replica its part; whose answers are waited for."""
         copies, state = self._copies, self.state
         for name, topic in appearing.items():

@@ -1,0 +1,265 @@
+"""What a turn of the controller decides about topics and settings: requests in, plans for the store, the books and the
+answers out.
+
+The books are changed at once, so that the next request of the same turn sees it, and every change leaves behind how it
+is undone: what the store could not take has not happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from appliance.channels.control_channel import (
+    AlterConfigs,
+    ConfigOutcome,
+    CreatePartitions,
+    CreateTopics,
+    DeleteTopics,
+    TopicOutcome,
+)
+from appliance.cluster import INTERNAL_TOPICS, PartitionImage, TopicImage
+from appliance.config import BrokerConfigs, Settings
+from appliance.control.controller.cluster_state import ClusterState, Deletion
+from appliance.control.controller.config_commands import Altering, named_twice, plan_alteration
+from appliance.control.controller.config_store import broker_alteration, topic_alteration
+from appliance.control.controller.leader_selection import of_new_partition
+from appliance.control.controller.outcomes import planned, refused
+from appliance.control.controller.slot_states import SlotStates
+from appliance.control.controller.takeover import new_id
+from appliance.control.controller.topic_commands import (
+    TopicPlan,
+    duplicates,
+    find_doomed,
+    plan_growth,
+    plan_topic,
+)
+from appliance.control.controller.topic_store import (
+    creation,
+    deletion_mark,
+    growth,
+)
+from appliance.control.controller.wave import Ask, ConfigAsk
+from appliance.control.store.metadata_store import Operation
+from appliance.errors import ApplianceDefect, RejectedRequest
+from appliance.protocol.apis.describe_configs import ResourceType
+from appliance.protocol.errors import ErrorCode
+
+
+@dataclass(slots=True)
+class Turn:
+    """What one turn decided, until the store has it."""
+
+    operations: list[Operation] = field(default_factory=list)
+    first: dict[str, int] = field(default_factory=dict)
+    doomed: dict[str, Deletion] = field(default_factory=dict)
+    altered: set[str] = field(default_factory=set)
+    brokers_altered: bool = False
+    asks: list[Ask] = field(default_factory=list)
+    config_asks: list[ConfigAsk] = field(default_factory=list)
+    undo: list[Callable[[], None]] = field(default_factory=list)
+
+
+class Deciding:
+    """Single-threaded; belongs to the controller, which carries out what it decides."""
+
+    __slots__ = ("_controller_epoch", "_settings", "_slots", "_state")
+
+    def __init__(
+        self, state: ClusterState, *, slots: SlotStates, settings: Settings, controller_epoch: int
+    ) -> None:
+        self._state = state
+        self._slots = slots
+        self._settings = settings
+        self._controller_epoch = controller_epoch
+
+    def plan(
+        self,
+        turn: Turn,
+        sender: bytes,
+        number: int,
+        request: CreateTopics | CreatePartitions | DeleteTopics | AlterConfigs,
+    ) -> None:
+        match request:
+            case CreateTopics():
+                self._plan_topics(turn, sender, number, request)
+            case CreatePartitions():
+                self._plan_growth(turn, sender, number, request)
+            case DeleteTopics():
+                self._plan_deletions(turn, sender, number, request)
+            case AlterConfigs():
+                self._plan_alterations(turn, sender, number, request)
+
+    def _plan_topics(self, turn: Turn, sender: bytes, number: int, request: CreateTopics) -> None:
+        broker = self._settings.broker
+        twice = duplicates([wanted.name for wanted in request.topics])
+        outcomes: list[TopicOutcome] = []
+        request_left = broker.max_partitions_per_request
+        for name in twice:
+            outcomes.append(
+                refused(name, RejectedRequest(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
+            )
+        for wanted in request.topics:
+            if wanted.name in twice:
+                continue
+            try:
+                plan = plan_topic(
+                    wanted,
+                    self._state.existing(),
+                    topic_id=new_id(),
+                    broker=broker,
+                    request_left=request_left,
+                    topic_defaults=self.topic_defaults(),
+                )
+            except RejectedRequest as refusal:
+                outcomes.append(self._refused_creation(wanted.name, refusal))
+                continue
+            request_left -= len(plan.replicas)
+            if not request.validate_only:
+                self._decide(turn, plan)
+            outcomes.append(planned(plan, validate_only=request.validate_only))
+        turn.asks.append(Ask(sender, number, outcomes))
+
+    def _refused_creation(self, name: str, refusal: RejectedRequest) -> TopicOutcome:
+        """Who creates a topic that exists is told its id, so that automatic creation can go on with it."""
+        topic = self._state.topics.get(name)
+        outcome = refused(name, refusal)
+        if topic is None:
+            return outcome
+        return TopicOutcome(
+            name=name,
+            error=outcome.error,
+            message=outcome.message,
+            topic_id=topic.topic_id,
+            partitions=len(topic.partitions),
+            replication_factor=len(topic.partitions[0].replicas),
+        )
+
+    def _plan_growth(self, turn: Turn, sender: bytes, number: int, request: CreatePartitions) -> None:
+        limit = self._settings.broker.max_partitions_per_request
+        try:
+            plan = plan_growth(request, self._state.existing(), request_left=limit)
+        except RejectedRequest as refusal:
+            outcome = refused(request.name, refusal)
+        else:
+            if not request.validate_only:
+                self._decide(turn, plan)
+            outcome = planned(plan, validate_only=request.validate_only)
+        turn.asks.append(Ask(sender, number, [outcome]))
+
+    def _plan_deletions(self, turn: Turn, sender: bytes, number: int, request: DeleteTopics) -> None:
+        outcomes: list[TopicOutcome] = []
+        named = list(request.names)
+        twice = duplicates(named) | duplicates([str(each) for each in request.topic_ids])
+        doomed: list[str | UUID] = [*dict.fromkeys(named), *dict.fromkeys(request.topic_ids)]
+        for wanted in doomed:
+            name, topic_id = (wanted, None) if isinstance(wanted, str) else ("", wanted)
+            try:
+                if str(wanted) in twice:
+                    raise RejectedRequest(ErrorCode.INVALID_REQUEST, "Duplicate topic in the request.")
+                topic = find_doomed(wanted, self._state.existing(), broker=self._settings.broker)
+            except RejectedRequest as refusal:
+                outcomes.append(refused(name, refusal, topic_id=topic_id))
+                continue
+            self._doom(turn, topic)
+            outcomes.append(TopicOutcome(topic.name, topic_id=topic.topic_id))
+        turn.asks.append(Ask(sender, number, outcomes))
+
+    def _plan_alterations(self, turn: Turn, sender: bytes, number: int, request: AlterConfigs) -> None:
+        state = self._state
+        altering = Altering(state.topics, state.broker_configs, self._slots.all, self.topic_defaults())
+        twice = named_twice(request.resources)
+        outcomes: list[ConfigOutcome] = []
+        for resource in request.resources:
+            kind, name = resource.type, resource.name
+            try:
+                if (kind, name) in twice:
+                    raise RejectedRequest(
+                        ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
+                    )
+                configs = plan_alteration(resource, altering, replace=request.replace)
+            except RejectedRequest as refusal:
+                outcomes.append(ConfigOutcome(kind, name, refusal.code, refusal.message))
+                continue
+            if not request.validate_only and kind == ResourceType.TOPIC:
+                self._alter_topic(turn, state.topics[name], configs)
+            elif not request.validate_only:
+                self._alter_broker(turn, name, configs)
+            outcomes.append(ConfigOutcome(kind, name))
+        turn.config_asks.append(ConfigAsk(sender, number, outcomes))
+
+    def topic_defaults(self) -> dict[str, str]:
+        """What is set on all brokers makes this of the topic settings."""
+        return BrokerConfigs(of_all=self._state.broker_configs.get("", {})).topic_defaults(self._settings)
+
+    def _alter_topic(self, turn: Turn, before: TopicImage, configs: dict[str, str]) -> None:
+        if configs == before.configs:
+            return
+        turn.operations += topic_alteration(before.name, configs)
+        turn.altered.add(before.name)
+        self._state.add(replace(before, configs=configs))
+        turn.undo.append(lambda: self._state.add(before))
+
+    def _alter_broker(self, turn: Turn, node_id: str, configs: dict[str, str]) -> None:
+        stored = self._state.broker_configs
+        before = stored.get(node_id)
+        if configs == (before or {}):
+            return
+        turn.operations += broker_alteration(node_id, configs, is_new=before is None)
+        turn.brokers_altered = True
+        # A new mapping: the image keeps the one it was given.
+        self._state.broker_configs = {**stored, node_id: configs}
+
+        def undo() -> None:
+            self._state.broker_configs = stored
+
+        turn.undo.append(undo)
+
+    def _decide(self, turn: Turn, plan: TopicPlan) -> None:
+        """Gives the planned partitions rows and leaders, and takes the topic into the books."""
+        state = self._state
+        before = state.topics.get(plan.name)
+        added: list[PartitionImage] = []
+        for index, replicas in enumerate(plan.replicas):
+            chosen = of_new_partition(replicas, state.live)
+            if chosen is None:
+                raise ApplianceDefect(f"no replica of {plan.name} has a slot: {replicas}")
+            row, incarnation = state.rows.take()
+            added.append(
+                PartitionImage(plan.first + index, row, incarnation, chosen.leader, 0, replicas, chosen.isr)
+            )
+        if before is None:
+            topic = TopicImage(
+                plan.name, plan.topic_id, tuple(added), dict(plan.configs), plan.name in INTERNAL_TOPICS
+            )
+            turn.operations += creation(topic, self._controller_epoch)
+        else:
+            topic = replace(before, partitions=(*before.partitions, *added))
+            turn.operations += growth(topic, plan.first, self._controller_epoch)
+        state.add(topic)
+        turn.first.setdefault(plan.name, plan.first)
+
+        def undo() -> None:
+            for partition in reversed(added):
+                state.rows.untake(partition.row)
+            if before is None:
+                state.remove(plan.name)
+            else:
+                state.add(before)
+
+        turn.undo.append(undo)
+
+    def _doom(self, turn: Turn, topic: TopicImage) -> None:
+        state = self._state
+        turn.operations += deletion_mark(topic.name)
+        turn.first.pop(topic.name, None)
+        turn.altered.discard(topic.name)
+        turn.doomed[topic.name] = state.deletions[topic.name] = Deletion.of(topic, self._slots.all)
+        state.remove(topic.name)
+
+        def undo() -> None:
+            del state.deletions[topic.name]
+            state.add(topic)
+
+        turn.undo.append(undo)
