@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from kazoo.client import KazooClient
 
 from appliance.channels.child import EXIT_CANNOT_START
@@ -153,6 +154,7 @@ def new_life_of_workers(instance: Instance) -> None:
     instance.delete("probe")
 
 
+@pytest.mark.slow
 def test_paused_controller_whose_session_expired_changes_nothing_when_it_wakes(
     new_instance: NewInstance, own_zookeeper: ZooKeeper
 ) -> None:
@@ -178,6 +180,7 @@ def test_paused_controller_whose_session_expired_changes_nothing_when_it_wakes(
     assert sorted(instance.image.topics) == ["t"]
 
 
+@pytest.mark.slow
 def test_topic_of_more_nodes_than_one_change_takes_is_created_grown_and_forgotten(
     new_instance: NewInstance, own_zookeeper: ZooKeeper
 ) -> None:

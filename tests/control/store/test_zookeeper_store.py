@@ -115,6 +115,7 @@ def test_session_is_over_by_our_clock_when_the_server_falls_silent(
     again.close()
 
 
+@pytest.mark.slow
 def test_session_outlives_a_restart_of_the_server(own_zookeeper: ZooKeeper, directory: Path) -> None:
     store = opened(own_zookeeper, directory, timeout_ms=60_000)
     store.create("/mine", b"0", ephemeral=True)
@@ -178,6 +179,7 @@ def test_session_ends_when_a_change_took_place_whose_owner_was_told_otherwise(
     again.close()
 
 
+@pytest.mark.slow
 def test_answer_that_was_lost_twice_is_still_told_rightly(line: CutLine, directory: Path) -> None:
     store = opened(line, directory, timeout_ms=60_000)
     line.cut_before_request(then_refuse=True)
