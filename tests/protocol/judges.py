@@ -68,6 +68,8 @@ def _values(field: WireField, shape: type) -> st.SearchStrategy[Any]:
         one = st.just(-(2**31))  # kafka-python makes a set of bits out of anything else
     elif field.name == "error_code":
         one = st.integers(-1, 127)  # kio knows only codes that exist
+    elif field.name == "retention_time_ms":
+        one = st.integers(-(2**43), 2**43)  # kio makes a timedelta of it, and floats on the way back
     elif field.primitive in _INTEGERS:
         one = st.integers(*_INTEGERS[field.primitive])
     elif field.primitive == "bool":
