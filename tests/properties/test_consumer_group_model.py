@@ -88,10 +88,14 @@ class ConsumerGroupModel(RuleBasedStateMachine):
         self.read_answers()
 
     def let_go(self, member: Member) -> None:
-        """Who was not answered for a session, or knows that it is out, owns nothing any more."""
+        """Who was not answered for a session, or knows that it is out, owns nothing any more.
+
+        Nor does it wait for the answer to what it said before: that would be an epoch without the partitions of it.
+        """
         if member.owned and self.now_ms() >= member.until_ms:
             member.owned.clear()
             member.epoch = 0
+            member.token = None
 
     @rule(
         who=st.integers(0, MEMBERS - 1), regex=st.booleans(), assignor=st.sampled_from(["uniform", "range"])

@@ -261,13 +261,16 @@ def _expect(book: GroupBook, group: ConsumerGroup, member_id: str, *, anew: bool
 
     def missing() -> None:
         def turn() -> None:
-            if book.groups.get(group.group_id) is group and member_id in group.subscriptions:
+            if book.groups.get(group.group_id) is not group or member_id not in group.subscriptions:
+                return
+            # It may have joined while the timeout waited for its turn: then it is not this one that counts.
+            if group.rebalances.get(member_id) is expected:
                 fence(book, group, member_id, lambda _: None)
 
         group.in_turn(turn)
 
     timeout_ms = group.subscriptions[member_id].rebalance_timeout_ms
-    group.rebalances[member_id] = book.after(timeout_ms, missing)
+    expected = group.rebalances[member_id] = book.after(timeout_ms, missing)
 
 
 def _expect_no_more(group: ConsumerGroup, member_id: str) -> None:

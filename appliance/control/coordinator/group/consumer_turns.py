@@ -57,12 +57,17 @@ def restart_session(book: GroupBook, group: ConsumerGroup, member_id: str) -> No
         running.cancel()
 
     def silent() -> None:
-        group.in_turn(lambda: _fence_if_there(book, group, member_id))
+        def turn() -> None:
+            # What was written before this turn may have been the member's own heartbeat, which began another session.
+            if group.sessions.get(member_id) is session:
+                _fence_if_there(book, group, member_id)
+
+        group.in_turn(turn)
 
     subscription = group.subscriptions.get(member_id)
     classic = None if subscription is None else subscription.classic
     timeout_ms = book.settings.consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
-    group.sessions[member_id] = book.after(timeout_ms, silent)
+    session = group.sessions[member_id] = book.after(timeout_ms, silent)
 
 
 def watch_rebalance(book: GroupBook, group: ConsumerGroup, member_id: str) -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from appliance.control.coordinator.group.effects import Client, OffsetExpiry
+from appliance.control.coordinator.group.effects import Client, OffsetExpiry, Topic
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -32,6 +32,12 @@ def scene_with(partitions: int = 4, **settings: Any) -> Scene:
     scene = Scene(**settings)
     scene.cluster.create("orders", partitions)
     return scene
+
+
+def grow(scene: Scene, partitions: int) -> None:
+    orders = scene.cluster.topics["orders"]
+    scene.cluster.topics["orders"] = Topic("orders", orders.topic_id, partitions)
+    scene.groups.metadata_changed()
 
 
 def settle(*consumers: Consumer) -> None:
@@ -338,6 +344,66 @@ def test_a_silent_member_is_out_after_its_session_and_its_partitions_are_free() 
     settle(two)
     assert two.count == 4
     assert one.ask(member_epoch=one.epoch).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_session_that_ends_while_the_members_heartbeat_is_written_does_not_put_it_out() -> None:
+    scene = scene_with(2)
+    one, two = Consumer(scene, "one"), Consumer(scene, "two")
+    one.join()
+    two.join()
+    settle(one, two)
+    scene.pass_time(SESSION_MS - 15_000)
+    one.beat()
+    grow(scene, 3)
+    scene.commits = False
+    token = two.send(topic_partitions=two.said())
+    scene.pass_time(20_000)  # the session of `two` ends, and its end has to wait its turn
+    assert token not in scene.answers
+    scene.commits = True
+    scene.commit()
+    two.take(scene.answers[token])
+    assert {member.member_id for member in described(scene).members} == {"one", "two"}
+    settle(one, two)
+    assert one.count + two.count == 3
+
+
+def test_a_session_that_ended_while_another_was_written_ends_for_who_stayed_silent() -> None:
+    scene = scene_with(2)
+    one, two = Consumer(scene, "one"), Consumer(scene, "two")
+    one.join()
+    two.join()
+    settle(one, two)
+    scene.pass_time(SESSION_MS - 15_000)
+    grow(scene, 3)
+    scene.commits = False
+    token = one.send(topic_partitions=one.said())
+    scene.pass_time(20_000)
+    late = two.send(topic_partitions=two.said())
+    scene.commits = True
+    scene.commit()
+    one.take(scene.answers[token])
+    assert scene.answers[late].error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert [member.member_id for member in described(scene).members] == ["one"]
+    settle(one)
+    assert one.count == 3
+
+
+def test_who_let_go_while_its_heartbeat_was_written_gets_all_of_it_when_it_joins_anew() -> None:
+    scene = scene_with(4)
+    one, two = Consumer(scene, "one"), Consumer(scene, "two")
+    one.join()
+    two.join()
+    settle(one, two)
+    grow(scene, 5)
+    scene.commits = False
+    given_up = two.send(topic_partitions=two.said())
+    scene.pass_time(SESSION_MS - 15_000)
+    scene.commits = True
+    scene.commit()
+    assert scene.answers[given_up].assignment is None  # what it has is not told again but to who asks for all
+    two.join()
+    settle(one, two)
+    assert one.count + two.count == 5
 
 
 def test_a_member_that_does_not_give_up_in_time_is_out() -> None:

@@ -248,6 +248,27 @@ def test_a_classic_member_that_does_not_join_anew_is_out_after_its_rebalance_tim
     assert new.count == 4
 
 
+def test_a_rebalance_timeout_that_ends_while_the_members_join_is_written_does_not_put_it_out() -> None:
+    scene, (old,) = classic_group(count=1)
+    known_as = old.member_id
+    new = Consumer(scene, "new")
+    new.join()
+    for _ in range(REBALANCE_MS // 5_000 - 1):
+        assert scene.heartbeat(old.member_id, 1) == ErrorCode.REBALANCE_IN_PROGRESS
+        new.beat()
+        scene.pass_time(5_000)
+    assert scene.heartbeat(old.member_id, 1) == ErrorCode.REBALANCE_IN_PROGRESS
+    scene.commits = False
+    old.join()
+    scene.pass_time(5_001)
+    assert old.joining not in scene.answers
+    scene.commits = True
+    scene.commit()
+    old.read()
+    settle(scene, [old], [new])
+    assert (old.member_id, len(old.owned), new.count) == (known_as, 2, 2)
+
+
 def test_a_silent_classic_member_is_out_after_its_own_session() -> None:
     scene, classic = classic_group()
     new = Consumer(scene, "new")
