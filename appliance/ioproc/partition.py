@@ -118,8 +118,16 @@ class Partition:
         self._cells[self._log_end_cell - SLOT_LOG_END + SLOT_CLOSED_INCARNATION] = self.incarnation
 
     def withdraw(self, *, offline: bool = False) -> None:
-        """Says that nobody serves the row, before the log is closed; `offline`: because its storage failed."""
-        self._cells[self._row_at + SERVING_INCARNATION] = -self.incarnation if offline else 0
+        """Says that nobody serves the row, before the log is closed; `offline`: because its storage failed.
+
+        Whoever was given up for dead and wakes leaves alone what a later leader serves.
+        """
+        cells, at = self._cells, self._row_at
+        if (
+            cells[at + SERVING_EPOCH] <= self.leader_epoch
+            or cells[at + SERVING_INCARNATION] != self.incarnation
+        ):
+            cells[at + SERVING_INCARNATION] = -self.incarnation if offline else 0
 
     def files_change(self) -> None:
         """Says that segments' names are about to mean other files: before the first rename."""

@@ -6,7 +6,11 @@ from pathlib import Path
 from uuid import UUID
 
 from appliance.channels.control_channel import AssignedPartition
-from appliance.channels.partition_table import HIGH_WATERMARK, PartitionTable, table_size_bytes
+from appliance.channels.partition_table import (
+    HIGH_WATERMARK,
+    PartitionTable,
+    table_size_bytes,
+)
 from appliance.clock import ManualClock
 from appliance.ioproc.partition import Partition
 from appliance.log.config import LogSettings
@@ -58,3 +62,15 @@ def test_a_leader_that_lacks_records_begins_with_what_it_has(tmp_path: Path) -> 
     leader(tmp_path, table, 0, epoch=0, records=3)
     table.cells[table.at(0) + HIGH_WATERMARK] = 3
     assert leader(tmp_path, table, 1, epoch=1, records=1).high_watermark == 1
+
+
+def test_an_old_leader_that_wakes_late_leaves_alone_what_its_successor_serves(tmp_path: Path) -> None:
+    table = a_table()
+    old = leader(tmp_path, table, 0, epoch=0, records=3)
+    new = leader(tmp_path, table, 1, epoch=1, records=3)
+    old.withdraw()
+    assert table.serves(0, INCARNATION)
+    old.withdraw(offline=True)
+    assert table.serves(0, INCARNATION)
+    new.withdraw()
+    assert not table.serves(0, INCARNATION)

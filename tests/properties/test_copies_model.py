@@ -12,7 +12,7 @@ from uuid import UUID
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from appliance.channels.partition_table import PartitionTable, table_size_bytes
 from appliance.channels.roles import Role, RoleKind, owner_of
@@ -57,6 +57,11 @@ class Instance(RuleBasedStateMachine):
         self.epoch = 0
         self.answers: deque[tuple[int, Role, int]] = deque()
         self.take_over()
+
+    @initialize(has_begun=st.booleans())
+    def begins(self, has_begun: bool) -> None:
+        if has_begun:
+            self.everybody_comes_and_answers()
 
     # The controller
 
@@ -193,6 +198,24 @@ class Instance(RuleBasedStateMachine):
             assert (assigned.leader == half.slot) is (half.kind is RoleKind.IOPROC)
         self.answers.append((epoch, half, number))
 
+    @rule(slot=slots_of)
+    def one_slot_is_quick(self, slot: int) -> None:
+        """It is told, obeys and is heard, again and again, while the others wait for the processor."""
+        halves = (owner_of(slot), replica_of(slot))
+        while any(self.processes[half].mail for half in halves):
+            for half in halves:
+                self.obeys(half)
+            while self.answers:
+                self.answer_arrives()
+
+    def everybody_comes_and_answers(self) -> None:
+        for half in self.processes:
+            self.says_hello(half)
+        while self.answers or any(process.mail for process in self.processes.values()):
+            for half in self.processes:
+                self.obeys(half)
+            self.answer_arrives()
+
     def is_open(self, slot: int, partition: int) -> bool:
         return any(partition in self.processes[half(slot)].opened for half in (owner_of, replica_of))
 
@@ -212,14 +235,15 @@ class Instance(RuleBasedStateMachine):
             worker, replica = self.processes[owner_of(slot)], self.processes[replica_of(slot)]
             assert not worker.opened.keys() & replica.opened.keys(), slot
 
+    @invariant()
+    def no_row_is_served_by_two_workers(self) -> None:
+        for number in range(PARTITIONS):
+            serving = [slot for slot in SLOTS if number in self.processes[owner_of(slot)].opened]
+            assert len(serving) <= 1, (number, serving)
+
     def teardown(self) -> None:
         """Everybody comes back and answers: then everything is where it should be."""
-        for half in self.processes:
-            self.says_hello(half)
-        while self.answers or any(process.mail for process in self.processes.values()):
-            for half in self.processes:
-                self.obeys(half)
-            self.answer_arrives()
+        self.everybody_comes_and_answers()
         for number, partition in enumerate(self.topic.partitions):
             for slot in SLOTS:
                 leads, follows = (

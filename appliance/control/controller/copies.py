@@ -9,6 +9,9 @@ process while it follows. So a copy is given to one half only after the other ha
     died             | holds nothing: it is given at once
     may hold it      | (a controller before us left a change unfinished) its answer to a full Assign is waited for
 
+A partition's row, too, has one writer: a worker is told to lead after every other slot's worker has let go, or died.
+One that lets go late would withdraw what its successor serves, and no client could read until leaders change again.
+
 That is looked at from the level, not from the edge: `touch` names a partition about which anything changed, `orders`
 compares what should be with what each half was told last, and says what is to be sent now. What cannot be said yet
 is looked at again when the answer comes that it waits for, since the answer touches it. So a change may be overtaken
@@ -22,7 +25,8 @@ A holding, of one copy by one half:
 | TOLD | it was told by us | HELD |
 | HELD | it has answered | |
 | RELEASING | it was told to let go | nothing, with its answer |
-| REMOVING | it was told to let go and delete the files | nothing, with its answer |
+| REMOVING | it was told to let go and delete the files | nothing, or UNDELETED, with its answer |
+| UNDELETED | it let go, and could not delete the files | |
 
 The death of its process ends every holding.
 """
@@ -55,9 +59,10 @@ class HoldingState(StrEnum):
     HELD = "held"
     RELEASING = "releasing"
     REMOVING = "removing"
+    UNDELETED = "undeleted"
 
 
-GOING = frozenset({HoldingState.RELEASING, HoldingState.REMOVING})
+GOING = frozenset({HoldingState.RELEASING, HoldingState.REMOVING, HoldingState.UNDELETED})
 
 
 @dataclass(slots=True)
@@ -202,6 +207,11 @@ class Copies:
         self._held[half].clear()
         self._unheard.pop(half, None)
 
+    def gone(self, half: Role) -> None:
+        """The process was waited for long enough: what waited for it is looked at again."""
+        for holding in self._held[half].values():
+            self.touch(holding.place[0], holding.place[2])
+
     def forget(self, topic: TopicImage) -> None:
         """The topic is gone for good."""
         for partition in topic.partitions:
@@ -245,7 +255,7 @@ class Copies:
                 key = (topic.topic_id, partition.partition)
                 if half.slot not in partition.replicas:
                     continue
-                if self._should_hold(partition, half.slot) is half and not self._twin_holds(half, key):
+                if self._should_hold(partition, half.slot) is half and self._is_free_for(half, key):
                     assigned = assigned_to(topic, partition)
                     order.partitions.append(assigned)
                     held[key] = Holding((topic.name, *key), HoldingState.TOLD, assigned)
@@ -289,10 +299,13 @@ class Copies:
                 holding.state = HoldingState.HELD
             elif holding.state is HoldingState.RELEASING:
                 del held[key]
-            elif holding.state is HoldingState.REMOVING and f"{place[0]}-{place[2]}" not in failures:
-                del held[key]
-                self._leaving.pop((key, half.slot), None)
-                removed.append(place)
+            elif holding.state is HoldingState.REMOVING:
+                if f"{place[0]}-{place[2]}" in failures:
+                    holding.state = HoldingState.UNDELETED
+                else:
+                    del held[key]
+                    self._leaving.pop((key, half.slot), None)
+                    removed.append(place)
             self.touch(place[0], place[2])
         return removed
 
@@ -321,7 +334,7 @@ class Copies:
         return {"holdings": len(holdings), "waiting": waiting, "leaving": len(self._leaving)}
 
     def check(self) -> None:
-        """No copy was given to one half of its slot while the other may have it open."""
+        """No copy was given to one half of its slot while the other may have it open, nor a row to two workers."""
         for slot in self._slots.all:
             worker, replica = (self._held.get(half, {}) for half in (owner_of(slot), replica_of(slot)))
             for key in worker.keys() & replica.keys():
@@ -330,6 +343,13 @@ class Copies:
                     HoldingState.RELEASING,
                 }
                 assert not given, (slot, key, given)
+        led = [
+            key
+            for slot in self._slots.all
+            for key, holding in self._held[owner_of(slot)].items()
+            if holding.state in (HoldingState.TOLD, HoldingState.HELD)
+        ]
+        assert len(led) == len(set(led)), led
 
     # One copy
 
@@ -342,6 +362,25 @@ class Copies:
 
     def _twin_holds(self, half: Role, key: Key) -> bool:
         return any(twin is not half and key in self._held[twin] for twin in self._slots.halves(half.slot))
+
+    def _is_served_elsewhere(self, slot: int, key: Key) -> bool:
+        """Whether another slot's worker may serve the partition's row. One that was never heard of, and is gone, may
+        not hold up everybody: it is told by its first full Assign."""
+        for other in self._slots.all:
+            worker = owner_of(other)
+            holding = self._held[worker].get(key) if other != slot else None
+            if (
+                holding is not None
+                and holding.state is not HoldingState.UNDELETED
+                and self._slots.state(worker) is not HalfState.GONE
+            ):
+                return True
+        return False
+
+    def _is_free_for(self, half: Role, key: Key) -> bool:
+        return not self._twin_holds(half, key) and not (
+            half.kind is RoleKind.IOPROC and self._is_served_elsewhere(half.slot, key)
+        )
 
     def _place(
         self, orders: dict[Role, Order], topic: TopicImage, partition: PartitionImage, slot: int
@@ -360,6 +399,8 @@ class Copies:
                 holding.state, holding.told = HoldingState.RELEASING, None
         if wanted is None or not free or not self._is_up(wanted):
             return
+        if wanted.kind is RoleKind.IOPROC and self._is_served_elsewhere(slot, key):
+            return  # its answer touches the partition
         assigned = assigned_to(topic, partition)
         holding = self._held[wanted].get(key)
         if holding is None or holding.told is None or not _goes_by(holding.told, assigned, slot):

@@ -154,6 +154,7 @@ class Leadership:
     def _grace_is_over(self, half: Role, since: HalfState) -> None:
         if self.slots.overdue(half, since):
             _logger.warning("%s has not come back", half)
+            self.copies.gone(half)
             self._look_at_slots()
 
     def _look_at_slots(self) -> None:

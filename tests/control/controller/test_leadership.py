@@ -87,6 +87,28 @@ def test_the_new_leader_is_not_assigned_before_its_slots_replica_let_go(three: I
     three.until(lambda: three.partition("t").leader == 1)
 
 
+def test_the_new_leader_is_not_assigned_before_the_old_one_let_go(three: Instance) -> None:
+    three.workers[0].mute = True
+    three.workers[0].link.ask(PartitionsOffline(0, (("t", 0),)))
+    three.until(lambda: any(each.released for each in three.workers[0].commands))
+    three.until(lambda: ("t", 0) not in three.replicas[1].led)
+    # What it is told meanwhile, after its replica's answer, does not name the partition.
+    for name in ("u", "v"):
+        three.create(NewTopic(name, assignments={0: (1,)}))
+    assert set(three.workers[1].led) == {("u", 0), ("v", 0)}
+    assert three.partition("t").leader == 0
+    three.workers[0].mute = False
+    three.until(lambda: three.partition("t").leader == 1)
+
+
+def test_an_old_leader_that_dies_instead_of_letting_go_has_let_go(three: Instance) -> None:
+    three.workers[0].mute = True
+    three.workers[0].link.ask(PartitionsOffline(0, (("t", 0),)))
+    three.until(lambda: any(each.released for each in three.workers[0].commands))
+    three.lose(three.workers[0])
+    three.until(lambda: three.partition("t").leader == 1)
+
+
 def test_a_replica_that_dies_instead_of_letting_go_has_let_go(three: Instance) -> None:
     three.replicas[1].mute = True
     three.lose(three.workers[0])
