@@ -32,7 +32,6 @@ class Asker(Protocol):
     """Who placed operations and waits for their answers."""
 
     request_id: int
-    outstanding: int
 
     def answered(self, answer: Answer) -> None:
         """One operation was answered (fields as in `channels.request_channel`)."""
@@ -187,12 +186,11 @@ class WorkerLines:
 class _Notices:
     """Stands where an asker would, under the id of no request, so that notices cost the answers nothing."""
 
-    __slots__ = ("_lines", "listener", "outstanding", "request_id")
+    __slots__ = ("_lines", "listener", "request_id")
 
     def __init__(self, lines: WorkerLines) -> None:
         self._lines = lines
         self.request_id = NOTICE_ID
-        self.outstanding = 0
         self.listener: Callable[[], None] | None = None
 
     def answered(self, _answer: Answer) -> None:

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from appliance.channels.partition_table import PartitionTable
 from appliance.channels.request_channel import Op
-from appliance.channels.roles import Role
 from appliance.cluster import TopicPartition
 from appliance.log.file_names import future_directory_name
 from appliance.netproc.connection import Pending
 from appliance.netproc.log_dirs import LogDirs
 from appliance.netproc.log_handlers.finish import Finish
+from appliance.netproc.log_handlers.owners_asked import OwnersAsked
 from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
 from appliance.netproc.worker_lines import Answer, WorkerLines
 from appliance.protocol.api_versions import ApiKey
@@ -78,7 +78,7 @@ class AlterReplicaLogDirsHandler:
         self._lines.enter(asker)
         for item, (partition, path) in enumerate(wanted.items()):
             asker.errors[item] = self._begin_partition(asker, item, partition, path)
-        if not asker.outstanding:
+        if not asker.is_waiting:
             self.complete(asker)
 
     def complete(self, asker: _Asker) -> None:
@@ -119,8 +119,7 @@ class AlterReplicaLogDirsHandler:
             route.worker, _operation(asker, item, route, directory)
         ):
             return _NOT_AVAILABLE
-        asker.workers[item] = route.worker
-        asker.outstanding += 1
+        asker.asked(item, route.worker)
         return 0
 
 
@@ -143,36 +142,25 @@ def _operation(asker: _Asker, item: int, route: PartitionRoute, directory: int) 
     )
 
 
-class _Asker:
+class _Asker(OwnersAsked):
     """One AlterReplicaLogDirs request while owners are told. `errors` by item, in the order of `partitions`."""
 
-    __slots__ = ("_handler", "errors", "outstanding", "partitions", "pending", "request_id", "workers")
+    __slots__ = ("_handler", "errors", "partitions")
 
     def __init__(
         self, handler: AlterReplicaLogDirsHandler, pending: Pending, partitions: tuple[TopicPartition, ...]
     ) -> None:
+        super().__init__(pending)
         self._handler = handler
-        self.pending = pending
         self.partitions = partitions
-        self.request_id = 0
-        self.outstanding = 0
         self.errors = [0] * len(partitions)
-        self.workers: dict[int, Role] = {}
 
-    def answered(self, answer: Answer) -> None:
-        item = answer[4]
-        if self.workers.pop(item, None) is not None:
-            self.errors[item] = _NOT_AVAILABLE if answer[2] == _NOT_LEADER else answer[2]
-            self._settled()
+    def _take(self, item: int, answer: Answer) -> None:
+        self.errors[item] = _NOT_AVAILABLE if answer[2] == _NOT_LEADER else answer[2]
 
-    def worker_lost(self, worker: Role) -> None:
+    def _lose(self, item: int) -> None:
         """The move may have begun or not; to ask again does no harm."""
-        for item in [item for item, owner in self.workers.items() if owner == worker]:
-            del self.workers[item]
-            self.errors[item] = _NOT_AVAILABLE
-            self._settled()
+        self.errors[item] = _NOT_AVAILABLE
 
-    def _settled(self) -> None:
-        self.outstanding -= 1
-        if not self.outstanding:
-            self._handler.complete(self)
+    def _complete(self) -> None:
+        self._handler.complete(self)

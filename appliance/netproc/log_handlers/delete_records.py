@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from appliance.channels.partition_table import PartitionTable
 from appliance.channels.request_channel import Op
-from appliance.channels.roles import Role
 from appliance.cluster import INTERNAL_TOPICS
 from appliance.netproc.connection import Pending
 from appliance.netproc.log_handlers.finish import Finish
+from appliance.netproc.log_handlers.owners_asked import OwnersAsked
 from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
 from appliance.netproc.worker_lines import Answer, WorkerLines
 from appliance.protocol.api_versions import ApiKey
@@ -63,7 +63,7 @@ class DeleteRecordsHandler:
         }
         for place, offset in wanted.items():
             self._begin_partition(asker, place, offset)
-        if not asker.outstanding:
+        if not asker.is_waiting:
             self.complete(asker)
 
     def complete(self, asker: _Asker) -> None:
@@ -100,8 +100,7 @@ class DeleteRecordsHandler:
         ):
             asker.results[item] = (-1, _NOT_LEADER)
         else:
-            asker.workers[item] = route.worker
-            asker.outstanding += 1
+            asker.asked(item, route.worker)
 
 
 def _operation(asker: _Asker, item: int, route: PartitionRoute, offset: int) -> tuple[int, ...]:
@@ -123,19 +122,16 @@ def _operation(asker: _Asker, item: int, route: PartitionRoute, offset: int) -> 
     )
 
 
-class _Asker:
+class _Asker(OwnersAsked):
     """One DeleteRecords request while owners work. `results` are (low watermark, error), by item."""
 
-    __slots__ = ("_handler", "outstanding", "pending", "places", "request_id", "results", "workers")
+    __slots__ = ("_handler", "places", "results")
 
     def __init__(self, handler: DeleteRecordsHandler, pending: Pending) -> None:
+        super().__init__(pending)
         self._handler = handler
-        self.pending = pending
-        self.request_id = 0
-        self.outstanding = 0
         self.places: list[Place] = []
         self.results: list[tuple[int, int]] = []
-        self.workers: dict[int, Role] = {}
 
     def add(self, place: Place) -> int:
         """Keeps the place of a partition; its item number."""
@@ -143,20 +139,12 @@ class _Asker:
         self.results.append((-1, 0))
         return len(self.places) - 1
 
-    def answered(self, answer: Answer) -> None:
-        item = answer[4]
-        if self.workers.pop(item, None) is not None:
-            self.results[item] = (answer[6], answer[2])
-            self._settled()
+    def _take(self, item: int, answer: Answer) -> None:
+        self.results[item] = (answer[6], answer[2])
 
-    def worker_lost(self, worker: Role) -> None:
+    def _lose(self, item: int) -> None:
         """It may have moved the log start or not; to ask again does no harm, and the error says to."""
-        for item in [item for item, owner in self.workers.items() if owner == worker]:
-            del self.workers[item]
-            self.results[item] = (-1, _NOT_LEADER)
-            self._settled()
+        self.results[item] = (-1, _NOT_LEADER)
 
-    def _settled(self) -> None:
-        self.outstanding -= 1
-        if not self.outstanding:
-            self._handler.complete(self)
+    def _complete(self) -> None:
+        self._handler.complete(self)

@@ -16,9 +16,9 @@ from appliance.channels.partition_table import (
     PartitionTable,
 )
 from appliance.channels.request_channel import Op, RequestFlag
-from appliance.channels.roles import Role
 from appliance.netproc.connection import Pending
 from appliance.netproc.log_handlers.finish import Finish
+from appliance.netproc.log_handlers.owners_asked import OwnersAsked
 from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
 from appliance.netproc.worker_lines import Answer, WorkerLines
 from appliance.protocol.api_versions import ApiKey
@@ -76,7 +76,7 @@ class ListOffsetsHandler:
                     continue
                 seen.add(key)
                 self._begin_partition(asker, topic.name, wanted, request, pending)
-        if not asker.outstanding:
+        if not asker.is_waiting:
             self.complete(asker)
 
     def complete(self, asker: _Asker) -> None:
@@ -171,33 +171,20 @@ class ListOffsetsHandler:
             0,
         )
         self._lines.place(route.worker, operation)
-        asker.workers[item] = route.worker
-        asker.outstanding += 1
+        asker.asked(item, route.worker)
 
 
-class _Asker:
+class _Asker(OwnersAsked):
     """One ListOffsets request while owners look."""
 
-    __slots__ = (
-        "_handler",
-        "_results",
-        "_topics",
-        "outstanding",
-        "pending",
-        "request",
-        "request_id",
-        "workers",
-    )
+    __slots__ = ("_handler", "_results", "_topics", "request")
 
     def __init__(self, handler: ListOffsetsHandler, pending: Pending, request: ListOffsetsRequest) -> None:
+        super().__init__(pending)
         self._handler = handler
-        self.pending = pending
         self.request = request
-        self.request_id = 0
-        self.outstanding = 0
         self._results: list[ListOffsetsPartitionResponse] = []
         self._topics: list[str] = []
-        self.workers: dict[int, Role] = {}
 
     def add(self, topic: str, result: ListOffsetsPartitionResponse) -> int:
         """Keeps the place of a partition in the order asked; its item number."""
@@ -210,10 +197,7 @@ class _Asker:
         answers, self._results = self._results[:count], self._results[count:]
         return answers
 
-    def answered(self, answer: Answer) -> None:
-        item = answer[4]
-        if self.workers.pop(item, None) is None:
-            return
+    def _take(self, item: int, answer: Answer) -> None:
         self._results[item] = replace(
             self._results[item],
             error_code=answer[2],
@@ -221,20 +205,12 @@ class _Asker:
             offset=answer[6],
             leader_epoch=answer[12],
         )
-        self._settled()
 
-    def worker_lost(self, worker: Role) -> None:
-        for item in [item for item, owner in self.workers.items() if owner == worker]:
-            del self.workers[item]
-            self._results[item] = replace(
-                self._results[item], error_code=int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            )
-            self._settled()
+    def _lose(self, item: int) -> None:
+        self._results[item] = replace(self._results[item], error_code=int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
-    def _settled(self) -> None:
-        self.outstanding -= 1
-        if not self.outstanding:
-            self._handler.complete(self)
+    def _complete(self) -> None:
+        self._handler.complete(self)
 
 
 def _error(wanted: ListOffsetsPartition, error: int) -> ListOffsetsPartitionResponse:

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from appliance.channels.partition_table import PartitionTable
 from appliance.channels.request_channel import Op
-from appliance.channels.roles import Role
 from appliance.netproc.connection import Pending
 from appliance.netproc.log_handlers.finish import Finish
+from appliance.netproc.log_handlers.owners_asked import OwnersAsked
 from appliance.netproc.topic_routes import TopicRoutes
 from appliance.netproc.worker_lines import Answer, WorkerLines
 from appliance.protocol.api_versions import ApiKey
@@ -63,7 +63,7 @@ class OffsetForLeaderEpochHandler:
                 else:
                     seen.add(key)
                     self._begin_partition(asker, topic.topic, wanted)
-        if not asker.outstanding:
+        if not asker.is_waiting:
             self.complete(asker)
 
     def complete(self, asker: _Asker) -> None:
@@ -115,25 +115,21 @@ class OffsetForLeaderEpochHandler:
         ):
             asker.fail(item, _NOT_LEADER)
         else:
-            asker.workers[item] = route.worker
-            asker.outstanding += 1
+            asker.asked(item, route.worker)
 
 
-class _Asker:
+class _Asker(OwnersAsked):
     """One request while owners look; `results` by item, in the order asked."""
 
-    __slots__ = ("_handler", "outstanding", "pending", "request", "request_id", "results", "workers")
+    __slots__ = ("_handler", "request", "results")
 
     def __init__(
         self, handler: OffsetForLeaderEpochHandler, pending: Pending, request: OffsetForLeaderEpochRequest
     ) -> None:
+        super().__init__(pending)
         self._handler = handler
-        self.pending = pending
         self.request = request
-        self.request_id = 0
-        self.outstanding = 0
         self.results: list[EpochEndOffset] = []
-        self.workers: dict[int, Role] = {}
 
     def add(self, result: EpochEndOffset) -> int:
         """Keeps the place of a partition; its item number."""
@@ -143,22 +139,13 @@ class _Asker:
     def fail(self, item: int, error: int) -> None:
         self.results[item] = replace(self.results[item], error_code=error)
 
-    def answered(self, answer: Answer) -> None:
-        item = answer[4]
-        if self.workers.pop(item, None) is None:
-            return
+    def _take(self, item: int, answer: Answer) -> None:
         self.results[item] = replace(
             self.results[item], error_code=answer[2], leader_epoch=answer[12], end_offset=answer[6]
         )
-        self._settled()
 
-    def worker_lost(self, worker: Role) -> None:
-        for item in [item for item, owner in self.workers.items() if owner == worker]:
-            del self.workers[item]
-            self.fail(item, _NOT_LEADER)
-            self._settled()
+    def _lose(self, item: int) -> None:
+        self.fail(item, _NOT_LEADER)
 
-    def _settled(self) -> None:
-        self.outstanding -= 1
-        if not self.outstanding:
-            self._handler.complete(self)
+    def _complete(self) -> None:
+        self._handler.complete(self)

@@ -1,0 +1,60 @@
+"""A request whose partitions are asked of their owners, one operation each: who is still to answer.
+
+Produce and Fetch keep books of their own: theirs are on the hot path, and hold more than an owner.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from appliance.channels.roles import Role
+from appliance.netproc.connection import Pending
+from appliance.netproc.worker_lines import Answer
+
+
+class OwnersAsked(ABC):
+    """An `Asker` of `WorkerLines` that is complete when each operation was answered, or its worker lost."""
+
+    __slots__ = ("_workers", "pending", "request_id")
+
+    def __init__(self, pending: Pending) -> None:
+        self.pending = pending
+        self.request_id = 0
+        self._workers: dict[int, Role] = {}
+
+    def asked(self, item: int, worker: Role) -> None:
+        """The operation of partition `item` was placed."""
+        self._workers[item] = worker
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an answer is still to come."""
+        return bool(self._workers)
+
+    def answered(self, answer: Answer) -> None:
+        item = answer[4]
+        if self._workers.pop(item, None) is not None:
+            self._take(item, answer)
+            self._settled()
+
+    def worker_lost(self, worker: Role) -> None:
+        for item in [item for item, owner in self._workers.items() if owner == worker]:
+            del self._workers[item]
+            self._lose(item)
+            self._settled()
+
+    def _settled(self) -> None:
+        if not self._workers:
+            self._complete()
+
+    @abstractmethod
+    def _take(self, item: int, answer: Answer) -> None:
+        """The owner of partition `item` answered."""
+
+    @abstractmethod
+    def _lose(self, item: int) -> None:
+        """Whether the owner of partition `item` did it is not known; the client may ask again."""
+
+    @abstractmethod
+    def _complete(self) -> None:
+        """Nobody is waited for any more."""
