@@ -1,18 +1,12 @@
-"""Which partitions this worker leads, by row; made to be what the controller says.
-
-The controller's word is final: a full assignment replaces everything, a delta adds and removes. A command with an
-older controller epoch than one already obeyed is refused, so a superseded controller changes nothing. What cannot be
-opened is told to the controller and kept in `unopened`, to be tried again: a full disk has room some day.
-"""
+"""Which partitions this worker leads, by row; made to be what the controller says (`channels.copy_holder`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from functools import partial
 from uuid import UUID
 
-from appliance.channels.control_channel import Assign, Assigned, AssignedPartition
+from appliance.channels.control_channel import Assign, AssignedPartition
+from appliance.channels.copy_holder import CopyHolder
 from appliance.channels.partition_table import (
     NEVER_OPENED,
     OPEN,
@@ -23,17 +17,17 @@ from appliance.channels.partition_table import (
 )
 from appliance.clock import Clock
 from appliance.cluster import TopicPartition
-from appliance.errors import ApplianceError, LogDirectoryOffline, StorageFault
+from appliance.errors import LogDirectoryOffline, StorageFault
 from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.partition import Partition
 from appliance.log.config import LogSettings
 from appliance.log.log_directories import LogDirectories
-from appliance.protocol.errors import ErrorCode, code_for
+from appliance.protocol.errors import ErrorCode
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
-class Partitions:
+class Partitions(CopyHolder[Partition]):
     """Led partitions: `by_row[row]` is None where this worker leads nothing. One slot, all its log directories.
 
     `withdrawn` hears of each that is served no more, and which error who waits is told.
@@ -43,18 +37,15 @@ class Partitions:
         "_clock",
         "_commits",
         "_configs",
-        "_defaults",
         "_directories",
         "_slot",
         "_table",
-        "_warn",
         "_withdrawn",
-        "by_name",
         "by_row",
-        "controller_epoch",
         "offline",
-        "unopened",
     )
+
+    HELD = "served"
 
     def __init__(
         self,
@@ -68,51 +59,16 @@ class Partitions:
         withdrawn: Callable[[Partition, int], None],
         warn: Callable[[str], None],
     ) -> None:
+        super().__init__(log_defaults=log_defaults, warn=warn)
         self._commits = commits
         self._clock = clock
         self._withdrawn = withdrawn
         self._directories = directories
         self._table = table
         self._slot = slot
-        self._defaults = dict(log_defaults)
         self._configs: dict[TopicPartition, Mapping[str, str]] = {}
-        self._warn = warn
         self.by_row: list[Partition | None] = [None] * len(table)
-        self.by_name: dict[TopicPartition, Partition] = {}
-        self.controller_epoch = -1
-        self.unopened: dict[TopicPartition, AssignedPartition] = {}
         self.offline: dict[TopicPartition, StorageFault] = {}
-
-    def obey(self, command: Assign) -> Assigned | None:
-        """Carries `command` out; None (and no change) when its controller epoch is old."""
-        if command.controller_epoch < self.controller_epoch:
-            self._warn(
-                f"refused a command of controller epoch {command.controller_epoch} < {self.controller_epoch}"
-            )
-            return None
-        self.controller_epoch = command.controller_epoch
-        failures: dict[str, tuple[int, str]] = {}
-        if command.log_defaults is not None and command.log_defaults != self._defaults:
-            self._defaults = command.log_defaults
-            for name, partition in self.by_name.items():
-                self._attempt(failures, name, partial(self._apply_configs, partition, self._configs[name]))
-        if command.full:
-            self.unopened.clear()
-            wanted = {(p.topic, p.partition, p.incarnation) for p in command.partitions}
-            for name, partition in list(self.by_name.items()):
-                if (name.topic, name.partition, partition.incarnation) not in wanted:
-                    self._attempt(failures, name, partial(self._release, name))
-        for topic, _, index in command.released:
-            name = TopicPartition(topic, index)
-            self._attempt(failures, name, partial(self._release, name))
-        for topic, topic_id, index in command.removed:
-            name = TopicPartition(topic, index)
-            self._attempt(failures, name, partial(self._remove, name, topic_id))
-        for assigned in command.partitions:
-            name = TopicPartition(assigned.topic, assigned.partition)
-            self.unopened[name] = assigned
-            self._attempt(failures, name, partial(self._lead, assigned, is_new=not command.full))
-        return Assigned(command.controller_epoch, failures)
 
     def touched_by(self, command: Assign) -> list[Partition]:
         """Those that are led and that `command` has opened, or given other settings."""
@@ -121,32 +77,7 @@ class Partitions:
         named = (self.by_name.get(TopicPartition(p.topic, p.partition)) for p in command.partitions)
         return [partition for partition in named if partition is not None]
 
-    def open_again(self) -> list[Partition]:
-        """Tries the assigned partitions that could not be opened, as when the disk was full, once more each.
-
-        Returns those that are served now.
-        """
-        served = []
-        for name, assigned in list(self.unopened.items()):
-            with suppress(ApplianceError, OSError):
-                self._lead(assigned, is_new=False)
-                self._warn(f"partition {name} is served after all")
-                served.append(self.by_name[name])
-        return served
-
-    def _attempt(
-        self, failures: dict[str, tuple[int, str]], name: TopicPartition, action: Callable[[], None]
-    ) -> None:
-        try:
-            action()
-        except ApplianceError as error:
-            failures[str(name)] = (int(code_for(error)), str(error))
-            self._warn(f"partition {name}: {error}")
-        except OSError as error:
-            failures[str(name)] = (int(ErrorCode.KAFKA_STORAGE_ERROR), str(error))
-            self._warn(f"partition {name}: {error}")
-
-    def _lead(self, assigned: AssignedPartition, *, is_new: bool) -> None:
+    def _take(self, assigned: AssignedPartition, *, is_new: bool) -> None:
         name = TopicPartition(assigned.topic, assigned.partition)
         if (known_fault := self.offline.get(name)) is not None:
             self.unopened.pop(name, None)
@@ -230,6 +161,9 @@ class Partitions:
         self._commits.bind(partition)
         partition.min_insync_replicas = int(configs.get(MIN_INSYNC_REPLICAS, "1"))
         partition.publish()
+
+    def _apply_defaults(self, name: TopicPartition) -> None:
+        self._apply_configs(self.by_name[name], self._configs[name])
 
     def take_offline(self, partition: Partition, fault: StorageFault) -> None:
         """The storage of a partition failed: it is served no more in this life of the worker.

@@ -1,31 +1,27 @@
 """Which partitions this slot follows, made to be what the controller says.
 
-As in a worker, the controller's word is final and an older controller epoch is refused. What cannot be opened is told
-to the controller and kept in `unopened`, to be tried again. A partition's log is opened here only after whoever of the
+How a command is obeyed stands in `channels.copy_holder`. A partition's log is opened here only after whoever of the
 slot had it has let it go, and is closed before the answer that says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from functools import partial
 from typing import Final
 from uuid import UUID
 
-from appliance.channels.control_channel import Assign, Assigned, AssignedPartition
+from appliance.channels.control_channel import AssignedPartition
+from appliance.channels.copy_holder import CopyHolder
 from appliance.channels.partition_table import NEVER_OPENED, OPEN, SLOT_CLOSED_INCARNATION, PartitionTable
 from appliance.cluster import TopicPartition
-from appliance.errors import ApplianceError
 from appliance.log.config import LogSettings
 from appliance.log.log_directories import LogDirectories
-from appliance.protocol.errors import ErrorCode, code_for
 from appliance.replicas.follower import DirectoriesOf, Follower
 
 OPENED_AT_ONCE: Final = 16
 
 
-class Followers:
+class Followers(CopyHolder[Follower]):
     """By name and by row. One slot, all its log directories.
 
     `breathe` is called every OPENED_AT_ONCE logs of a command: followers of other partitions are waited for meanwhile.
@@ -34,17 +30,14 @@ class Followers:
     __slots__ = (
         "_breathe",
         "_configs",
-        "_defaults",
         "_directories",
         "_directories_of",
         "_slot",
         "_table",
-        "_warn",
-        "by_name",
         "by_row",
-        "controller_epoch",
-        "unopened",
     )
+
+    HELD = "followed"
 
     def __init__(
         self,
@@ -57,75 +50,20 @@ class Followers:
         breathe: Callable[[], object],
         warn: Callable[[str], None],
     ) -> None:
+        super().__init__(log_defaults=log_defaults, warn=warn)
         self._breathe = breathe
         self._directories = directories
         self._table = table
         self._slot = slot
-        self._defaults = dict(log_defaults)
         self._directories_of = directories_of
-        self._warn = warn
         self._configs: dict[TopicPartition, Mapping[str, str]] = {}
-        self.by_name: dict[TopicPartition, Follower] = {}
         self.by_row: dict[int, Follower] = {}
-        self.controller_epoch = -1
-        self.unopened: dict[TopicPartition, AssignedPartition] = {}
 
-    def obey(self, command: Assign) -> Assigned | None:
-        """Carries `command` out; None (and no change) when its controller epoch is old."""
-        if command.controller_epoch < self.controller_epoch:
-            self._warn(
-                f"refused a command of controller epoch {command.controller_epoch} < {self.controller_epoch}"
-            )
-            return None
-        self.controller_epoch = command.controller_epoch
-        failures: dict[str, tuple[int, str]] = {}
-        if command.log_defaults is not None and command.log_defaults != self._defaults:
-            self._defaults = command.log_defaults
-            for name in self.by_name:
-                self._apply_configs(name)
-        if command.full:
-            self.unopened.clear()
-            wanted = {(p.topic, p.partition, p.incarnation) for p in command.partitions}
-            for name, follower in list(self.by_name.items()):
-                if (name.topic, name.partition, follower.incarnation) not in wanted:
-                    self._attempt(failures, name, partial(self._release, name))
-        for topic, _, index in command.released:
-            name = TopicPartition(topic, index)
-            self._attempt(failures, name, partial(self._release, name))
-        for topic, topic_id, index in command.removed:
-            name = TopicPartition(topic, index)
-            self._attempt(failures, name, partial(self._remove, name, topic_id))
-        for count, assigned in enumerate(command.partitions, 1):
-            if count % OPENED_AT_ONCE == 0:
-                self._breathe()
-            name = TopicPartition(assigned.topic, assigned.partition)
-            self.unopened[name] = assigned
-            self._attempt(failures, name, partial(self._follow, assigned, is_new=not command.full))
-        return Assigned(command.controller_epoch, failures)
+    def _before_taking(self, count: int) -> None:
+        if count % OPENED_AT_ONCE == 0:
+            self._breathe()
 
-    def open_again(self) -> list[Follower]:
-        """Tries what could not be opened once more each; those that are followed now."""
-        opened = []
-        for name, assigned in list(self.unopened.items()):
-            with suppress(ApplianceError, OSError):
-                self._follow(assigned, is_new=False)
-                self._warn(f"partition {name} is followed after all")
-                opened.append(self.by_name[name])
-        return opened
-
-    def _attempt(
-        self, failures: dict[str, tuple[int, str]], name: TopicPartition, action: Callable[[], None]
-    ) -> None:
-        try:
-            action()
-        except ApplianceError as error:
-            failures[str(name)] = (int(code_for(error)), str(error))
-            self._warn(f"partition {name}: {error}")
-        except OSError as error:
-            failures[str(name)] = (int(ErrorCode.KAFKA_STORAGE_ERROR), str(error))
-            self._warn(f"partition {name}: {error}")
-
-    def _follow(self, assigned: AssignedPartition, *, is_new: bool) -> None:
+    def _take(self, assigned: AssignedPartition, *, is_new: bool) -> None:
         name = TopicPartition(assigned.topic, assigned.partition)
         known = self.by_name.get(name)
         if known is not None and (known.incarnation, known.row) != (assigned.incarnation, assigned.row):
@@ -134,7 +72,7 @@ class Followers:
         self._configs[name] = assigned.configs
         if known is not None:
             known.follow(assigned.leader, assigned.leader_epoch)
-            self._apply_configs(name)
+            self._apply_defaults(name)
             self.unopened.pop(name, None)
             return
         cells = self._table.cells
@@ -155,7 +93,7 @@ class Followers:
         self.by_name[name] = self.by_row[assigned.row] = follower
         self.unopened.pop(name, None)
 
-    def _apply_configs(self, name: TopicPartition) -> None:
+    def _apply_defaults(self, name: TopicPartition) -> None:
         configs = self._defaults | dict(self._configs[name])
         self.by_name[name].log.update_settings(LogSettings.from_configs(configs))
 

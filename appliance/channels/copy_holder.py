@@ -1,0 +1,121 @@
+"""Who of a slot holds copies of partitions, the worker those it leads and the replica those it follows: how both obey.
+
+The controller's word is final: a full assignment replaces everything, a delta adds and removes. A command with an
+older controller epoch than one already obeyed is refused, so a superseded controller changes nothing. What cannot be
+opened is told to the controller and kept in `unopened`, to be tried again: a full disk has room some day.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import ClassVar, Generic, Protocol, TypeVar
+from uuid import UUID
+
+from appliance.channels.control_channel import Assign, Assigned, AssignedPartition
+from appliance.cluster import TopicPartition
+from appliance.errors import ApplianceError
+from appliance.protocol.errors import ErrorCode, code_for
+
+_Failures = dict[str, tuple[int, str]]
+
+
+class HeldCopy(Protocol):
+    """What is held of a partition."""
+
+    incarnation: int
+
+
+Held = TypeVar("Held", bound=HeldCopy)
+
+
+class CopyHolder(ABC, Generic[Held]):
+    """Copies by name, made to be what the controller says."""
+
+    __slots__ = ("_defaults", "_warn", "by_name", "controller_epoch", "unopened")
+
+    HELD: ClassVar[str]
+    """What is done with a copy, for the log: `served`, `followed`."""
+
+    def __init__(self, *, log_defaults: Mapping[str, str], warn: Callable[[str], None]) -> None:
+        self._defaults = dict(log_defaults)
+        self._warn = warn
+        self.by_name: dict[TopicPartition, Held] = {}
+        self.controller_epoch = -1
+        self.unopened: dict[TopicPartition, AssignedPartition] = {}
+
+    def obey(self, command: Assign) -> Assigned | None:
+        """Carries `command` out; None (and no change) when its controller epoch is old."""
+        if command.controller_epoch < self.controller_epoch:
+            self._warn(
+                f"refused a command of controller epoch {command.controller_epoch} < {self.controller_epoch}"
+            )
+            return None
+        self.controller_epoch = command.controller_epoch
+        failures: _Failures = {}
+        if command.log_defaults is not None and command.log_defaults != self._defaults:
+            self._defaults = command.log_defaults
+            for name in self.by_name:
+                self._attempt(failures, name, partial(self._apply_defaults, name))
+        if command.full:
+            self.unopened.clear()
+            wanted = {(p.topic, p.partition, p.incarnation) for p in command.partitions}
+            for name, held in list(self.by_name.items()):
+                if (name.topic, name.partition, held.incarnation) not in wanted:
+                    self._attempt(failures, name, partial(self._release, name))
+        for topic, _, index in command.released:
+            name = TopicPartition(topic, index)
+            self._attempt(failures, name, partial(self._release, name))
+        for topic, topic_id, index in command.removed:
+            name = TopicPartition(topic, index)
+            self._attempt(failures, name, partial(self._remove, name, topic_id))
+        for count, assigned in enumerate(command.partitions, 1):
+            self._before_taking(count)
+            name = TopicPartition(assigned.topic, assigned.partition)
+            self.unopened[name] = assigned
+            self._attempt(failures, name, partial(self._take, assigned, is_new=not command.full))
+        return Assigned(command.controller_epoch, failures)
+
+    def open_again(self) -> list[Held]:
+        """Tries the assigned partitions that could not be opened, as when the disk was full, once more each.
+
+        Returns those that are held now.
+        """
+        opened = []
+        for name, assigned in list(self.unopened.items()):
+            with suppress(ApplianceError, OSError):
+                self._take(assigned, is_new=False)
+                self._warn(f"partition {name} is {self.HELD} after all")
+                opened.append(self.by_name[name])
+        return opened
+
+    def _attempt(self, failures: _Failures, name: TopicPartition, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except ApplianceError as error:
+            failures[str(name)] = (int(code_for(error)), str(error))
+            self._warn(f"partition {name}: {error}")
+        except OSError as error:
+            failures[str(name)] = (int(ErrorCode.KAFKA_STORAGE_ERROR), str(error))
+            self._warn(f"partition {name}: {error}")
+
+    def _before_taking(self, count: int) -> None:
+        """Called before each partition of a command; `count` is 1 for the first."""
+
+    @abstractmethod
+    def _take(self, assigned: AssignedPartition, *, is_new: bool) -> None:
+        """Opens the copy, or has the open one go by what is new in `assigned`; takes it out of `unopened`."""
+
+    @abstractmethod
+    def _apply_defaults(self, name: TopicPartition) -> None:
+        """The log of `name` goes by its topic's settings and the new defaults."""
+
+    @abstractmethod
+    def _release(self, name: TopicPartition) -> None:
+        """Lets go of the copy, whose files stay."""
+
+    @abstractmethod
+    def _remove(self, name: TopicPartition, topic_id: UUID) -> None:
+        """Lets go of the copy and deletes its files."""
