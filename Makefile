@@ -17,7 +17,7 @@ $(VENV)/.installed: pyproject.toml
 	touch $@
 
 $(VENV)/.installed-test: pyproject.toml $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,spark,spark-java]'
 	touch $@
 
 run: $(VENV)/.installed
@@ -38,7 +38,7 @@ test-compiled: compiled
 
 # The gate, quick checks first. One step alone: `make lint`, `make unit`, `make clients CLIENT=kcat`.
 # Against Apache Kafka, the judge of the client tests: `make clients APPLIANCE_JUDGE=kafka`.
-SOURCES := appliance spark_connector benchmarks tests
+SOURCES := appliance spark_connector pyspark_appliance benchmarks tests
 PYTEST  := $(BIN)/python -m pytest
 CLIENT  ?=
 
