@@ -20,7 +20,7 @@ Request, 64 bytes, little endian:
 log directory to go to, by its place in `log.dirs` (ALTER_LOG_DIR), how long an answer may wait for followers in ms
 (PRODUCE), the leader epoch asked for (EPOCH_END);
 `length_bytes` the payload's length (PRODUCE) or the most bytes wanted (FETCH). `epoch` is the leader epoch the client
-believes in, -1 where it does not say.
+believes in, -1 where it does not say; so is `api_version` of a FETCH, of the record before its offset.
 
 Response, 64 bytes, little endian:
 
@@ -35,11 +35,13 @@ Response, 64 bytes, little endian:
 | DELETE_RECORDS | low watermark, -1 | - | log start | - | - | - |
 | DESCRIBE_LOG_DIR | bytes | behind the high watermark | of the future log: bytes, -1 | its lag | its directory | - |
 | ALTER_LOG_DIR | - | - | - | - | - | - |
-| EPOCH_END | end offset, -1 | - | log start | - | - | - |
+| EPOCH_END | end offset, -1 | high watermark | log start | last stable offset | - | - |
 | FILES_REMOVED | - | - | - | - | - | - |
 
 `flags` of a FETCH answer is the index of the slot's log directory in which the segment lies (7 bits), and ABORTED; of a
 DESCRIBE_LOG_DIR answer that of the directory in which the log lies. Lags are in offsets.
+
+A FETCH whose reader has read another history is answered by an EPOCH_END: what both share ends there, at the latest.
 
 FILES_REMOVED answers nobody: it is a notice, under the request id that no request has, that files were removed since
 the last one. Who holds files open lets go of those that have no name any more, so that their space comes back.

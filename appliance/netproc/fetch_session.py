@@ -59,7 +59,7 @@ class SessionPartition:
         self.last_fetched_epoch = other.last_fetched_epoch
 
     def has_news(self, *, error: int, records_bytes: int, high_watermark: int, log_start: int) -> bool:
-        """Whether an incremental answer must mention it; notes what it is told then."""
+        """Whether an incremental answer must mention it, if not for its diverging epoch; notes what it is told."""
         news = (
             error != 0
             or records_bytes > 0

@@ -176,7 +176,7 @@ class InternalLogs:
             -1,
             0,
             READ_BYTES,
-            0,
+            -1,
             offset,
             0,
             0,

@@ -1,7 +1,8 @@
 """FETCH on a partition's owner: which bytes of which segment, never the bytes themselves.
 
 The network process holds the segment open and sends it; the answer is bounded by the high watermark, or by the last
-stable offset for read_committed. A fetch at an offset inside a batch gets that whole batch.
+stable offset for read_committed. A fetch at an offset inside a batch gets that whole batch. A reader that says which
+epoch it has read last, and has parted from this log, is told where instead (`epoch_end.py`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Final
 
 from appliance.channels.request_channel import Op, RequestFlag, ResponseFlag
 from appliance.errors import ApplianceError
+from appliance.ioproc.handlers.epoch_end import parting
 from appliance.ioproc.handlers.produce import Answer
 from appliance.ioproc.partition import Partition
 from appliance.protocol.errors import code_for
@@ -30,6 +32,10 @@ def fetch(partition: Partition, message: tuple[int, ...]) -> Answer:
     error = leader_epoch_fault(message[7], partition.leader_epoch)
     if not error:
         try:
+            if message[10] >= 0:
+                parted = parting(partition, message)
+                if parted is not None:
+                    return parted
             found = log.read(
                 message[11],
                 max_bytes=message[9],

@@ -9,7 +9,10 @@ A look reads the partition table: a partition without new records costs no other
 (segment, position, length), and records leave by sendfile. `max_bytes` bounds the whole answer except that its first
 batch always comes whole; later partitions get whole first batches or nothing.
 
-Left out until their issues: fetch from followers, diverging epochs.
+A client that says of which epoch the record before its fetch offset was is compared with the owner's log each time, for
+it may have read what no longer counts; where they part is told at once (diverging epoch, v12+).
+
+Left out until its issue: fetch from followers.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ from appliance.protocol.fetch import (
     FIRST_BY_TOPIC_ID,
     FIRST_WITH_SESSIONS,
     AbortedTransaction,
+    DivergingEpoch,
     FetchedPartition,
     FetchRequest,
     encode_fetch_response,
@@ -56,6 +60,7 @@ from appliance.protocol.node_endpoint import NodeEndpoint
 HINTS_FROM_VERSION: Final = 12
 
 _FETCH: Final = int(Op.FETCH)
+_EPOCH_END: Final = int(Op.EPOCH_END)
 _MIN_ONE_BATCH: Final = int(RequestFlag.MIN_ONE_BATCH)
 _READ_COMMITTED: Final = int(RequestFlag.READ_COMMITTED)
 _ABORTED: Final = int(ResponseFlag.ABORTED)
@@ -130,7 +135,7 @@ class FetchHandler:
         cells, table, lines = self._table.cells, self._table, self.lines
         for item in asker.items:
             item.length_bytes = item.first_batch_bytes = 0
-            item.has_records = False
+            item.is_asked = False
             route = item.route
             if route is None or route.worker is None:
                 continue
@@ -147,7 +152,10 @@ class FetchHandler:
             item.error = leader_epoch_fault(epoch, route.leader_epoch)
             if item.error:
                 continue
-            if (
+            if wanted.last_fetched_epoch >= 0:
+                item.is_asked = True
+                item.files_version = cells[at + FILES_VERSION]
+            elif (
                 offset < item.log_start
                 # Another slot may lead by now, whose high watermark we have read beside this one's log end.
                 or (
@@ -159,7 +167,7 @@ class FetchHandler:
             else:
                 # Before the owner is asked: if it stands still when the file is opened, the answer is about that file.
                 item.files_version = cells[at + FILES_VERSION]
-                item.has_records = offset < (item.last_stable_offset if read_committed else high_watermark)
+                item.is_asked = offset < (item.last_stable_offset if read_committed else high_watermark)
         asker.next_asked = 0
         self.ask_more(asker)
 
@@ -176,7 +184,7 @@ class FetchHandler:
             asker.next_asked += 1
             item = items[index]
             route = item.route
-            if not item.has_records or route is None or route.worker is None:
+            if not item.is_asked or route is None or route.worker is None:
                 continue
             wanted = item.wanted
             operation = (
@@ -190,7 +198,7 @@ class FetchHandler:
                 wanted.current_leader_epoch,
                 0,
                 max(0, min(wanted.partition_max_bytes, asker.max_bytes)),
-                asker.pending.version,
+                wanted.last_fetched_epoch,
                 wanted.fetch_offset,
                 0,
                 0,
@@ -250,7 +258,7 @@ class FetchHandler:
                 high_watermark=item.high_watermark,
                 log_start=item.log_start,
             )
-            if mentioned or not turn.incremental:
+            if mentioned or item.diverging is not None or not turn.incremental:
                 chosen.append(item)
         if turn.session is not None:
             for item in items:
@@ -393,12 +401,13 @@ class _Item:
         "aborted",
         "asked",
         "directory",
+        "diverging",
         "error",
         "files_version",
         "first_batch_bytes",
         "has_aborted",
-        "has_records",
         "high_watermark",
+        "is_asked",
         "last_stable_offset",
         "length_bytes",
         "log_start",
@@ -413,7 +422,8 @@ class _Item:
         self.route = None if isinstance(route, int) else route
         self.error = route if isinstance(route, int) else 0
         self.asked: Role | None = None
-        self.has_records = self.has_aborted = False
+        self.is_asked = self.has_aborted = False
+        self.diverging: DivergingEpoch | None = None
         self.aborted: Sequence[AbortedTransaction] = ()
         self.high_watermark = self.last_stable_offset = self.log_start = -1
         self.files_version = 0
@@ -429,6 +439,8 @@ class _Item:
             self.log_start,
             self.length_bytes,
             self.aborted if read_committed else None,
+            -1,
+            self.diverging,
         )
 
 
@@ -481,7 +493,10 @@ class _Asker:
         item.high_watermark = answer[7]
         item.log_start = answer[8]
         item.last_stable_offset = answer[13]
-        if not item.error:
+        if answer[0] == _EPOCH_END:
+            item.diverging = DivergingEpoch(answer[12], answer[6])
+            self.deadline_ns = 0  # told at once
+        elif not item.error:
             item.segment = answer[6]
             item.directory = answer[1] & ~_ABORTED
             item.position = answer[9]
