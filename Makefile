@@ -44,10 +44,10 @@ CLIENT  ?=
 
 test: pure check unit clients
 
-# Adds what is marked slow, librdkafka's own test-runner, and the controller and the system on a ZooKeeper.
+# Adds what is marked slow, examples that the gate does not try, librdkafka's own test-runner, and the controller and the system on a ZooKeeper.
 test-all: pure check judges
 	scripts/install-librdkafka.sh
-	$(PYTEST)
+	$(PYTEST) --hypothesis-profile=explore
 	@$(MAKE) --no-print-directory test-zookeeper
 
 # What depends on the metadata store, once more with all of it on a ZooKeeper that the tests start. Left out is what is

@@ -4,9 +4,17 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.store import ADDRESS, is_zookeeper_asked_for
 from tests.support.zookeeper import ZooKeeper
+
+# The gate tries the same examples each time, so that what it says is about the change; `make test-all` looks for new
+# ones. How long one takes is the machine's affair in both.
+_ANY_PACE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("gate", _ANY_PACE, derandomize=True)
+settings.register_profile("explore", _ANY_PACE)
+settings.load_profile("gate")
 
 
 @pytest.fixture(scope="session")

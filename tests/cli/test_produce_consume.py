@@ -22,7 +22,7 @@ from tests.cli.command import Outcome, appliance, environment
 def bootstrap() -> Iterator[str]:
     """Address of a mock cluster that creates topics of four partitions when they are asked for."""
     client = Producer({"bootstrap.servers": "unused", "test.mock.num.brokers": 1, "log_level": 0})
-    (broker,) = client.list_topics(timeout=10).brokers.values()
+    (broker,) = client.list_topics(timeout=30).brokers.values()
     yield f"{broker.host}:{broker.port}"
     client.flush(0)
 
@@ -184,7 +184,7 @@ def test_following_prints_at_once_what_arrives_and_ctrl_c_ends_it_with_130(conso
         console.produce(b"second\n", "--partition", 3).succeeded()
         assert follower.stdout.readline() == b"second\n"
         follower.send_signal(signal.SIGINT)
-        assert follower.wait(10) == 130
+        assert follower.wait(30) == 130
         assert follower.stderr.read().strip() == b""
     finally:
         alarm.cancel()
@@ -218,11 +218,11 @@ def test_what_was_typed_before_ctrl_c_is_sent(console: Console) -> None:
         assert typist.stdin is not None
         typist.stdin.write(b"typed\n")
         typist.stdin.flush()
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 30
         while console.consume().code != 0 or not console.consume().output:
             assert time.monotonic() < deadline_s, "a typed line is sent while the keyboard rests"
         typist.send_signal(signal.SIGINT)
-        assert typist.wait(20) == 130
+        assert typist.wait(30) == 130
     finally:
         typist.kill()
         typist.communicate()

@@ -119,7 +119,7 @@ def test_wrong_option_in_a_file_names_the_file(tmp_path: Path) -> None:
 def test_nobody_listening_is_said_at_once_and_in_one_line(command: list[str]) -> None:
     from tests.support.wire import free_ports
 
-    told = appliance(*command, "--bootstrap", f"127.0.0.1:{free_ports()}", timeout_s=10)
+    told = appliance(*command, "--bootstrap", f"127.0.0.1:{free_ports()}", timeout_s=60)
     assert told.code == 1
     assert re.fullmatch(
         r"appliance: no broker answers at 127\.0\.0\.1:\d+: Connection refused\n", told.errors

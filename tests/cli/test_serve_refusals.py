@@ -27,7 +27,7 @@ def test_what_is_not_built_is_refused_by_name(tmp_path: Path, arguments: list[st
         "--port",
         "1",
     ]
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert named in done.stderr
     assert "Try it" not in done.stdout

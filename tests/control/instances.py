@@ -24,7 +24,7 @@ from tests.control.stand_ins import DIARY, STAGE
 from tests.support.wire import free_ports
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PATIENCE_S = 20.0
+PATIENCE_S = 30.0
 
 Note = dict[str, Any]
 
@@ -155,7 +155,7 @@ class Instance:
     def errors(self) -> str:
         """Standard error so far, all of it once the processes are gone."""
         if self.process.poll() is not None:
-            self._reader.join(5)
+            self._reader.join(PATIENCE_S)
         return "".join(self._errors)
 
     # What is done to it
@@ -193,7 +193,7 @@ class Instance:
                     process.kill()
         self._diary.shutdown(socket.SHUT_RDWR)
         self._diary.close()
-        self._reader.join(5)
+        self._reader.join(PATIENCE_S)
         for name in self.names():
             Path("/dev/shm", name).unlink(missing_ok=True)
         shutil.rmtree(self.runtime_dir, ignore_errors=True)

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.control.conftest import StartInstance
-from tests.control.instances import Instance, Note
+from tests.control.instances import PATIENCE_S, Instance, Note
 from tests.support.wire import free_ports
 
 # In start order, and how many rings each has with two network processes and one worker.
@@ -216,7 +216,7 @@ def test_restart_of_a_failed_start_succeeds_once_the_reason_is_gone(start_instan
 
 def test_process_that_never_serves_ends_the_appliance(start_instance: StartInstance) -> None:
     instance = start_instance("process.restart.backoff.ms=1", behaviours={"ioproc0.0": "crash"})
-    assert instance.process.wait(20) == 1
+    assert instance.process.wait(PATIENCE_S) == 1
     errors = instance.errors()
     assert "never served; the appliance stops" in errors
     assert "died of an unhandled exception\n  | Traceback" in errors
@@ -228,7 +228,7 @@ def test_fatal_fault_ends_the_appliance_with_its_sentence_and_without_a_restart(
     start_instance: StartInstance,
 ) -> None:
     instance = start_instance(behaviours={"ioproc0.0": "fatal"})
-    assert instance.process.wait(20) == 1
+    assert instance.process.wait(PATIENCE_S) == 1
     assert (
         "ioproc 0.0 cannot start: the log directory belongs to another cluster; the appliance stops"
         in instance.errors()
@@ -242,7 +242,7 @@ def test_killed_supervisor_takes_its_children_along(start_instance: StartInstanc
     children = [psutil.Process(instance.pid_of(role)) for role in RINGS]
     instance.process.kill()
     instance.wait_for(lambda note: note["event"] == "orphaned", count=len(RINGS), outlived=True)
-    assert psutil.wait_procs(children, timeout=5)[1] == []
+    assert psutil.wait_procs(children, timeout=PATIENCE_S)[1] == []
 
 
 # Stop
@@ -269,7 +269,7 @@ def test_ctrl_c_in_a_terminal_stops_in_good_order(start_instance: StartInstance)
     instance = start_instance()
     instance.wait_ready()
     os.killpg(instance.process.pid, signal.SIGINT)
-    assert instance.process.wait(20) == 0
+    assert instance.process.wait(PATIENCE_S) == 0
     assert len(instance.wait_for(lambda note: note["event"] == "stop", count=len(RINGS))) == len(RINGS)
 
 
@@ -300,7 +300,15 @@ def test_ports_are_closed_before_the_last_process_stops(start_instance: StartIns
     instance.wait_event("purgatory", "stop")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", instance.port), 5)
-    assert instance.process.wait(20) == 0
+    assert instance.process.wait(PATIENCE_S) == 0
+
+
+def test_acceptor_that_loses_its_processor_for_a_second_is_not_killed_in_a_stop(
+    start_instance: StartInstance,
+) -> None:
+    instance = start_instance(behaviours={"acceptor": "slow 1000"})
+    instance.wait_ready()
+    assert instance.stop() == 0, instance.errors()
 
 
 def test_second_ctrl_c_hurries(start_instance: StartInstance) -> None:
@@ -320,7 +328,7 @@ def test_crash_during_a_stop_is_told_to_those_who_wait_for_it(start_instance: St
     instance.wait_event("acceptor", "stop")
     instance.kill("ioproc 0.0")
     instance.wait_for(lambda note: (note["role"], note["event"]) == ("netproc 0", "down"))
-    assert instance.process.wait(20) == 4
+    assert instance.process.wait(PATIENCE_S) == 4
     assert max(note["generation"] for note in instance.events("born")) == 1
 
 
@@ -331,7 +339,7 @@ def test_second_instance_is_refused_naming_the_first(start_instance: StartInstan
     first = start_instance()
     first.wait_ready()
     second = start_instance()
-    assert second.process.wait(20) == 3
+    assert second.process.wait(PATIENCE_S) == 3
     assert f"is in use by another appliance (pid {first.process.pid})" in second.errors()
     assert len(second.errors().splitlines()) == 1
     assert first.stop() == 0
@@ -357,7 +365,7 @@ def test_start_refuses_orphans_that_never_leave_and_names_them(start_instance: S
     first.wait_ready()
     first.process.kill()
     second = start_instance("shutdown.timeout.ms=100")
-    assert second.process.wait(20) == 3
+    assert second.process.wait(PATIENCE_S) == 3
     assert f"whose supervisor is gone (pid {first.pid_of('purgatory')})" in second.errors()
 
 
@@ -368,7 +376,7 @@ def test_taken_port_is_named(start_instance: StartInstance, tmp_path: Path) -> N
     elsewhere.mkdir()
     second = Instance(elsewhere, port=first.port)
     try:
-        assert second.process.wait(20) == 5
+        assert second.process.wait(PATIENCE_S) == 5
         assert f"port {first.port} is taken" in second.errors()
     finally:
         second.close()
@@ -382,7 +390,7 @@ def test_taken_port_of_a_later_slot_is_named(start_instance: StartInstance, tmp_
     elsewhere.mkdir()
     second = Instance(elsewhere, "slots=2", port=port)
     try:
-        assert second.process.wait(20) == 5
+        assert second.process.wait(PATIENCE_S) == 5
         assert f"port {first.port} is taken" in second.errors()
         assert "(slot 1)" in second.errors()
     finally:

@@ -12,6 +12,7 @@ import pytest
 
 from appliance.control.systemd import Notifier, listening_sockets
 from tests.control.conftest import StartInstance
+from tests.control.instances import PATIENCE_S
 from tests.support.wire import free_ports
 
 Environment = dict[str, str]
@@ -24,7 +25,7 @@ class Systemd:
         self.path = path
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(str(path))
-        self.socket.settimeout(10)
+        self.socket.settimeout(PATIENCE_S)
 
     def wait_for(self, assignment: str) -> list[str]:
         """The notification that holds `assignment`."""
@@ -108,7 +109,7 @@ def test_notifier_speaks_to_an_abstract_socket() -> None:
     name = f"appliance-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(f"\0{name}")
-        receiver.settimeout(5)
+        receiver.settimeout(PATIENCE_S)
         environment = {"NOTIFY_SOCKET": f"@{name}", "WATCHDOG_USEC": "5000000"}
         notifier = Notifier.from_environment(environment)
         assert environment == {}

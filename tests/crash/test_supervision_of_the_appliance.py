@@ -47,7 +47,7 @@ def produce(appliance: Appliance, value: str) -> float:
     )
     began = time.monotonic()
     producer.produce(TOPIC, value=value, on_delivery=delivered)
-    left = producer.flush(10)
+    left = producer.flush(30)
     assert left == 0, "not acknowledged"
     assert not failed, failed
     return time.monotonic() - began
@@ -59,7 +59,7 @@ def consume(appliance: Appliance, count: int) -> list[str]:
     )
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
     values: list[str] = []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while len(values) < count and time.monotonic() < deadline:
         message = consumer.poll(1)
         if message is not None and message.error() is None:

@@ -17,6 +17,7 @@ from appliance.ipc.process_table import ProcessRow, ProcessTable
 from .conftest import Fork
 
 MS = 1_000_000
+PATIENCE_MS = 30_000  # who is woken by nothing else is woken by this, and fails
 
 
 class Box:
@@ -80,17 +81,17 @@ def test_a_ring_while_asleep_wakes_without_showing_as_an_event(
             os.sched_yield()
 
     child = fork(ring_when_asleep)
-    assert cycle.wait(2_000) == []
+    assert cycle.wait(PATIENCE_MS) == []
     assert child.join() == 0
-    assert row.snapshot().idle_ns < 1_900 * MS
+    assert row.snapshot().idle_ns < (PATIENCE_MS - 1_000) * MS
 
 
 def test_every_ring_wakes_though_the_eventfd_is_never_read(cycle: DutyCycle, doorbell: Doorbell) -> None:
     for _ in range(100):
         os.eventfd_write(doorbell.eventfd, 1)
         before = time.monotonic_ns()
-        assert cycle.wait(2_000) == []
-        assert time.monotonic_ns() - before < 1_900 * MS
+        assert cycle.wait(PATIENCE_MS) == []
+        assert time.monotonic_ns() - before < (PATIENCE_MS - 1_000) * MS
 
 
 def test_ready_descriptors_are_returned_with_their_events(cycle: DutyCycle, doorbell: Doorbell) -> None:
@@ -109,17 +110,17 @@ def test_a_sleeper_wakes_for_its_next_timer_and_runs_it(cycle: DutyCycle) -> Non
     cycle.timers.add(now + 30 * MS, lambda: ran.append("late"))
     cycle.timers.add(now + 10 * MS, lambda: ran.append("early"))
     cycle.timers.add(now + 5 * MS, lambda: ran.append("never")).cancel()
-    cycle.wait(2_000)
+    cycle.wait(PATIENCE_MS)
     assert ran == ["early"]
     assert time.monotonic_ns() - now >= 10 * MS
-    cycle.wait(2_000)
+    cycle.wait(PATIENCE_MS)
     assert ran == ["early", "late"]
 
 
 def test_an_idle_process_uses_no_processor_time(cycle: DutyCycle, row: ProcessRow) -> None:
-    before = time.process_time_ns()
+    before = time.thread_time_ns()
     cycle.wait(200)
-    assert time.process_time_ns() - before < 20 * MS
+    assert time.thread_time_ns() - before < 20 * MS
     seen = row.snapshot()
     assert seen.loops == 1
     assert seen.idle_ns >= 199 * MS
@@ -143,8 +144,8 @@ def test_signals_become_queue_entries(cycle: DutyCycle, doorbell: Doorbell) -> N
         cycle.add_inbox(inbox)
         os.kill(os.getpid(), signal.SIGUSR1)
         before = time.monotonic_ns()
-        cycle.wait(5_000)
-        assert time.monotonic_ns() - before < 4_000 * MS
+        cycle.wait(PATIENCE_MS)
+        assert time.monotonic_ns() - before < (PATIENCE_MS - 1_000) * MS
         assert inbox.drain() == [signal.SIGUSR1]
         assert inbox.is_empty()
     finally:

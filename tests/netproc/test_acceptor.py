@@ -7,6 +7,7 @@ import resource
 import select
 import socket
 import struct
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,7 +18,7 @@ import pytest
 from tests.control.conftest import StartInstance
 from tests.control.instances import Instance, kill_and_wait
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 Connect = Callable[[], socket.socket]
 
@@ -57,37 +58,58 @@ def kill(instance: Instance, *titles: str) -> None:
     kill_and_wait(*(children[title].pid for title in titles))
 
 
-def wait_until_it_sleeps(process: psutil.Process) -> None:
-    """The acceptor closes its copy of a connection after its network process may have answered already."""
-    while process.status() != psutil.STATUS_SLEEPING:
+def wait_until_it_holds_no_connection(acceptor: psutil.Process) -> None:
+    """It closes its copy of a connection after its network process may have answered already."""
+    while any(held.status == psutil.CONN_ESTABLISHED for held in acceptor.net_connections("tcp")):
         os.sched_yield()
 
 
-def test_connections_are_spread_evenly(start: Callable[..., Instance]) -> None:
+def wait_joined(instance: Instance, stack: ExitStack) -> dict[str, list[socket.socket]]:
+    """Connects until both network processes serve somebody: one that is late is waited for, but not for ever.
+
+    What each serves, which is the same number: the late one gets all until it has as many.
+    """
+    served: dict[str, list[socket.socket]] = {"netproc0.g1": [], "netproc1.g1": []}
+    while not all(served.values()) or len(set(map(len, served.values()))) > 1:
+        sock = stack.enter_context(connect(instance))
+        served[ask(sock)].append(sock)
+    return served
+
+
+def test_each_connection_goes_where_fewest_are(start: Callable[..., Instance]) -> None:
     instance = start()
     with ExitStack() as stack:
-        socks = [stack.enter_context(connect(instance)) for _ in range(40)]
-        assert Counter(map(ask, socks)) == {"netproc0.g1": 20, "netproc1.g1": 20}
+        served = wait_joined(instance, stack)
+        for _ in range(20):
+            assert {ask(stack.enter_context(connect(instance))) for _ in range(2)} == set(served)
 
 
 def test_next_connection_goes_where_fewest_are_left(start: Callable[..., Instance]) -> None:
-    instance = start()
+    instance = start("max.connections=10")
     with ExitStack() as stack:
-        socks = [stack.enter_context(connect(instance)) for _ in range(10)]
-        leaving = [sock for sock in socks if ask(sock) == "netproc1.g1"]
-        for sock in leaving:
+        with ExitStack() as first:
+            wait_joined(instance, first)
+        served: dict[str, list[socket.socket]] = {"netproc0.g1": [], "netproc1.g1": []}
+        while sum(map(len, served.values())) < 10:
+            sock = stack.enter_context(connect(instance))
+            if name := ask(sock):
+                served[name].append(sock)
+        fewest = min(served, key=lambda name: len(served[name]))
+        for sock in served[fewest]:
             sock.close()
-        # Each close is reported before the answer to a later request of the same process.
-        while ask(new := stack.enter_context(connect(instance))) != "netproc1.g1":
-            new.close()
-        again = [ask(stack.enter_context(connect(instance))) for _ in range(4)]
-        assert Counter(again)["netproc1.g1"] >= 3
+        # Nobody is let in before the acceptor has heard of one who left, so each goes where that one was.
+        for _ in served[fewest]:
+            while not (name := ask(stack.enter_context(connect(instance)))):
+                pass
+            assert name == fewest
+        assert served[fewest]
 
 
 def test_connection_over_the_maximum_is_closed_at_once_and_the_others_stay(
     start: Callable[..., Instance],
 ) -> None:
     instance = start("max.connections=10")
+    began_s = time.monotonic()
     with ExitStack() as stack:
         socks = [stack.enter_context(connect(instance)) for _ in range(10)]
         assert all(map(ask, socks))
@@ -102,8 +124,8 @@ def test_connection_over_the_maximum_is_closed_at_once_and_the_others_stay(
                     break
     instance.stop()
     refusals = [line for line in instance.errors().splitlines() if "max.connections = 10 are held" in line]
-    # 21 or more were refused within a second or two; not one line for each.
-    assert 1 <= len(refusals) <= 5
+    # One line in a second, not one for each of the 20 and more that were refused.
+    assert 1 <= len(refusals) <= 1 + (time.monotonic() - began_s)
 
 
 def test_one_address_cannot_take_the_places_of_others(start: Callable[..., Instance]) -> None:
@@ -136,12 +158,11 @@ def test_restarted_acceptor_knows_loads_and_addresses_again(start: Callable[...,
         for sock in socks:
             by_name.setdefault(ask(sock), []).append(sock)
         kill(instance, "acceptor")
-        with connect(instance, "127.0.0.2") as seventh:
-            # The hello of one network process may come before the other's: then three are known.
-            name = ask(seventh)
-            assert name in ("", *by_name)
-        with connect(instance, "127.0.0.9") as other:
-            assert ask(other)
+        # The hello of one may come long before the other's, and only then is it known what that one holds.
+        hosts = (f"127.0.1.{number}" for number in range(1, 255))
+        unheard = set(by_name)
+        while unheard:
+            unheard.discard(ask(stack.enter_context(connect(instance, next(hosts)))))
         with connect(instance, "127.0.0.2") as seventh:
             assert ask(seventh) == ""
 
@@ -236,7 +257,7 @@ def test_acceptor_out_of_descriptors_closes_and_goes_on(start: Callable[..., Ins
     with connect(instance) as sock:
         assert ask(sock)
     acceptor = instance.children()["acceptor"]
-    wait_until_it_sleeps(acceptor)
+    wait_until_it_holds_no_connection(acceptor)
     held = {int(entry) for entry in os.listdir(f"/proc/{acceptor.pid}/fd")}
     lowest_free = min(set(range(len(held) + 1)) - held)
     soft, hard = resource.prlimit(acceptor.pid, resource.RLIMIT_NOFILE)
@@ -247,7 +268,7 @@ def test_acceptor_out_of_descriptors_closes_and_goes_on(start: Callable[..., Ins
     resource.prlimit(acceptor.pid, resource.RLIMIT_NOFILE, (soft, hard))
     with connect(instance) as sock:
         assert ask(sock)
-    wait_until_it_sleeps(acceptor)
+    wait_until_it_holds_no_connection(acceptor)
     assert acceptor.num_fds() == len(held)
     instance.stop()
     assert "cannot accept a connection: Too many open files" in instance.errors()

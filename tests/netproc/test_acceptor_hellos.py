@@ -21,7 +21,7 @@ from appliance.ipc.process_table import ProcessTable, process_table_size_bytes
 from appliance.netproc.acceptor import Acceptor
 from appliance.netproc.acceptor_book import ConnectionBook
 
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 
 
 class Stage:
@@ -145,7 +145,9 @@ def test_connection_closed_between_the_two_hellos_is_not_counted_for_ever(stage:
     dealer = stage.dealer(b"netproc0")
     dealer.send(encode(Hello(0, 1, 1, held=((7, "10.0.0.1"), (8, "10.0.0.1")))))
     dealer.send(encode(Load(1, (7,))))
-    stage.turn()
+    stage.turn_until(
+        lambda: [each.held for each in stage.acceptor._network_processes.values()] == [{8: "10.0.0.1"}]
+    )
     channel = stage.channel(encode(Hello(0, 1, 1)))
     stage.turn_until(lambda: joined(stage) == {0})
     assert stage.book.connections == 1

@@ -31,7 +31,7 @@ from appliance.ipc.fd_passing import send_descriptor
 from appliance.netproc.fan_out import FanOut
 
 ROLE = Role(RoleKind.NETPROC, 1)
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 
 
 class HandAcceptor:

@@ -27,7 +27,7 @@ class Pair:
     def __init__(self) -> None:
         ours, self.client = socket.socketpair()
         ours.setblocking(False)
-        self.client.settimeout(5)
+        self.client.settimeout(30)
         self.connection = Connection(
             ours, connection_id=1, slot=0, listener="PLAINTEXT", peer="test:1", now_ns=0
         )

@@ -26,8 +26,8 @@ from appliance.channels.wiring import instance_name
 from tests.support.store import chosen_options
 from tests.support.wire import answers_api_versions, free_ports
 
-START_TIMEOUT_S: Final = 20.0
-STOP_TIMEOUT_S: Final = 10.0
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 30.0
 _C_LIBRARY: Final = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 SHARED_MEMORY: Final = Path("/dev/shm")
@@ -80,7 +80,7 @@ class Output:
 
     def close(self) -> None:
         """Waits for the end of the output; the process must have ended."""
-        self._thread.join(timeout=5)
+        self._thread.join(timeout=STOP_TIMEOUT_S)
         self._stream.close()
 
 
@@ -175,7 +175,7 @@ class Appliance:
             code = self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._give_up(f"did not stop within {STOP_TIMEOUT_S:.0f} s of SIGTERM")
-        _, alive = psutil.wait_procs(list(self._family.values()), timeout=1)
+        _, alive = psutil.wait_procs(list(self._family.values()), timeout=STOP_TIMEOUT_S)
         left_names = sorted(shared_memory_names(self.data_dir))
         if code != 0:
             self._give_up(f"exited with {code} after SIGTERM")
@@ -206,7 +206,7 @@ class Appliance:
             [*_command(), "status", "--data-dir", str(self.data_dir), "--json"],
             capture_output=True,
             text=True,
-            timeout=15,
+            timeout=60,
             check=False,
         )
         assert answer.returncode == 0, answer.stdout + answer.stderr

@@ -47,7 +47,7 @@ class CutLine:
 
     def close(self) -> None:
         self._stopped = True
-        self._thread.join(5)
+        self._thread.join(30)
         self._cut()
         self._listener.close()
         self._selector.close()
@@ -66,7 +66,7 @@ class CutLine:
             client.close()
             return
         try:
-            server = socket.create_connection(("127.0.0.1", self._server_port), timeout=5)
+            server = socket.create_connection(("127.0.0.1", self._server_port), timeout=30)
         except OSError:
             client.close()
             return

@@ -5,9 +5,11 @@ For tests that must send what no library would.
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import time
+from functools import cache
 from types import TracebackType
 from typing import Final, Self
 
@@ -16,6 +18,11 @@ REQUEST_HEADER: Final = struct.Struct(">hhi")
 API_VERSIONS: Final = 18
 
 LARGEST_FRAME_BYTES: Final = 128 * 1024 * 1024
+
+PATIENCE_S: Final = 30.0  # for what takes milliseconds where nobody takes the processors away
+
+PORTS: Final = range(16_000, 32_000)  # below 32768, where the kernel's own choice begins
+BLOCK_PORTS: Final = 200
 
 
 class ConnectionEnded(Exception):
@@ -29,7 +36,7 @@ class ConnectionEnded(Exception):
 class WireSocket:
     """One TCP connection to a broker on the loopback. Every wait ends after `timeout_s` with TimeoutError."""
 
-    def __init__(self, port: int, *, host: str = "127.0.0.1", timeout_s: float = 5.0) -> None:
+    def __init__(self, port: int, *, host: str = "127.0.0.1", timeout_s: float = PATIENCE_S) -> None:
         self._socket = socket.create_connection((host, port), timeout_s)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation_id = 0
@@ -128,29 +135,52 @@ def answers_api_versions(port: int, timeout_s: float) -> bool:
 
 
 def free_ports(count: int = 1) -> int:
-    """The first of `count` neighbouring ports that nobody listens on, chosen by the kernel."""
-    while True:
-        held: list[socket.socket] = []
+    """The first of `count` neighbouring ports that nobody listens on.
+
+    They lie below those that the kernel gives out by itself, in a block that no other test run has: nobody takes one
+    before the appliance listens, nor between its stop and its next start. A client that tries one of the kernel's
+    again and again may even come to be connected to itself.
+    """
+    return _own_ports().next(count)
+
+
+class _Ports:
+    """A block of ports that are this process's for its life, given out in turn.
+
+    Whoever holds the name of a block, in the same namespace as the ports themselves, has its ports.
+    """
+
+    def __init__(self) -> None:
+        self._name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        starts = range(PORTS.start, PORTS.stop, BLOCK_PORTS)
+        for number in range(len(starts)):
+            start = starts[(os.getpid() + number) % len(starts)]
+            try:
+                self._name.bind(f"\0appliance-test-ports-{start}")
+            except OSError:
+                continue
+            self._block = range(start, start + BLOCK_PORTS)
+            self._next = start
+            return
+        raise AssertionError(f"all ports in {PORTS} are in the hands of test runs")
+
+    def next(self, count: int) -> int:
+        for _ in self._block:
+            first = self._next if self._next + count <= self._block.stop else self._block.start
+            self._next = first + count
+            if all(map(_is_free, range(first, first + count))):
+                return first
+        raise AssertionError(f"no {count} neighbours in {self._block} are free")
+
+
+_own_ports = cache(_Ports)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as asked:
+        asked.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            first = _listening(0)
-            held.append(first)
-            port: int = first.getsockname()[1]
-            held.extend(_listening(port + offset) for offset in range(1, count))
-        except (OSError, OverflowError):
-            continue
-        else:
-            return port
-        finally:
-            for each in held:
-                each.close()
-
-
-def _listening(port: int) -> socket.socket:
-    taken = socket.socket()
-    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        taken.bind(("127.0.0.1", port))
-    except BaseException:
-        taken.close()
-        raise
-    return taken
+            asked.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

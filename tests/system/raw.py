@@ -25,7 +25,7 @@ from appliance.protocol.apis.create_topics import CreatableTopic, CreateTopicsRe
 from appliance.protocol.apis.init_producer_id import InitProducerIdRequest
 from appliance.protocol.framing import SIZE
 from tests.support.broker import Appliance
-from tests.support.wire import WireSocket, nullable_string
+from tests.support.wire import PATIENCE_S, WireSocket, nullable_string
 
 PRODUCE: Final = 0
 FETCH: Final = 1
@@ -107,12 +107,12 @@ def create_topic(
     *,
     partitions: int = 1,
     configs: Mapping[str, str] | None = None,
-    timeout_ms: int = 5000,
+    timeout_ms: int = 30_000,
 ) -> int:
     """CreateTopics; the topic's error code."""
     wanted = tuple(TopicConfig(key, value) for key, value in (configs or {}).items())
     topic = CreatableTopic(name, partitions, -1, configs=wanted)
-    with WireSocket(port, timeout_s=20) as connection:
+    with WireSocket(port, timeout_s=60) as connection:
         response = ask(connection, ApiKey.CREATE_TOPICS, CreateTopicsRequest((topic,), timeout_ms, False))
     error: int = response.topics[0].error_code
     return error
@@ -126,7 +126,7 @@ def new_producer_id(port: int) -> tuple[int, int]:
     return response.producer_id, response.producer_epoch
 
 
-def wait_until(true: Callable[[], bool], what: str, *, timeout_s: float = 10.0) -> None:
+def wait_until(true: Callable[[], bool], what: str, *, timeout_s: float = PATIENCE_S) -> None:
     """Returns when `true()` is; asks again often, since nobody can ring our bell from inside of the appliance."""
     deadline = time.monotonic() + timeout_s
     while not true():

@@ -117,5 +117,5 @@ def test_second_appliance_on_the_same_directory_is_refused_in_one_line(own: Appl
 def test_ctrl_c_stops_serving_cleanly(own_broker: Appliance) -> None:
     serving = psutil.Process(own_broker.pid)
     serving.send_signal(signal.SIGINT)
-    assert serving.wait(10) == 0
+    assert serving.wait(30) == 0
     own_broker.stop()  # asserts that nothing is left

@@ -146,7 +146,7 @@ class KafkaPythonLoad(Load):
 def read_back(broker: Appliance, topic: str) -> list[Record]:
     """Every record of the partition, as it lies in the log."""
     found: list[Record] = []
-    with WireSocket(broker.port, timeout_s=10) as connection:
+    with WireSocket(broker.port, timeout_s=30) as connection:
         while True:
             offset = found[-1].offset + 1 if found else 0
             data = fetch(connection, topic, 0, offset=offset)

@@ -41,7 +41,7 @@ def append(broker: Appliance) -> int:
 def serve(data_dir: Path, port: int) -> subprocess.CompletedProcess[str]:
     """Tries to start another instance, and waits for its end."""
     command = [sys.executable, "-m", "appliance", "serve", "--data-dir", str(data_dir), "--port", str(port)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_what_a_killed_instance_leaves_is_cleaned_at_the_next_start(broker: Appliance) -> None:

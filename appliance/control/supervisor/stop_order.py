@@ -2,7 +2,8 @@
 
 Who takes requests in goes before who serves them: no new connection, then no new request, then the logs are
 flushed and marked clean, then those everybody leans on. Replicas go before the workers, who mark directories that both
-use as clean. What a stage leaves unused, the later ones have.
+use as clean. What a stage leaves unused, the later ones have. The first has a share that lets it lose its processor for
+a second: it does little in a stop, but one in which anybody is killed does not count as clean.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Stage:
 
 
 STAGES: tuple[Stage, ...] = (
-    Stage(frozenset({RoleKind.ACCEPTOR}), 5),
+    Stage(frozenset({RoleKind.ACCEPTOR}), 20),
     Stage(frozenset({RoleKind.NETPROC}), 35),
     Stage(frozenset({RoleKind.COORDINATOR, RoleKind.CLEANER}), 45),
     Stage(frozenset({RoleKind.REPLICA}), 65),

@@ -57,7 +57,7 @@ from appliance.control.store.opening import open_store
 from appliance.ipc.shared_memory import Region
 from tests.support.store import chosen_settings
 
-WAIT_S = 20.0
+WAIT_S = 30.0
 NETPROC = Role(RoleKind.NETPROC, 0)
 
 Disk = dict[tuple[str, int], UUID]
