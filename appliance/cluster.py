@@ -74,7 +74,8 @@ class TopicImage:
 class ClusterImage:
     """Everything a process needs to answer Metadata, at one version.
 
-    `broker_configs`: node id, or "" for all of them → what was set there while running.
+    `broker_configs`: node id, or "" for all of them → what was set there while running; `group_configs` the same by
+    group id.
     """
 
     version: int
@@ -84,6 +85,7 @@ class ClusterImage:
     slots: tuple[BrokerSlot, ...]
     topics: dict[str, TopicImage]
     broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    group_configs: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 def topic_name_fault(name: str) -> str | None:

@@ -35,6 +35,7 @@ class _EncodedImage(msgspec.Struct, array_like=True, frozen=True):
     slots: tuple[BrokerSlot, ...]
     topics: dict[str, msgspec.Raw]
     broker_configs: dict[str, dict[str, str]]
+    group_configs: dict[str, dict[str, str]]
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -93,6 +94,7 @@ class ImagePublisher:
                 image.slots,
                 encoded,
                 image.broker_configs,
+                image.group_configs,
             )
         )
 
@@ -153,4 +155,5 @@ class ImageReader:
             image.slots,
             topics,
             image.broker_configs,
+            image.group_configs,
         )

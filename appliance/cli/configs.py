@@ -1,4 +1,4 @@
-"""`appliance configs`: describe, set, unset; of a topic or of a broker.
+"""`appliance configs`: describe, set, unset; of a topic, a broker or a group.
 
 Left out: what is set on all brokers at once, which librdkafka cannot name (Kafka's tool: `--entity-default`). It is
 shown as the source "all brokers" where it counts.
@@ -14,6 +14,7 @@ import click
 from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, admin_client, answer_of, asked
 from appliance.cli.options import bootstrap_option, name_and_value
 from appliance.cli.output import json_option, print_json, print_table
+from appliance.cli.watch import watch_option, watched
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -24,21 +25,26 @@ _SOURCES: Final = {
     3: "all brokers",
     4: "file",
     5: "default",
+    8: "group",
 }
 """Kafka's ConfigSource in a person's words."""
 
 Target = tuple[str, str]
-"""("topic", its name) or ("broker", its id)."""
+"""("topic", its name), ("broker", its id) or ("group", its id)."""
 
 
-@click.group(short_help="Show and change settings of topics and brokers.")
+@click.group(short_help="Show and change settings of topics, brokers and groups.")
 def configs() -> None:
-    """Show and change settings of topics and brokers. A change counts from the moment it is answered."""
+    """Show and change settings of topics, brokers and consumer groups.
+
+    A change counts from the moment it is answered.
+    """
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The flags that say whose settings are meant."""
     for option in (
+        click.option("--group", "-g", metavar="GROUP", help="A consumer group by its id."),
         click.option("--broker", metavar="ID", type=click.IntRange(min=0), help="A broker by its id."),
         click.option("--topic", "-t", metavar="TOPIC", help="A topic by its name."),
     ):
@@ -49,19 +55,25 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @configs.command()
 @target_options
 @click.option("--all", "everything", is_flag=True, help="Defaults too, not only what was set.")
+@watch_option
 @json_option
 @bootstrap_option
 def describe(
     *,
     topic: str | None,
     broker: int | None,
+    group: str | None,
     everything: bool,
     as_json: bool,
     bootstrap: str,
+    watch_s: float | None,
 ) -> None:
     """Show settings, their values, and where each value comes from."""
-    client = admin_client(bootstrap)
-    entries = _described(client, _target(topic, broker))
+    client, target = admin_client(bootstrap), _target(topic, broker, group)
+    watched(lambda: _show(_described(client, target), everything=everything, as_json=as_json), watch_s)
+
+
+def _show(entries: Mapping[str, Any], *, everything: bool, as_json: bool) -> None:
     rows = [
         {
             "name": name,
@@ -96,12 +108,13 @@ def set_configs(
     settings: tuple[str, ...],
     topic: str | None,
     broker: int | None,
+    group: str | None,
     as_json: bool,
     bootstrap: str,
 ) -> None:
     """Set settings; says what each was before and is now."""
     wanted: dict[str, str | None] = dict(name_and_value("NAME=VALUE", text) for text in settings)
-    _alter(bootstrap, _target(topic, broker), wanted, as_json=as_json)
+    _alter(bootstrap, _target(topic, broker, group), wanted, as_json=as_json)
 
 
 @configs.command()
@@ -114,24 +127,25 @@ def unset(
     names: tuple[str, ...],
     topic: str | None,
     broker: int | None,
+    group: str | None,
     as_json: bool,
     bootstrap: str,
 ) -> None:
     """Take settings away, so that what stands behind them counts again; says what each was and is."""
-    _alter(bootstrap, _target(topic, broker), dict.fromkeys(names), as_json=as_json)
+    _alter(bootstrap, _target(topic, broker, group), dict.fromkeys(names), as_json=as_json)
 
 
-def _target(topic: str | None, broker: int | None) -> Target:
+def _target(topic: str | None, broker: int | None, group: str | None) -> Target:
     """Whose settings are meant.
 
     Raises:
-        click.UsageError: nobody's, or both.
+        click.UsageError: nobody's, or several ones'.
     """
-    if topic is not None and broker is None:
-        return "topic", topic
-    if broker is not None and topic is None:
-        return "broker", str(broker)
-    raise click.UsageError("say one of --topic TOPIC, --broker ID")
+    said = {"topic": topic, "broker": None if broker is None else str(broker), "group": group}
+    targets = [(kind, name) for kind, name in said.items() if name is not None]
+    if len(targets) != 1:
+        raise click.UsageError("say one of --topic TOPIC, --broker ID, --group GROUP")
+    return targets[0]
 
 
 def _alter(bootstrap: str, target: Target, wanted: Mapping[str, str | None], *, as_json: bool) -> None:
@@ -165,7 +179,7 @@ def _resource(target: Target) -> Any:
     from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
     kind, name = target
-    return ConfigResource(ConfigResource.Type.TOPIC if kind == "topic" else ConfigResource.Type.BROKER, name)
+    return ConfigResource(ConfigResource.Type[kind.upper()], name)
 
 
 def _described(client: AdminClient, target: Target) -> dict[str, Any]:

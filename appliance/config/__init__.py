@@ -10,6 +10,7 @@ from appliance.config.describe import (
     effective_topic_configs,
 )
 from appliance.config.dynamic import BrokerConfigs, validate_broker_configs
+from appliance.config.group_configs import ConsumerTimes, describe_group, validate_group_configs
 from appliance.config.loading import load_settings
 from appliance.config.settings import (
     BrokerSettings,
@@ -28,6 +29,7 @@ __all__ = [
     "ConfigSource",
     "ConfigSynonym",
     "ConfigType",
+    "ConsumerTimes",
     "GroupSettings",
     "IoSettings",
     "MetadataSettings",
@@ -35,10 +37,12 @@ __all__ = [
     "Settings",
     "describe_all_brokers",
     "describe_broker",
+    "describe_group",
     "describe_topic",
     "effective_topic_configs",
     "load_settings",
     "topic_config_declarations",
     "validate_broker_configs",
+    "validate_group_configs",
     "validate_topic_configs",
 ]

@@ -25,6 +25,7 @@ _MIB: Final = 2**20
 _SLOT: Final = "{slot}"
 _LOG_DIRS_MAX: Final = 63
 _MIGRATION_POLICIES: Final = ("bidirectional", "upgrade", "downgrade", "disabled")
+_ASSIGNORS: Final = ("uniform", "range")
 _DATA_DIR: Final = Path("data")
 _ZOOKEEPER_HOST: Final = r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}"
 _ZOOKEEPER_CONNECT: Final = re.compile(
@@ -46,8 +47,9 @@ def option(
     effect: Effect = Effect.AT_RESTART,
 ) -> T:
     """Declares the field it is assigned to; its type follows from the default, an int being Kafka's INT."""
-    assert default is None or isinstance(default, (bool, int, str, Path))
-    inferred = {bool: ConfigType.BOOLEAN, int: ConfigType.INT}.get(default.__class__, ConfigType.STRING)
+    assert default is None or isinstance(default, (bool, int, str, Path, tuple))
+    known = {bool: ConfigType.BOOLEAN, int: ConfigType.INT, tuple: ConfigType.LIST}
+    inferred = known.get(default.__class__, ConfigType.STRING)
     declaration = Declaration(
         name=name,
         type=type or inferred,
@@ -417,6 +419,20 @@ class GroupSettings:
         minimum=1,
         doc="How long a member of a consumer group (KIP-848) may be silent before it is out.",
     )
+    consumer_min_session_timeout_ms: int = option(
+        45_000,
+        "group.consumer.min.session.timeout.ms",
+        unit="ms",
+        minimum=1,
+        doc="Shortest session timeout that consumer groups may be given.",
+    )
+    consumer_max_session_timeout_ms: int = option(
+        60_000,
+        "group.consumer.max.session.timeout.ms",
+        unit="ms",
+        minimum=1,
+        doc="Longest session timeout that consumer groups may be given.",
+    )
     consumer_heartbeat_interval_ms: int = option(
         5_000,
         "group.consumer.heartbeat.interval.ms",
@@ -424,12 +440,32 @@ class GroupSettings:
         minimum=1,
         doc="How often members of consumer groups are told to send heartbeats; less than their session timeout.",
     )
+    consumer_min_heartbeat_interval_ms: int = option(
+        5_000,
+        "group.consumer.min.heartbeat.interval.ms",
+        unit="ms",
+        minimum=1,
+        doc="Shortest heartbeat interval that consumer groups may be given.",
+    )
+    consumer_max_heartbeat_interval_ms: int = option(
+        15_000,
+        "group.consumer.max.heartbeat.interval.ms",
+        unit="ms",
+        minimum=1,
+        doc="Longest heartbeat interval that consumer groups may be given.",
+    )
     consumer_max_size: int = option(
         INT32_MAX,
         "group.consumer.max.size",
         unit="members",
         minimum=1,
         doc="Members that a consumer group may have.",
+    )
+    consumer_assignors: tuple[str, ...] = option(
+        _ASSIGNORS,
+        "group.consumer.assignors",
+        choices=_ASSIGNORS,
+        doc="Assignors that members of consumer groups may ask for; the first one serves who asks for none.",
     )
     consumer_migration_policy: str = option(
         "bidirectional",
@@ -445,6 +481,29 @@ class GroupSettings:
                 f"group.consumer.migration.policy = {self.consumer_migration_policy!r}: one of "
                 f"{', '.join(_MIGRATION_POLICIES)}"
             )
+        if not self.consumer_assignors or len(set(self.consumer_assignors)) < len(self.consumer_assignors):
+            raise ConfigurationError(
+                f"group.consumer.assignors = {','.join(self.consumer_assignors)!r}: wants one or more, each once"
+            )
+        for name, low, value, high in (
+            (
+                "session.timeout",
+                self.consumer_min_session_timeout_ms,
+                self.consumer_session_timeout_ms,
+                self.consumer_max_session_timeout_ms,
+            ),
+            (
+                "heartbeat.interval",
+                self.consumer_min_heartbeat_interval_ms,
+                self.consumer_heartbeat_interval_ms,
+                self.consumer_max_heartbeat_interval_ms,
+            ),
+        ):
+            if not low <= value <= high:
+                raise ConfigurationError(
+                    f"group.consumer.{name}.ms = {value}: not from group.consumer.min.{name}.ms = {low} to "
+                    f"group.consumer.max.{name}.ms = {high}"
+                )
         if self.consumer_heartbeat_interval_ms >= self.consumer_session_timeout_ms:
             raise ConfigurationError(
                 f"group.consumer.heartbeat.interval.ms = {self.consumer_heartbeat_interval_ms}: not less than "

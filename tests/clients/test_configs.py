@@ -125,3 +125,19 @@ def test_kafkas_command_sets_a_default_for_all_brokers(stage: Stage) -> None:
     )
     tool("kafka.admin.ConfigCommand", *target, "--alter", "--delete-config", "log.segment.delete.delay.ms")
     assert settled(lambda: stage.witness.topic_settings(topic)["file.delete.delay.ms"] == "60000")
+
+
+def test_kafkas_command_gives_a_group_a_session_timeout_of_its_own(stage: Stage) -> None:
+    target = ("--bootstrap-server", stage.address, "--entity-type", "groups", "--entity-name", "patient")
+    setting = "consumer.session.timeout.ms"
+    done = tool("kafka.admin.ConfigCommand", *target, "--alter", "--add-config", f"{setting}=50000")
+    assert done == "Completed updating config for group patient.\n"
+    assert settled(lambda: "50000" in tool("kafka.admin.ConfigCommand", *target, "--describe"))
+    assert tool("kafka.admin.ConfigCommand", *target, "--describe") == (
+        "Dynamic configs for group patient are:\n"
+        f"  {setting}=50000 sensitive=false synonyms={{DYNAMIC_GROUP_CONFIG:{setting}=50000, "
+        f"DEFAULT_CONFIG:group.{setting}=45000}}\n"
+    )
+    tool("kafka.admin.ConfigCommand", *target, "--alter", "--delete-config", setting)
+    gone = "The group 'patient' doesn't exist and doesn't have dynamic config.\n"
+    assert settled(lambda: tool("kafka.admin.ConfigCommand", *target, "--describe") == gone)

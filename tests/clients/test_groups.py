@@ -36,7 +36,9 @@ def appliance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
     settings = {
         "group.initial.rebalance.delay.ms": 200,
         "group.min.session.timeout.ms": 1_000,
+        "group.consumer.min.session.timeout.ms": SESSION_MS,
         "group.consumer.session.timeout.ms": SESSION_MS,
+        "group.consumer.min.heartbeat.interval.ms": 300,
         "group.consumer.heartbeat.interval.ms": 300,
     }
     broker = Appliance(tmp_path_factory.mktemp("groups"), settings=settings)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from appliance.channels.control_channel import AlteredResource, ConfigChange
 from appliance.cluster import TopicImage
+from appliance.config import GroupSettings
 from appliance.control.controller.config_commands import Altering, plan_alteration
 from appliance.errors import RejectedRequest
 
@@ -62,6 +63,10 @@ def expected(configs: dict[str, str], wanted: list[ConfigChange], replace: bool)
     return result if all(allowed(*each) for each in result.items()) else None
 
 
+def altering(topics: dict[str, TopicImage]) -> Altering:
+    return Altering(topics, {}, {}, (0,), {}, GroupSettings())
+
+
 @given(st.lists(requests, max_size=12))
 def test_alterations_one_after_another_equal_the_model(
     sequence: list[tuple[list[ConfigChange], bool]],
@@ -71,7 +76,7 @@ def test_alterations_one_after_another_equal_the_model(
         topics = {"t": TopicImage("t", topic_id, (), configs)}
         resource = AlteredResource(2, "t", tuple(wanted))
         try:
-            after = plan_alteration(resource, Altering(topics, {}, (0,), {}), replace=replace)
+            after = plan_alteration(resource, altering(topics), replace=replace)
         except RejectedRequest:
             assert expected(configs, wanted, replace) is None
         else:
@@ -85,5 +90,5 @@ def test_what_is_planned_leaves_what_was_there_untouched(wanted: list[ConfigChan
     topics = {"t": TopicImage("t", uuid4(), (), before)}
     resource = AlteredResource(2, "t", tuple(wanted))
     with suppress(RejectedRequest):
-        plan_alteration(resource, Altering(topics, {}, (0,), {}), replace=replace)
+        plan_alteration(resource, altering(topics), replace=replace)
     assert before == {RETENTION: "5", POLICY: "compact"}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 
-from tests.cli.command import Outcome, appliance
+from tests.cli.command import Outcome, appliance, environment
 from tests.support.broker import Appliance
 
 
@@ -53,11 +55,11 @@ def test_a_refusal_names_the_value_and_changes_nothing(broker: Appliance) -> Non
     assert configs(broker, "describe", "--topic", "t").succeeded().errors == "nothing is set\n"
 
 
-@pytest.mark.parametrize("target", [(), ("--topic", "t", "--broker", "0")])
+@pytest.mark.parametrize("target", [(), ("--topic", "t", "--broker", "0"), ("--topic", "t", "--group", "g")])
 def test_one_target_is_wanted(broker: Appliance, target: tuple[str, ...]) -> None:
     refused = configs(broker, "describe", *target)
     assert refused.code == 2
-    assert "say one of --topic TOPIC, --broker ID" in refused.errors
+    assert "say one of --topic TOPIC, --broker ID, --group GROUP" in refused.errors
 
 
 @pytest.mark.parametrize("broker_id", ["7", "99999999999"])
@@ -65,3 +67,31 @@ def test_a_broker_that_is_not_there_is_refused_by_its_id(broker: Appliance, brok
     refused = configs(broker, "set", "log.retention.ms=5", "--broker", broker_id)
     assert refused.code == 1
     assert f"there is no broker {broker_id}" in refused.errors
+
+
+def test_a_group_is_given_a_session_timeout_of_its_own(broker: Appliance) -> None:
+    done = configs(broker, "set", "consumer.session.timeout.ms=50000", "--group", "a/b c").succeeded()
+    assert done.text == "consumer.session.timeout.ms: 45000 → 50000\n"
+    rows = json.loads(configs(broker, "describe", "--group", "a/b c", "--json").succeeded().output)
+    assert [(row["name"], row["value"], row["source"]) for row in rows] == [
+        ("consumer.session.timeout.ms", "50000", "group")
+    ]
+    refused = configs(broker, "set", "consumer.session.timeout.ms=70000", "--group", "a/b c")
+    assert "must be less than or equal to group.consumer.max.session.timeout.ms" in refused.errors
+    done = configs(broker, "unset", "consumer.session.timeout.ms", "--group", "a/b c").succeeded()
+    assert done.text == "consumer.session.timeout.ms: 50000 → 45000\n"
+
+
+def test_watch_shows_settings_again_until_it_is_interrupted(broker: Appliance) -> None:
+    command = [sys.executable, "-m", "appliance", "configs", "describe", "--topic", "t", "--all", "--json"]
+    with subprocess.Popen(
+        [*command, "--watch", "0.1", "-b", broker.address],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    ) as watching:
+        assert watching.stdout is not None
+        first, second = (json.loads(watching.stdout.readline()) for _ in range(2))
+        watching.terminate()
+    assert first == second
+    assert any(row["name"] == "retention.ms" for row in first)

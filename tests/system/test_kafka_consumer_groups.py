@@ -49,7 +49,8 @@ class ConsoleConsumer:
 
 @pytest.fixture
 def appliance(tmp_path: Path) -> Iterator[Appliance]:
-    broker = Appliance(tmp_path / "data", settings={"group.consumer.heartbeat.interval.ms": 300})
+    interval = {"group.consumer.min.heartbeat.interval.ms": 300, "group.consumer.heartbeat.interval.ms": 300}
+    broker = Appliance(tmp_path / "data", settings=interval)
     broker.start()
     yield broker
     broker.stop()

@@ -41,13 +41,14 @@ class Deletion:
 class ClusterState:
     """Topics by name. `visible` is what the next image says; `dirty` that it says something new.
 
-    `broker_configs`: node id, or "" for all brokers → what was set there.
+    `broker_configs`: node id, or "" for all brokers → what was set there; `group_configs`: group id → the same.
     """
 
     __slots__ = (
         "broker_configs",
         "deletions",
         "dirty",
+        "group_configs",
         "live",
         "names_by_metric",
         "rows",
@@ -63,6 +64,7 @@ class ClusterState:
         self.deletions: dict[str, Deletion] = {}
         self.names_by_metric: dict[str, set[str]] = {}
         self.broker_configs: dict[str, dict[str, str]] = {}
+        self.group_configs: dict[str, dict[str, str]] = {}
         self.dirty = True
 
     def existing(self) -> Existing:

@@ -11,6 +11,9 @@ Pure: from one resource of a request and what is set to *all that will be set on
 | INVALID_CONFIG | a topic takes no such setting or value; adding to, or taking from, what is no list |
 | INVALID_TOPIC_EXCEPTION | an illegal name |
 | UNKNOWN_TOPIC_OR_PARTITION | no such topic; said after what is wrong with the values, as Kafka does |
+| INVALID_REQUEST | the empty group id |
+| INVALID_CONFIG | a group takes no such setting or value |
+| POLICY_VIOLATION | settings for more than 10,000 groups: every process holds them all |
 
 Source: Kafka's `ConfigAdminManager.scala`, `ConfigurationControlManager.java` and
 `ControllerConfigurationValidator.scala`, release 4.3. Where we differ: an unknown operation on a topic is
@@ -26,7 +29,13 @@ from typing import Final
 
 from appliance.channels.control_channel import AlteredResource, ConfigChange
 from appliance.cluster import TopicImage, topic_name_fault
-from appliance.config import topic_config_declarations, validate_broker_configs, validate_topic_configs
+from appliance.config import (
+    GroupSettings,
+    topic_config_declarations,
+    validate_broker_configs,
+    validate_group_configs,
+    validate_topic_configs,
+)
 from appliance.config.declaration import ConfigType, Declaration, text_of
 from appliance.config.dynamic import DYNAMIC_BROKER_CONFIGS, PER_SLOT, SLOT_STOPPED
 from appliance.errors import ConfigurationError, RejectedRequest
@@ -36,6 +45,8 @@ from appliance.protocol.errors import ErrorCode
 
 _OPERATIONS: Final = frozenset(map(int, ConfigOperation))
 _TOPIC_CONFIGS: Final = {each.name: each for each in topic_config_declarations()}
+GROUPS_MAX: Final = 10_000
+"""Groups that may have settings of their own: the image holds them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +56,18 @@ class Altering:
     Args:
         topics: topics that exist, by name.
         broker_configs: node id, or "" for all brokers → what is set there.
+        group_configs: group id → what is set there.
         node_ids: of the slots.
         topic_defaults: what the brokers make of the topic settings.
+        groups: what groups may be given.
     """
 
     topics: Mapping[str, TopicImage]
     broker_configs: Mapping[str, Mapping[str, str]]
+    group_configs: Mapping[str, Mapping[str, str]]
     node_ids: Collection[int]
     topic_defaults: Mapping[str, str]
+    groups: GroupSettings
 
 
 def named_twice(resources: Sequence[AlteredResource]) -> set[tuple[int, str]]:
@@ -72,6 +87,8 @@ def plan_alteration(resource: AlteredResource, altering: Altering, *, replace: b
         return _topic(resource, altering, replace)
     if resource.type == ResourceType.BROKER:
         return _broker(resource, altering, replace)
+    if resource.type == ResourceType.GROUP:
+        return _group(resource, altering, replace)
     raise RejectedRequest(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.type}")
 
 
@@ -128,6 +145,23 @@ def _broker(resource: AlteredResource, altering: Altering, replace: bool) -> dic
     except ConfigurationError as refusal:
         raise RejectedRequest(ErrorCode.INVALID_REQUEST, str(refusal)) from refusal
     _check_stop(name, configs, altering)
+    return configs
+
+
+def _group(resource: AlteredResource, altering: Altering, replace: bool) -> dict[str, str]:
+    name = resource.name
+    if not name:
+        raise RejectedRequest(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+    before: Mapping[str, str] = {} if replace else altering.group_configs.get(name, {})
+    configs = _changed(before, resource.changes, declarations={})
+    try:
+        validate_group_configs(configs, altering.groups)
+    except ConfigurationError as refusal:
+        raise RejectedRequest(ErrorCode.INVALID_CONFIG, str(refusal)) from refusal
+    if configs and name not in altering.group_configs and len(altering.group_configs) >= GROUPS_MAX:
+        raise RejectedRequest(
+            ErrorCode.POLICY_VIOLATION, f"{GROUPS_MAX} groups have settings of their own already."
+        )
     return configs
 
 

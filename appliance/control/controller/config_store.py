@@ -1,4 +1,4 @@
-"""Settings in the metadata store: the operations that change them, and how those of the brokers come back.
+"""Settings in the metadata store: the operations that change them, and how those of brokers and groups come back.
 
 As in `topic_store`, each function makes operations for one `multi`, behind the controller's fence.
 """
@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from appliance.control.store.metadata_store import Create, MetadataStore, Operation, SetData
+from appliance.control.store.metadata_store import Create, Delete, MetadataStore, Operation, SetData
 from appliance.control.store.znode_tree import (
     BROKER_CONFIGS,
     DEFAULT_ENTITY,
+    GROUP_CONFIGS,
     ConfigRecord,
     broker_config_path,
     decode,
     encode,
+    group_config_path,
+    group_of_node,
     topic_config_path,
 )
 
@@ -30,6 +33,17 @@ def load_broker_configs(store: MetadataStore) -> dict[str, dict[str, str]]:
     }
 
 
+def load_group_configs(store: MetadataStore) -> dict[str, dict[str, str]]:
+    """Group id → what was set there. Raises CorruptFile where a node holds something else."""
+    names = store.children(GROUP_CONFIGS)
+    nodes = store.get_many(f"{GROUP_CONFIGS}/{name}" for name in names)
+    return {
+        group_of_node(name): decode(ConfigRecord, node.data, path=node.path).config
+        for name in names
+        if (node := nodes.get(f"{GROUP_CONFIGS}/{name}")) is not None
+    }
+
+
 def topic_alteration(topic: str, configs: Mapping[str, str]) -> list[Operation]:
     """Makes `configs` all that is set on `topic`."""
     return [SetData(topic_config_path(topic), encode(ConfigRecord(dict(configs))))]
@@ -39,4 +53,13 @@ def broker_alteration(node_id: str, configs: Mapping[str, str], *, is_new: bool)
     """Makes `configs` all that is set on a broker, or on all for ""; `is_new` where nothing ever was."""
     data = encode(ConfigRecord(dict(configs)))
     path = broker_config_path(node_id)
+    return [Create(path, data) if is_new else SetData(path, data)]
+
+
+def group_alteration(group_id: str, configs: Mapping[str, str], *, is_new: bool) -> list[Operation]:
+    """Makes `configs` all that is set on a group; nothing of it is left behind where that is nothing."""
+    path = group_config_path(group_id)
+    if not configs:
+        return [Delete(path)]
+    data = encode(ConfigRecord(dict(configs)))
     return [Create(path, data) if is_new else SetData(path, data)]

@@ -310,8 +310,8 @@ class Controller:
                 state.rows.write(partition)
         number = self._next_wave()
         waiting = self._tell(turn, appearing, number)
+        state.dirty |= turn.groups_altered or turn.brokers_altered
         if turn.brokers_altered:
-            state.dirty = True
             self.leadership.stop(stopped_slots(state.broker_configs))
         self._begin(
             Wave(
@@ -493,6 +493,7 @@ class Controller:
                 slots=tuple(each for each in self._brokers if each.node_id in state.live),
                 topics=state.visible,
                 broker_configs=state.broker_configs,
+                group_configs=state.group_configs,
             )
         )
         state.dirty = False

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from appliance.channels.control_channel import (
     AlterConfigs,
+    AlteredResource,
     ConfigOutcome,
     CreatePartitions,
     CreateTopics,
@@ -23,7 +24,7 @@ from appliance.cluster import INTERNAL_TOPICS, PartitionImage, TopicImage
 from appliance.config import BrokerConfigs, Settings
 from appliance.control.controller.cluster_state import ClusterState, Deletion
 from appliance.control.controller.config_commands import Altering, named_twice, plan_alteration
-from appliance.control.controller.config_store import broker_alteration, topic_alteration
+from appliance.control.controller.config_store import broker_alteration, group_alteration, topic_alteration
 from appliance.control.controller.leader_selection import of_new_partition
 from appliance.control.controller.outcomes import planned, refused
 from appliance.control.controller.slot_states import SlotStates
@@ -56,6 +57,7 @@ class Turn:
     doomed: dict[str, Deletion] = field(default_factory=dict)
     altered: set[str] = field(default_factory=set)
     brokers_altered: bool = False
+    groups_altered: bool = False
     asks: list[Ask] = field(default_factory=list)
     config_asks: list[ConfigAsk] = field(default_factory=list)
     undo: list[Callable[[], None]] = field(default_factory=list)
@@ -168,7 +170,14 @@ class Deciding:
 
     def _plan_alterations(self, turn: Turn, sender: bytes, number: int, request: AlterConfigs) -> None:
         state = self._state
-        altering = Altering(state.topics, state.broker_configs, self._slots.all, self.topic_defaults())
+        altering = Altering(
+            state.topics,
+            state.broker_configs,
+            state.group_configs,
+            self._slots.all,
+            self.topic_defaults(),
+            self._settings.group,
+        )
         twice = named_twice(request.resources)
         outcomes: list[ConfigOutcome] = []
         for resource in request.resources:
@@ -182,12 +191,21 @@ class Deciding:
             except RejectedRequest as refusal:
                 outcomes.append(ConfigOutcome(kind, name, refusal.code, refusal.message))
                 continue
-            if not request.validate_only and kind == ResourceType.TOPIC:
-                self._alter_topic(turn, state.topics[name], configs)
-            elif not request.validate_only:
-                self._alter_broker(turn, name, configs)
+            if not request.validate_only:
+                self._alter(turn, resource, configs)
+                altering = replace(
+                    altering, broker_configs=state.broker_configs, group_configs=state.group_configs
+                )
             outcomes.append(ConfigOutcome(kind, name))
         turn.config_asks.append(ConfigAsk(sender, number, outcomes))
+
+    def _alter(self, turn: Turn, resource: AlteredResource, configs: dict[str, str]) -> None:
+        if resource.type == ResourceType.TOPIC:
+            self._alter_topic(turn, self._state.topics[resource.name], configs)
+        elif resource.type == ResourceType.GROUP:
+            self._alter_group(turn, resource.name, configs)
+        else:
+            self._alter_broker(turn, resource.name, configs)
 
     def topic_defaults(self) -> dict[str, str]:
         """What is set on all brokers makes this of the topic settings."""
@@ -213,6 +231,22 @@ class Deciding:
 
         def undo() -> None:
             self._state.broker_configs = stored
+
+        turn.undo.append(undo)
+
+    def _alter_group(self, turn: Turn, group_id: str, configs: dict[str, str]) -> None:
+        stored = self._state.group_configs
+        before = stored.get(group_id, {})
+        if configs == before:
+            return
+        turn.operations += group_alteration(group_id, configs, is_new=not before)
+        turn.groups_altered = True
+        others = {other: what for other, what in stored.items() if other != group_id}
+        # A new mapping: the image keeps the one it was given.
+        self._state.group_configs = {**others, group_id: configs} if configs else others
+
+        def undo() -> None:
+            self._state.group_configs = stored
 
         turn.undo.append(undo)
 

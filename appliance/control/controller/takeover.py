@@ -27,7 +27,7 @@ from appliance.clock import Clock
 from appliance.cluster import INTERNAL_TOPICS, NO_LEADER, BrokerSlot, ClusterImage, PartitionImage, TopicImage
 from appliance.config.dynamic import SLOT_STOPPED
 from appliance.control.controller.cluster_state import NO_ROW, ClusterState, Deletion
-from appliance.control.controller.config_store import load_broker_configs
+from appliance.control.controller.config_store import load_broker_configs, load_group_configs
 from appliance.control.controller.leader_selection import of_new_partition
 from appliance.control.controller.partition_changes import reviewed, without_storage
 from appliance.control.controller.partition_rows import PartitionRows
@@ -188,6 +188,7 @@ def take_over(
     slots.stopped = stopped_slots(broker_configs)
     state = ClusterState(rows, slots.live())
     state.broker_configs = broker_configs
+    state.group_configs = load_group_configs(store)
     wanted = sum(len(topic.replicas) for topic in stored if not topic.deleting)
     kept = sum(1 for topic in stored if not topic.deleting for key in _identities(topic) if key in before)
     if wanted - kept > rows.free_count:

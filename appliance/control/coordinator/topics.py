@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -67,6 +67,11 @@ class ImageTopics:
     def names(self) -> Sequence[str]:
         """All topics, internal ones too."""
         return list(self._image.topics) if self._image is not None else []
+
+    def group_configs(self, group_id: str) -> Mapping[str, str]:
+        """What was set on the group."""
+        configs = self._image.group_configs if self._image is not None else {}
+        return configs.get(group_id, {})
 
     def ids(self) -> dict[str, UUID]:
         """Name → id of every topic."""

@@ -10,6 +10,7 @@
 | `/brokers/topics/T/partitions/P/state` | leader, leader epoch, ISR | the controller |
 | `/config/topics/T` | what was set for the topic | the controller |
 | `/config/brokers/N`, `/config/brokers/<default>` | set for slot N, for all slots | the controller |
+| `/config/groups/G` | what was set for group G, percent-encoded; Kafka had none in ZooKeeper | the controller |
 | `/admin/delete_topics/T` | mark: T is being deleted | the controller |
 | `/latest_producer_id_block` | last block of producer ids handed out | the controller |
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from typing import Final, TypeVar
+from urllib.parse import quote, unquote
 from uuid import UUID
 
 import msgspec
@@ -35,6 +37,7 @@ BROKER_IDS: Final = "/brokers/ids"
 TOPICS: Final = "/brokers/topics"
 TOPIC_CONFIGS: Final = "/config/topics"
 BROKER_CONFIGS: Final = "/config/brokers"
+GROUP_CONFIGS: Final = "/config/groups"
 DEFAULT_ENTITY: Final = "<default>"
 DELETE_TOPICS: Final = "/admin/delete_topics"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
@@ -47,6 +50,7 @@ STANDING_PATHS: Final = (
     "/config",
     TOPIC_CONFIGS,
     BROKER_CONFIGS,
+    GROUP_CONFIGS,
     "/admin",
     DELETE_TOPICS,
 )
@@ -80,6 +84,16 @@ def topic_config_path(topic: str) -> str:
 def broker_config_path(node_id: str) -> str:
     """`node_id` is a decimal text, "" for all brokers."""
     return f"{BROKER_CONFIGS}/{node_id or DEFAULT_ENTITY}"
+
+
+def group_config_path(group_id: str) -> str:
+    """A group id may be any text; a node's name may not be `.`, nor hold a `/` or a control character."""
+    return f"{GROUP_CONFIGS}/{quote(group_id, safe='').replace('.', '%2E')}"
+
+
+def group_of_node(name: str) -> str:
+    """The group id that `group_config_path` made a node's name of."""
+    return unquote(name)
 
 
 def delete_topic_path(topic: str) -> str:

@@ -1,7 +1,8 @@
-"""DescribeConfigs 1-4: topics and broker slots, with sources and synonyms as Kafka's.
+"""DescribeConfigs 1-4: topics, broker slots and groups, with sources and synonyms as Kafka's.
 
 A topic is described as the slot that was asked sees it. Left out on purpose until their issues: broker loggers,
-groups, client metrics.
+client metrics. Any group has settings, whether it exists or not, as with Kafka; those of share and streams groups are
+not there.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterable
 
 from appliance.cluster import topic_name_fault
 from appliance.config import ConfigEntry as DeclaredEntry
-from appliance.config import describe_all_brokers, describe_broker, describe_topic
+from appliance.config import describe_all_brokers, describe_broker, describe_group, describe_topic
 from appliance.netproc.local_handlers.view import LocalView
 from appliance.protocol.apis.describe_configs import (
     ConfigEntry,
@@ -51,6 +52,10 @@ def _result(
             entries = describe_broker(view.settings, int(name), view.broker_configs(int(name)))
         else:
             entries = describe_all_brokers(view.image.broker_configs.get("", {}))
+    elif resource.resource_type == ResourceType.GROUP:
+        if not name:
+            return _refused(resource, ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+        entries = describe_group(view.settings, view.image.group_configs.get(name, {}))
     else:
         return _refused(
             resource, ErrorCode.INVALID_REQUEST, f"unexpected resource type {resource.resource_type}"

@@ -17,7 +17,7 @@ from tests.control.controller.conftest import NewInstance
 from tests.control.controller.instance import Instance
 from tests.control.controller.test_damage import without_room
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 SET, DELETE = 0, 1
 
 
@@ -171,3 +171,30 @@ def test_a_full_disk_refuses_the_change_and_nothing_has_changed(instance: Instan
     resource.prlimit(instance.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert alter(instance, wanted) == [0]
     assert instance.image.topics["t"].configs["leader.replication.throttled.replicas"] == long
+
+
+def test_a_groups_settings_are_in_the_image_and_survive_kill_of_the_controller(instance: Instance) -> None:
+    for group_id in (".", "a/b", "ü\0"):
+        assert alter(instance, altering(GROUP, group_id, consumer_session_timeout_ms="50000")) == [0]
+    instance.kill()
+    instance.start()
+    instance.start_worker()
+    wanted = {"consumer.session.timeout.ms": "50000"}
+    instance.until(lambda: instance.image.group_configs == dict.fromkeys((".", "a/b", "ü\0"), wanted))
+    unset = AlterConfigs(
+        (AlteredResource(GROUP, "a/b", (ConfigChange("consumer.session.timeout.ms", None, DELETE),)),)
+    )
+    assert alter(instance, unset) == [0]
+    assert instance.image.group_configs == dict.fromkeys((".", "ü\0"), wanted)
+
+
+def test_what_a_group_may_not_be_given_changes_nothing(instance: Instance) -> None:
+    instance.start_worker()
+    assert alter(instance, altering(GROUP, "", consumer_session_timeout_ms="50000")) == [
+        ErrorCode.INVALID_REQUEST
+    ]
+    for refused in ("1", "soon"):
+        wanted = altering(GROUP, "g", consumer_session_timeout_ms=refused)
+        assert alter(instance, wanted) == [ErrorCode.INVALID_CONFIG]
+    assert alter(instance, altering(GROUP, "g", segment_ms="5")) == [ErrorCode.INVALID_CONFIG]
+    assert instance.image.group_configs == {}

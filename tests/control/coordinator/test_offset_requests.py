@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -46,6 +46,9 @@ class KnownTopics:
 
     def names(self) -> Sequence[str]:
         return list(self.topics)
+
+    def group_configs(self, group_id: str) -> Mapping[str, str]:
+        return {}
 
 
 def commit(topic: str | UUID, *partitions: tuple[int, int, str]) -> CommitRequest:

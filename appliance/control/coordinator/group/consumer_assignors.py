@@ -170,6 +170,4 @@ def ranges(members: Sequence[AssignedMember], partition_counts: Mapping[UUID, in
 
 
 ASSIGNORS: Final[Mapping[str, Assignor]] = {"uniform": uniform, "range": ranges}
-"""By the name that members ask for; the first is what those get who ask for none."""
-
-DEFAULT_ASSIGNOR: Final = "uniform"
+"""By the name that members ask for; group.consumer.assignors says which are offered."""

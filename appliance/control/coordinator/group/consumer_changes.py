@@ -128,7 +128,8 @@ class Draft:
             )
             for member_id, one in subscriptions.items()
         ]
-        assignor = ASSIGNORS[group.preferred_assignor(subscriptions.values())]
+        assignors = self._book.settings.consumer_assignors
+        assignor = ASSIGNORS[group.preferred_assignor(subscriptions.values(), assignors)]
         made = assignor(members, {topic.topic_id: topic.partitions for topic in topics.values()})
         for member_id, target in made.items():
             if target != self.target(member_id) or member_id not in group.targets:

@@ -14,12 +14,11 @@ Invariants, which `check` holds: a partition has one owner; nobody has a target 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from uuid import UUID
 
 from appliance.control.coordinator.group.classic_member import OnTime
-from appliance.control.coordinator.group.consumer_assignors import DEFAULT_ASSIGNOR
 from appliance.control.coordinator.group.consumer_records import (
     NOTHING,
     Assignment,
@@ -215,10 +214,14 @@ class ConsumerGroup:
     def topics(self) -> set[str]:
         return set().union(*(self.topics_of(one) for one in self.subscriptions.values()))
 
-    def preferred_assignor(self, subscriptions: Iterable[MemberSubscription]) -> str:
-        """The assignor that most members ask for, if any does."""
-        votes = Counter(one.assignor for one in subscriptions if one.assignor is not None)
-        return votes.most_common(1)[0][0] if votes else DEFAULT_ASSIGNOR
+    @staticmethod
+    def preferred_assignor(subscriptions: Iterable[MemberSubscription], offered: Sequence[str]) -> str:
+        """The one of the offered assignors that most members ask for; the first where none is asked for.
+
+        A member may have asked, before a restart, for one that is offered no more.
+        """
+        votes = Counter(one.assignor for one in subscriptions if one.assignor in offered)
+        return (votes.most_common(1)[0][0] if votes else None) or offered[0]
 
     # ── what offsets ask ──────────────────────────────────────────────────────────────────────────────────
 

@@ -46,7 +46,9 @@ def _describe(book: GroupBook, group_id: str, client: Client) -> DescribedConsum
         group_state=group.state.value,
         group_epoch=group.epoch,
         assignment_epoch=group.assignment_epoch,
-        assignor_name=group.preferred_assignor(group.subscriptions.values()),
+        assignor_name=group.preferred_assignor(
+            group.subscriptions.values(), book.settings.consumer_assignors
+        ),
         members=tuple(_member(book, group, member_id) for member_id in group.subscriptions),
     )
 

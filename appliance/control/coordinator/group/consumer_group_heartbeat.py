@@ -9,15 +9,16 @@ batch of the log, and the answer leaves when that is committed:
     4. the member takes its next step to its target    CurrentChange
 
 Versions: v1 has subscriptions by regular expression, and wants members to choose their own ids (KIP-1082).
-Left out on purpose: KIP-1251's assignment epochs, racks in the assignors, dynamic settings of one group.
+Left out on purpose: KIP-1251's assignment epochs, racks in the assignors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from appliance.control.coordinator.group.append_errors import for_member
 from appliance.control.coordinator.group.classic_group import ClassicGroup
 from appliance.control.coordinator.group.classic_state import ClassicState
-from appliance.control.coordinator.group.consumer_assignors import ASSIGNORS
 from appliance.control.coordinator.group.consumer_changes import Draft
 from appliance.control.coordinator.group.consumer_group import STATIC_AWAY_EPOCH, ConsumerGroup
 from appliance.control.coordinator.group.consumer_reconciliation import owns_no_more_than
@@ -48,7 +49,7 @@ _OWN_ID_FROM = 1
 def handle(book: GroupBook, request: ConsumerGroupHeartbeatRequest, client: Client, reply: object) -> None:
     """Answers at once, or when what the heartbeat changes is in the log."""
     try:
-        _validate(request, client)
+        _validate(request, client, book.settings.consumer_assignors)
         error = book.fault_of(request.group_id, client)
         if error:
             raise RejectedRequest(error, ErrorCode(error).message)
@@ -77,7 +78,7 @@ def _refuse(book: GroupBook, reply: object, refused: RejectedRequest) -> None:
 # ── what may be asked ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _validate(request: ConsumerGroupHeartbeatRequest, client: Client) -> None:
+def _validate(request: ConsumerGroupHeartbeatRequest, client: Client, assignors: Sequence[str]) -> None:
     """Raises RejectedRequest: INVALID_REQUEST, UNSUPPORTED_ASSIGNOR or INVALID_REGULAR_EXPRESSION."""
     _wants(request.group_id.strip() != "", "GroupId can't be empty.")
     _wants(request.instance_id is None or request.instance_id.strip() != "", "InstanceId can't be empty.")
@@ -100,11 +101,11 @@ def _validate(request: ConsumerGroupHeartbeatRequest, client: Client) -> None:
             request.subscribed_topic_names is not None or bool(request.subscribed_topic_regex),
             "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.",
         )
-    if request.server_assignor is not None and request.server_assignor not in ASSIGNORS:
+    if request.server_assignor is not None and request.server_assignor not in assignors:
         raise RejectedRequest(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
             f"ServerAssignor {shown(request.server_assignor)} is not supported. "
-            f"Supported assignors: {', '.join(ASSIGNORS)}.",
+            f"Supported assignors: {', '.join(assignors)}.",
         )
     if request.subscribed_topic_regex:
         check_regex(request.subscribed_topic_regex)
@@ -174,7 +175,7 @@ def _beat(
     response = ConsumerGroupHeartbeatResponse(
         member_id=member_id,
         member_epoch=current.member_epoch,
-        heartbeat_interval_ms=book.settings.consumer_heartbeat_interval_ms,
+        heartbeat_interval_ms=book.consumer_times(group.group_id).heartbeat_interval_ms,
         assignment=_assignment(current.assigned) if is_full or changed else None,
     )
 

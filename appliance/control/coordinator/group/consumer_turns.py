@@ -1,7 +1,7 @@
 """How a consumer group changes: drafts that are written and then applied, one at a time; members that are out.
 
-A member is fenced, that is, taken out, when its session ends (group.consumer.session.timeout.ms after its last
-heartbeat), or when it stays in UNREVOKED_PARTITIONS in one epoch for longer than its rebalance timeout.
+A member is fenced, that is, taken out, when its session ends (consumer.session.timeout.ms of the group after
+its last heartbeat), or when it stays in UNREVOKED_PARTITIONS in one epoch for longer than its rebalance timeout.
 """
 
 from __future__ import annotations
@@ -66,7 +66,10 @@ def restart_session(book: GroupBook, group: ConsumerGroup, member_id: str) -> No
 
     subscription = group.subscriptions.get(member_id)
     classic = None if subscription is None else subscription.classic
-    timeout_ms = book.settings.consumer_session_timeout_ms if classic is None else classic.session_timeout_ms
+    if classic is None:
+        timeout_ms = book.consumer_times(group.group_id).session_timeout_ms
+    else:
+        timeout_ms = classic.session_timeout_ms
     session = group.sessions[member_id] = book.after(timeout_ms, silent)
 
 

@@ -12,7 +12,7 @@ nothing that anybody has seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
@@ -86,6 +86,10 @@ class Topics(Protocol):
 
     def names(self) -> Sequence[str]:
         """All topics, internal ones too."""
+        ...
+
+    def group_configs(self, group_id: str) -> Mapping[str, str]:
+        """What was set on the group."""
         ...
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from uuid import uuid4
 
 from appliance.clock import Clock
-from appliance.config.settings import GroupSettings
+from appliance.config import ConsumerTimes, GroupSettings
 from appliance.control.coordinator.group.classic_group import ClassicGroup
 from appliance.control.coordinator.group.classic_member import OnTime
 from appliance.control.coordinator.group.consumer_group import ConsumerGroup
@@ -153,6 +153,10 @@ class GroupBook:
                 self.again(request, client, reply)
 
         group.in_turn(turn)
+
+    def consumer_times(self, group_id: str) -> ConsumerTimes:
+        """What members of the group, a consumer group, go by now."""
+        return ConsumerTimes.of(self.settings, self.topics.group_configs(group_id))
 
     def classic(self, group_id: str) -> ClassicGroup | None:
         """The classic group of that name, if there is one."""

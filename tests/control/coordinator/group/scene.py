@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 from uuid import UUID
@@ -52,6 +52,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
+        self.configs: dict[str, dict[str, str]] = {}
 
     def create(self, name: str, partitions: int) -> Topic:
         topic_id = UUID(int=len(self.topics) + 1)
@@ -66,6 +67,9 @@ class Cluster:
 
     def names(self) -> Sequence[str]:
         return list(self.topics)
+
+    def group_configs(self, group_id: str) -> Mapping[str, str]:
+        return self.configs.get(group_id, {})
 
 
 class Scene:

@@ -681,3 +681,31 @@ def test_names_as_long_as_a_string_can_be_are_answered_like_others() -> None:
     scene.sync(joined.member_id, 1, group_id=longest)
     scene.restart()
     assert scene.state(longest) == "Stable"
+
+
+def test_a_members_session_is_as_long_as_its_group_was_given_by_now() -> None:
+    scene = Scene()
+    scene.cluster.create("orders", 2)
+    member = Consumer(scene, "m")
+    assert member.join().heartbeat_interval_ms == 5_000
+    scene.cluster.configs[GROUP] = {
+        "consumer.session.timeout.ms": "60000",
+        "consumer.heartbeat.interval.ms": "15000",
+    }
+    assert member.beat().heartbeat_interval_ms == 15_000
+    scene.pass_time(59_000)
+    assert member.beat().error_code == 0
+    scene.pass_time(61_000)
+    assert member.beat().error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_only_the_assignors_that_are_offered_may_be_asked_for_and_the_first_is_the_default() -> None:
+    scene = Scene(consumer_assignors=("range",))
+    scene.cluster.create("orders", 2)
+    refused = Consumer(scene, "m", server_assignor="uniform").join()
+    assert refused.error_code == ErrorCode.UNSUPPORTED_ASSIGNOR
+    assert refused.error_message is not None
+    assert refused.error_message.endswith("Supported assignors: range.")
+    Consumer(scene, "n").join()
+    (described,) = scene.ask(ConsumerGroupDescribeRequest((GROUP,))).groups
+    assert described.assignor_name == "range"

@@ -1,0 +1,80 @@
+"""Settings of single groups: what is allowed, what members go by, how they are described."""
+
+from __future__ import annotations
+
+import pytest
+
+from appliance.config import ConfigSource, ConsumerTimes, GroupSettings, Settings, describe_group
+from appliance.config import validate_group_configs as validate
+from appliance.errors import ConfigurationError
+
+SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+
+
+def test_a_group_goes_by_what_was_set_on_it_and_else_by_the_options() -> None:
+    group = GroupSettings()
+    assert ConsumerTimes.of(group, {}) == ConsumerTimes(45_000, 5_000)
+    assert ConsumerTimes.of(group, {SESSION: "50000", HEARTBEAT: "6000"}) == ConsumerTimes(50_000, 6_000)
+
+
+@pytest.mark.parametrize(
+    ("configs", "why"),
+    [
+        ({"session.timeout.ms": "50000"}, "Unknown group config name: session.timeout.ms"),
+        ({"share.session.timeout.ms": "50000"}, "Unknown group config name"),
+        ({SESSION: "44999"}, "must be greater than or equal to group.consumer.min.session.timeout.ms"),
+        ({SESSION: "60001"}, "must be less than or equal to group.consumer.max.session.timeout.ms"),
+        ({HEARTBEAT: "4999"}, "must be greater than or equal to group.consumer.min.heartbeat.interval.ms"),
+        ({HEARTBEAT: "15001"}, "must be less than or equal to group.consumer.max.heartbeat.interval.ms"),
+        ({SESSION: "50 s"}, "wants a whole number"),
+        ({SESSION: ""}, "wants a whole number"),
+    ],
+)
+def test_what_a_group_may_not_be_given_is_refused(configs: dict[str, str], why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        validate(configs, GroupSettings())
+
+
+def test_a_session_that_no_heartbeat_could_keep_is_refused() -> None:
+    group = GroupSettings(consumer_min_session_timeout_ms=1)
+    with pytest.raises(ConfigurationError, match=f"{SESSION} must be greater than {HEARTBEAT}"):
+        validate({SESSION: "5000"}, group)
+
+
+def test_what_a_later_start_allows_no_more_is_brought_into_its_range() -> None:
+    group = GroupSettings(
+        consumer_min_session_timeout_ms=10_000,
+        consumer_session_timeout_ms=20_000,
+        consumer_max_session_timeout_ms=30_000,
+    )
+    assert ConsumerTimes.of(group, {SESSION: "45000"}).session_timeout_ms == 30_000
+
+
+def test_the_options_must_lie_in_the_range_that_groups_are_allowed() -> None:
+    with pytest.raises(ConfigurationError, match="= 10000: not from"):
+        GroupSettings(consumer_session_timeout_ms=10_000)
+
+
+@pytest.mark.parametrize("assignors", [(), ("uniform", "uniform"), ("sticky",)])
+def test_assignors_that_there_are_not_are_refused(assignors: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigurationError, match=r"group\.consumer\.assignors"):
+        GroupSettings(consumer_assignors=assignors)
+
+
+def test_a_group_is_described_as_by_kafka() -> None:
+    settings = Settings(
+        group=GroupSettings(consumer_heartbeat_interval_ms=7_000),
+        configured={"group.consumer.heartbeat.interval.ms": "7000"},
+    )
+    heartbeat, session = describe_group(settings, {SESSION: "50000"})
+    assert (session.name, session.value, session.source) == (
+        SESSION,
+        "50000",
+        ConfigSource.DYNAMIC_GROUP_CONFIG,
+    )
+    assert [(each.name, each.value, int(each.source)) for each in session.synonyms] == [
+        (SESSION, "50000", 8),
+        ("group.consumer.session.timeout.ms", "45000", 5),
+    ]
+    assert (heartbeat.value, heartbeat.source) == ("7000", ConfigSource.STATIC_BROKER_CONFIG)
+    assert not heartbeat.read_only
