@@ -804,6 +804,12 @@ class PartitionLog:
         return sum(segment.size_bytes for segment in self._segments)
 
     @property
+    def active_segment(self) -> tuple[int, int]:
+        """Base offset of the segment that is appended to, and its bytes up to the log end."""
+        active = self._active
+        return active.base_offset, active.file.size_bytes
+
+    @property
     def recovery_point(self) -> int:
         """Everything below is on the disk."""
         return self._point.offset

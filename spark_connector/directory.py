@@ -1,0 +1,288 @@
+"""Where partitions lie, and how far each may be read now.
+
+A path may be the data directory of the appliance (all its slots), log directories of slots, the log directory of an
+Apache Kafka broker, or any directory of partition directories. Of a partition that lies in several, as copies of
+several slots, the leader's is read, or else the one that goes furthest.
+
+How far is said by the owner in `<partition>/.state` (`appliance.log.partition_state`). Apache Kafka says it in its
+checkpoint files, which it writes every few seconds; what it does not say, the last stable offset, is found by reading.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from appliance.cluster import TopicPartition
+from appliance.errors import CorruptFile, StorageFault
+from appliance.log.checkpoint import read_offsets
+from appliance.log.file_names import (
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LEADER_EPOCHS,
+    LOG_STARTS,
+    META_PROPERTIES,
+    parse_partition_directory_name,
+    partition_directory_name,
+)
+from appliance.log.leader_epochs import LeaderEpochs
+from appliance.log.partition_metadata import read_topic_id
+from appliance.log.partition_state import Mode, PartitionState, read_state
+from spark_connector.errors import NotALogDirectory, NotReadable, UnknownTopic
+from spark_connector.segments import listing
+
+UNKNOWN: Final = -1
+_KRAFT_METADATA: Final = "__cluster_metadata"
+_LOOKS: Final = 3
+
+
+class Isolation(StrEnum):
+    """Which records are seen, as a Kafka consumer's `isolation.level`."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """A partition at one instant. Offsets, but for what is named as something else; UNKNOWN (-1): nobody says it."""
+
+    topic: str
+    partition: int
+    topic_id: UUID | None
+    directory: str
+    """The partition's directory: of the copy that is read."""
+    others: tuple[str, ...]
+    """The directories of its other copies."""
+    homes: tuple[str, ...]
+    """The log directories that were looked through."""
+    log_start_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    durable_offset: int
+    log_end_offset: int
+    active_base: int
+    active_bytes: int
+    leader_epoch: int
+    incarnation: int
+    clean_generation: int
+    is_compacted: bool
+    """Compaction has been at the log, so that offsets may be missing in it."""
+    is_live: bool
+    """The owner has not closed the log: there may be more by now."""
+
+    @property
+    def name(self) -> str:
+        """`topic-3`."""
+        return f"{self.topic}-{self.partition}"
+
+    def end(self, isolation: Isolation, *, durable: bool = False) -> int:
+        """Below which offset may be read now; `durable`: and will be there after a power cut.
+
+        Raises:
+            NotReadable: durable, where only Apache Kafka knows.
+            StorageFault, ConnectorError: the last stable offset has to be found by reading, and that failed.
+        """
+        end = self.high_watermark
+        if isolation is Isolation.READ_COMMITTED:
+            end = self.last_stable_offset
+            if end == UNKNOWN:
+                from spark_connector.bounds import last_stable_offset
+
+                end = last_stable_offset(self)
+        if durable:
+            if self.durable_offset == UNKNOWN:
+                raise NotReadable(f"{self.directory}: nobody says how far the log is on the disk")
+            end = min(end, self.durable_offset)
+        return max(end, self.log_start_offset)
+
+
+class Directories:
+    """The log directories that a reader was given. Looks anew with every call; keeps nothing open.
+
+    Raises, when it is made:
+        NotALogDirectory: a path is missing, unreadable, or holds no partitions and no `meta.properties`.
+    """
+
+    __slots__ = ("_checkpoints", "log_directories")
+
+    def __init__(self, paths: Sequence[str | Path]) -> None:
+        if not paths:
+            raise NotALogDirectory("no directory was given")
+        found: list[Path] = []
+        for path in paths:
+            for each in _log_directories(Path(path)):
+                if each not in found:
+                    found.append(each)
+        self.log_directories: Final = tuple(found)
+        self._checkpoints: dict[Path, tuple[tuple[int, int, int], Mapping[TopicPartition, int]]] = {}
+
+    def topics(self) -> dict[str, list[int]]:
+        """Topics and their partitions, in order. Internal topics too.
+
+        Raises:
+            NotALogDirectory: a directory cannot be read any more.
+        """
+        found: dict[str, set[int]] = {}
+        for directory in self.log_directories:
+            for partition in _partitions_in(directory):
+                found.setdefault(partition.topic, set()).add(partition.partition)
+        return {topic: sorted(found[topic]) for topic in sorted(found)}
+
+    def partition(self, topic: str, partition: int, *, prefer: str | None = None) -> PartitionView:
+        """A fresh look at a partition; at the copy in the directory `prefer` as long as there is one.
+
+        Raises:
+            UnknownTopic: it is in none of the directories.
+            NotReadable: it is there, and nobody says how far it may be read.
+        """
+        name = partition_directory_name(TopicPartition(topic, partition))
+        for look in range(_LOOKS):
+            copies = [(home, home / name) for home in self.log_directories if (home / name).is_dir()]
+            if not copies:
+                where = ", ".join(map(str, self.log_directories))
+                raise UnknownTopic(f"partition {name} is in none of {where}")
+            try:
+                preferred = [each for each in copies if str(each[1]) == prefer]
+                return self._best(TopicPartition(topic, partition), preferred or copies)
+            except (StorageFault, CorruptFile, FileNotFoundError) as fault:
+                # Moved or deleted between two looks; anything else stays.
+                if look == _LOOKS - 1:
+                    raise NotReadable(f"{name}: {fault}") from fault
+        raise NotReadable(name)
+
+    def partitions(self, topic: str) -> list[PartitionView]:
+        """A fresh look at all partitions of a topic.
+
+        Raises:
+            As `partition`.
+        """
+        numbers = self.topics().get(topic)
+        if numbers is None:
+            raise UnknownTopic(f"topic {topic!r} is in none of {', '.join(map(str, self.log_directories))}")
+        return [self.partition(topic, number) for number in numbers]
+
+    def _best(self, name: TopicPartition, copies: list[tuple[Path, Path]]) -> PartitionView:
+        views = [self._view(name, home, directory) for home, directory in copies]
+        ranked = sorted(views, key=lambda each: each[0], reverse=True)
+        best = ranked[0][1]
+        others = tuple(view.directory for _, view in ranked[1:] if view.topic_id == best.topic_id)
+        return replace(best, others=others, homes=tuple(map(str, self.log_directories)))
+
+    def _view(
+        self, name: TopicPartition, home: Path, directory: Path
+    ) -> tuple[tuple[int, bool, int], PartitionView]:
+        """With how good the copy is."""
+        state = read_state(directory)
+        bases, _ = listing(directory)
+        first, last = (bases[0], bases[-1]) if bases else (0, 0)
+        if state is not None:
+            rank = (state.leader_epoch, state.leads, state.high_watermark)
+            return rank, _said_by_owner(name, directory, state, first)
+        epoch = LeaderEpochs.load(directory).latest
+        high_watermark = self._offsets(home / HIGH_WATERMARKS).get(name, UNKNOWN)
+        if high_watermark == UNKNOWN:
+            raise StorageFault(
+                f"{directory} has no .state, and {HIGH_WATERMARKS} does not name it: nobody says how far to read"
+            )
+        view = PartitionView(
+            topic=name.topic,
+            partition=name.partition,
+            topic_id=read_topic_id(directory),
+            directory=str(directory),
+            others=(),
+            homes=(),
+            log_start_offset=max(self._offsets(home / LOG_STARTS).get(name, 0), first),
+            high_watermark=max(high_watermark, first),
+            last_stable_offset=UNKNOWN,
+            durable_offset=UNKNOWN,
+            log_end_offset=UNKNOWN,
+            active_base=last,
+            active_bytes=UNKNOWN,
+            leader_epoch=epoch,
+            incarnation=0,
+            clean_generation=0,
+            is_compacted=name in self._offsets(home / CLEANER_OFFSETS),
+            is_live=True,
+        )
+        return (epoch, False, high_watermark), view
+
+    def _offsets(self, path: Path) -> Mapping[TopicPartition, int]:
+        """A checkpoint file; parsed again only if it was replaced."""
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            return {}
+        mark = (status.st_ino, status.st_mtime_ns, status.st_size)
+        known = self._checkpoints.get(path)
+        if known is None or known[0] != mark:
+            known = self._checkpoints[path] = mark, read_offsets(path)
+        return known[1]
+
+
+def _said_by_owner(
+    name: TopicPartition, directory: Path, state: PartitionState, first_base: int
+) -> PartitionView:
+    return PartitionView(
+        topic=name.topic,
+        partition=name.partition,
+        topic_id=state.topic_id,
+        directory=str(directory),
+        others=(),
+        homes=(),
+        # Retention may have gone on since the record was written.
+        log_start_offset=max(state.log_start, first_base),
+        high_watermark=max(state.high_watermark, first_base),
+        last_stable_offset=max(state.last_stable, first_base),
+        durable_offset=state.durable,
+        log_end_offset=state.log_end,
+        active_base=state.active_base,
+        active_bytes=state.active_bytes,
+        leader_epoch=state.leader_epoch,
+        incarnation=state.incarnation,
+        clean_generation=state.generation,
+        is_compacted=state.generation > 0,
+        is_live=state.mode is not Mode.CLOSED,
+    )
+
+
+def _log_directories(path: Path) -> list[Path]:
+    """The log directories that a path stands for."""
+    try:
+        names = sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
+    except OSError as error:
+        raise NotALogDirectory(f"{path}: {error.strerror or error}") from error
+    if (path / META_PROPERTIES).exists():
+        return [path]
+    inside = [path / name for name in names if (path / name / META_PROPERTIES).exists()]
+    if inside:
+        return inside
+    if any(parse_partition_directory_name(name) and _is_partition(path / name) for name in names):
+        return [path]
+    raise NotALogDirectory(
+        f"{path} is no data directory of the appliance and no log directory: it has no {META_PROPERTIES},"
+        " and no directory of a partition"
+    )
+
+
+def _is_partition(directory: Path) -> bool:
+    try:
+        return (directory / LEADER_EPOCHS).exists() or bool(listing(directory)[0])
+    except OSError:
+        return False
+
+
+def _partitions_in(directory: Path) -> Iterable[TopicPartition]:
+    try:
+        names = [entry.name for entry in os.scandir(directory) if entry.is_dir()]
+    except OSError as error:
+        raise NotALogDirectory(f"{directory}: {error.strerror or error}") from error
+    for name in names:
+        found = parse_partition_directory_name(name)
+        if found is not None and found.topic != _KRAFT_METADATA:
+            yield found
