@@ -9,7 +9,7 @@ DATA   ?= ./data
 unexport PYTHONDONTWRITEBYTECODE
 
 # `make compiled` and `make pure` change what every start of this tree runs: the gate always tests the pure source.
-.PHONY: compiled pure test-compiled run test test-all test-zookeeper bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases profile check format lint types contracts unit clients judges reformat docs clean
+.PHONY: compiled pure test-compiled run test test-all test-zookeeper checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases profile check format lint types contracts unit clients judges reformat docs clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -37,17 +37,21 @@ test-compiled: compiled
 	@$(MAKE) --no-print-directory pure
 
 # The gate, quick checks first. One step alone: `make lint`, `make unit`, `make clients CLIENT=kcat`.
-# Against Apache Kafka, the judge of the client tests: `make clients APPLIANCE_JUDGE=kafka`.
+# Against Apache Kafka, the judge of the client tests: `make clients APPLIANCE_JUDGE=kafka`. Against three slots, with a
+# replica of each topic on every one: `make clients SLOTS=3`.
 SOURCES := appliance spark_connector pyspark_appliance benchmarks tests
 PYTEST  := $(BIN)/python -m pytest
 CLIENT  ?=
+SLOTS   ?= 1
 
 test: pure check unit clients
 
-# Adds what is marked slow, examples that the gate does not try, librdkafka's own test-runner, and the controller and the system on a ZooKeeper.
+# Adds what is marked slow, examples that the gate does not try, librdkafka's own test-runner, all clients against three
+# slots, and the controller and the system on a ZooKeeper.
 test-all: pure check judges
 	scripts/install-librdkafka.sh
 	$(PYTEST) --hypothesis-profile=explore
+	APPLIANCE_SLOTS=3 $(PYTEST) -q tests/clients
 	@$(MAKE) --no-print-directory test-zookeeper
 
 # What depends on the metadata store, once more with all of it on a ZooKeeper that the tests start. Left out is what is
@@ -78,7 +82,13 @@ unit: judges
 	$(PYTEST) -q -m "not slow" --ignore=tests/clients
 
 clients: judges
-	$(PYTEST) -q -m "not slow" tests/clients$(if $(CLIENT),/test_$(CLIENT).py)
+	APPLIANCE_SLOTS=$(SLOTS) $(PYTEST) -q -m "not slow" tests/clients$(if $(CLIENT),/test_$(CLIENT).py)
+
+# Random faults under load by hand; seed and faults are told, and what was found: `make checker MINUTES=60 SLOTS=3`.
+MINUTES ?= 5
+
+checker: $(VENV)/.installed-test
+	$(BIN)/python -m tests.checker --slots $(SLOTS) --duration-s $$(( $(MINUTES) * 60 ))
 
 judges: $(VENV)/.installed-test
 	@scripts/install-judges.sh

@@ -138,7 +138,7 @@ class Client(ABC):
         raise NotImplementedError
 
     def create_topic(self, topic: str, partitions: int, *, settings: Mapping[str, str] | None = None) -> None:
-        """Creates a topic with replication factor 1."""
+        """Creates a topic with REPLICAS replicas."""
         raise NotImplementedError
 
     def delete_topic(self, topic: str) -> None:

@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import confluent_kafka
 import pytest
@@ -20,8 +20,10 @@ from appliance.control.coordinator.group.subscription import read_assignment
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from appliance.protocol.apis.describe_groups import DescribeGroupsRequest
+from appliance.protocol.errors import ErrorCode
 from tests.clients.members.arguments import SESSION_MS
 from tests.support.broker import Appliance, end_with_the_test_runner
+from tests.support.judge import REPLICAS, SLOTS
 from tests.support.wire import WireSocket
 from tests.system.raw import ask, wait_until
 
@@ -41,7 +43,7 @@ def appliance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
         "group.consumer.min.heartbeat.interval.ms": 300,
         "group.consumer.heartbeat.interval.ms": 300,
     }
-    broker = Appliance(tmp_path_factory.mktemp("groups"), settings=settings)
+    broker = Appliance(tmp_path_factory.mktemp("groups"), slots=SLOTS, settings=settings)
     broker.start()
     yield broker
     broker.stop()
@@ -52,7 +54,7 @@ class Feed:
 
     def __init__(self, address: str, topic: str) -> None:
         admin = AdminClient({"bootstrap.servers": address})
-        admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(10)
+        admin.create_topics([NewTopic(topic, PARTITIONS, REPLICAS)])[topic].result(10)
         self.acknowledged: set[tuple[int, int]] = set()
         self._topic = topic
         self._producer = confluent_kafka.Producer(
@@ -154,10 +156,19 @@ CLASSIC: Final = (
 CONSUMER: Final = (python_member("confluent", "consumer"),) * 4
 
 
+def told_by_coordinator(port: int, api: ApiKey, request: Any) -> Any:
+    """The group that is asked for, by the slot that coordinates it; `port` is the first slot's."""
+    for slot in range(SLOTS):
+        with WireSocket(port + slot) as connection:
+            described = ask(connection, api, request).groups[0]
+        if described.error_code != ErrorCode.NOT_COORDINATOR:
+            break
+    return described
+
+
 def classic_owners(port: int, group: str) -> list[list[int]]:
     """The partitions of each member of a stable classic group; none while it is not."""
-    with WireSocket(port) as connection:
-        described = ask(connection, ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest((group,))).groups[0]
+    described = told_by_coordinator(port, ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest((group,)))
     if described.group_state != "Stable":
         return []
     return [
@@ -168,9 +179,9 @@ def classic_owners(port: int, group: str) -> list[list[int]]:
 
 def consumer_owners(port: int, group: str) -> list[list[int]]:
     """The same of a consumer group."""
-    with WireSocket(port) as connection:
-        request = ConsumerGroupDescribeRequest((group,))
-        described = ask(connection, ApiKey.CONSUMER_GROUP_DESCRIBE, request).groups[0]
+    described = told_by_coordinator(
+        port, ApiKey.CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest((group,))
+    )
     if described.group_state != "Stable":
         return []
     return [

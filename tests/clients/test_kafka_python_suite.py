@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 
 from tests.support.broker import Appliance
+from tests.support.judge import SLOTS
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 SOURCE: Final = REPOSITORY / ".cache" / "kafka-python" / "source"
@@ -31,7 +32,7 @@ def test_kafka_pythons_own_integration_tests_pass(tmp_path: Path) -> None:
         "group.min.session.timeout.ms": 1_000,
         "group.initial.rebalance.delay.ms": 0,
     }
-    broker = Appliance(tmp_path / "data", settings=settings)
+    broker = Appliance(tmp_path / "data", slots=SLOTS, settings=settings)
     broker.start()
     try:
         done = subprocess.run(

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.support.broker import Appliance
+from tests.support.judge import REPLICAS, SLOTS
 from tests.system.raw import wait_until
 
 TOPIC: Final = "shared"
@@ -35,11 +36,13 @@ KAFKAJS: Final = Path(__file__).with_name("kafkajs") / "offsets.js"
 @pytest.fixture(scope="module")
 def appliance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
     broker = Appliance(
-        tmp_path_factory.mktemp("offsets-of-clients"), settings={"group.initial.rebalance.delay.ms": 0}
+        tmp_path_factory.mktemp("offsets-of-clients"),
+        slots=SLOTS,
+        settings={"group.initial.rebalance.delay.ms": 0},
     )
     broker.start()
     admin = AdminClient({"bootstrap.servers": broker.address})
-    admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(10)
+    admin.create_topics([NewTopic(TOPIC, 1, REPLICAS)])[TOPIC].result(10)
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.address})
     for number in range(RECORDS):
         producer.produce(TOPIC, b"%d" % number)

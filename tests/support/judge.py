@@ -1,4 +1,7 @@
-"""Which broker the tests run against: the appliance, or with APPLIANCE_JUDGE=kafka the judge of the tests."""
+"""Which broker the tests run against: the appliance, or with APPLIANCE_JUDGE=kafka the judge of the tests.
+
+APPLIANCE_SLOTS=3 starts the appliance with three slots, and every topic of the client tests has a replica on each.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,9 @@ from typing import Final
 from tests.support.broker import Appliance, Broker
 
 JUDGE: Final = os.environ.get("APPLIANCE_JUDGE", "appliance")
+SLOTS: Final = int(os.environ.get("APPLIANCE_SLOTS") or "1")
+REPLICAS: Final = min(3, SLOTS)
+"""The replication factor of what client tests create."""
 
 
 def make_broker(data_dir: Path, settings: Mapping[str, object] | None = None) -> Broker:
@@ -20,7 +26,7 @@ def make_broker(data_dir: Path, settings: Mapping[str, object] | None = None) ->
 
         return ApacheKafka(data_dir, settings=settings)
     assert JUDGE == "appliance", f"APPLIANCE_JUDGE is {JUDGE!r}: appliance or kafka"
-    return Appliance(data_dir, settings=settings)
+    return Appliance(data_dir, slots=SLOTS, settings=settings)
 
 
 @contextmanager

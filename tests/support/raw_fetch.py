@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from tests.support.judge import SLOTS
 from tests.support.wire import WireSocket, nullable_string
 
 FETCH: Final = 1
@@ -47,7 +48,7 @@ class FetchedBatch:
 def fetched_batches(address: str, topic: str, partition: int) -> list[FetchedBatch]:
     """Headers of all batches of a partition, from offset 0 to its end."""
     batches: list[FetchedBatch] = []
-    with WireSocket(int(address.rsplit(":", 1)[1])) as connection:
+    with WireSocket(_leader_port(address, topic, partition)) as connection:
         while True:
             offset = batches[-1].last_offset + 1 if batches else 0
             fetched = list(parse_batches(fetch(connection, topic, partition, offset=offset)))
@@ -58,8 +59,27 @@ def fetched_batches(address: str, topic: str, partition: int) -> list[FetchedBat
 
 def is_served(address: str, topic: str, partitions: int) -> bool:
     """True when the leader of each partition answers a fetch."""
-    with WireSocket(int(address.rsplit(":", 1)[1])) as connection:
-        return all(_ask(connection, topic, partition)[0] == 0 for partition in range(partitions))
+    unserved = set(range(partitions))
+    for port in _ports(address):
+        with WireSocket(port) as connection:
+            unserved = {partition for partition in unserved if _ask(connection, topic, partition)[0]}
+    return not unserved
+
+
+def _ports(address: str) -> range:
+    """Of all slots; `address` is the first one's."""
+    first = int(address.rsplit(":", 1)[1])
+    return range(first, first + SLOTS)
+
+
+def _leader_port(address: str, topic: str, partition: int) -> int:
+    """That of the slot which answers a fetch without an error, the first one's where none does."""
+    ports = _ports(address)
+    for port in ports:
+        with WireSocket(port) as connection:
+            if _ask(connection, topic, partition)[0] == 0:
+                return port
+    return ports[0]
 
 
 def fetch(

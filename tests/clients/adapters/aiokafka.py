@@ -13,6 +13,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, for_code
 
 from tests.clients.client import Client, Cluster, Position, Received, Record, RefusedError
+from tests.support.judge import REPLICAS
 
 T = TypeVar("T")
 
@@ -126,7 +127,7 @@ class AiokafkaClient(Client):
 
     def create_topic(self, topic: str, partitions: int, *, settings: Mapping[str, str] | None = None) -> None:
         async def ask(admin: Any) -> None:
-            wanted = NewTopic(topic, partitions, 1, topic_configs=dict(settings or {}))
+            wanted = NewTopic(topic, partitions, REPLICAS, topic_configs=dict(settings or {}))
             answer = await admin.create_topics([wanted])
             _check(answer.topic_errors)
 

@@ -24,6 +24,7 @@ from tests.clients.client import (
     Record,
     RefusedError,
 )
+from tests.support.judge import REPLICAS
 
 EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -165,7 +166,9 @@ class ConfluentClient(Client):
         return found
 
     def create_topic(self, topic: str, partitions: int, *, settings: Mapping[str, str] | None = None) -> None:
-        wanted = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=dict(settings or {}))
+        wanted = NewTopic(
+            topic, num_partitions=partitions, replication_factor=REPLICAS, config=dict(settings or {})
+        )
         _result(self._admin.create_topics([wanted], operation_timeout=30)[topic])
 
     def delete_topic(self, topic: str) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tests.clients.client import Client, Cluster, Position, Received, Record, RefusedError
+from tests.support.judge import REPLICAS
 
 DRIVER_TIMED_OUT: Final = -2
 
@@ -120,7 +121,8 @@ class JsonLinesClient(Client):
         return first, end
 
     def create_topic(self, topic: str, partitions: int, *, settings: Mapping[str, str] | None = None) -> None:
-        self._ask("createTopic", topic=topic, partitions=partitions, settings=dict(settings or {}))
+        settings = dict(settings or {})
+        self._ask("createTopic", topic=topic, partitions=partitions, replicas=REPLICAS, settings=settings)
 
     def delete_topic(self, topic: str) -> None:
         self._ask("deleteTopic", topic=topic)

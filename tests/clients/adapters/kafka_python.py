@@ -20,6 +20,7 @@ from tests.clients.client import (
     Record,
     RefusedError,
 )
+from tests.support.judge import REPLICAS
 
 
 class KafkaPythonClient(Client):
@@ -125,7 +126,11 @@ class KafkaPythonClient(Client):
         return int(found.offset)
 
     def create_topic(self, topic: str, partitions: int, *, settings: Mapping[str, str] | None = None) -> None:
-        wanted = {"num_partitions": partitions, "replication_factor": 1, "configs": dict(settings or {})}
+        wanted = {
+            "num_partitions": partitions,
+            "replication_factor": REPLICAS,
+            "configs": dict(settings or {}),
+        }
         with _Admin(self.address) as admin:
             _raising(admin.create_topics, {topic: wanted})
 

@@ -191,7 +191,8 @@ public final class Driver {
         Map<String, String> settings = new HashMap<>();
         request.get("settings").fields().forEachRemaining(
                 each -> settings.put(each.getKey(), each.getValue().asText()));
-        var wanted = new NewTopic(topic, request.get("partitions").asInt(), (short) 1).configs(settings);
+        var replicas = (short) request.get("replicas").asInt();
+        var wanted = new NewTopic(topic, request.get("partitions").asInt(), replicas).configs(settings);
         return done(admin.createTopics(List.of(wanted)).all());
     }
 

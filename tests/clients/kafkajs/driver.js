@@ -193,10 +193,10 @@ const operations = {
     return [Number(found.low), Number(found.high)]
   },
 
-  createTopic: async ({ topic, partitions, settings }) => {
+  createTopic: async ({ topic, partitions, replicas, settings }) => {
     const configEntries = Object.entries(settings).map(([name, value]) => ({ name, value }))
     const created = await (await connectedAdmin()).createTopics({
-      topics: [{ topic, numPartitions: partitions, replicationFactor: 1, configEntries }],
+      topics: [{ topic, numPartitions: partitions, replicationFactor: replicas, configEntries }],
     })
     // KafkaJS answers false instead of an error for a topic that exists.
     if (!created) throw Object.assign(new Error('topic exists'), { code: 36 })
