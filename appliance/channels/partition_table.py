@@ -18,6 +18,8 @@ little-endian integers, so that one word is one machine load or store on x86-64.
 | slot[n].followed_incarnation | slot n's replica | log_end is of this incarnation |
 | slot[n].followed_epoch | slot n's replica | below log_end its bytes are this epoch's leader's; -1: nobody's |
 | slot[n].closed_incarnation | slot n's appender | closed in good order; 0: never opened since the start; -1: neither |
+| slot[n].log_start | slot n's replica | slot n begins there, as log_end of an incarnation and an epoch |
+| slot[n].size_bytes, directory | slot n's replica | of its copy, and which log directory has it, from 1 on; 0: none |
 
 Before a replica cuts its log it takes followed_epoch back, and sets it again after the log end: who reads the epoch it
 knows, and then the log end, reads one that holds. A slot's appender is whoever the controller let have its copy.
@@ -54,8 +56,12 @@ SLOT_CAUGHT_UP_MS: Final = 1
 SLOT_FOLLOWED_INCARNATION: Final = 2
 SLOT_FOLLOWED_EPOCH: Final = 3
 SLOT_CLOSED_INCARNATION: Final = 4
+SLOT_LOG_START: Final = 5
+SLOT_SIZE_BYTES: Final = 6
+SLOT_DIRECTORY: Final = 7
 
 NOT_FOLLOWING: Final = -1
+NOT_HELD: Final = 0
 NEVER_OPENED: Final = 0
 OPEN: Final = -1
 
@@ -69,7 +75,9 @@ def row_dtype(slots: int) -> np.dtype[np.void]:
             ("followed_incarnation", "<i8"),
             ("followed_epoch", "<i8"),
             ("closed_incarnation", "<i8"),
-            ("spare", "<i8", (SLOT_WORDS - 5,)),
+            ("log_start", "<i8"),
+            ("size_bytes", "<i8"),
+            ("directory", "<i8"),
         ]
     )
     return np.dtype(
@@ -125,6 +133,13 @@ class PartitionTable:
     def is_offline(self, row: int, incarnation: int) -> bool:
         """Whether the row's owner says that the storage of this incarnation failed."""
         return bool(self.cells[row * self.row_words + SERVING_INCARNATION] == -incarnation)
+
+    def followed_copy(self, row: int, incarnation: int, slot: int) -> tuple[int, int, int] | None:
+        """Log directory, size in bytes and log end of the copy that a slot follows with; None where it has none."""
+        cells, own = self.cells, self.slot_at(row, slot)
+        if cells[self.at(row) + INCARNATION] != incarnation or cells[own + SLOT_DIRECTORY] == NOT_HELD:
+            return None
+        return cells[own + SLOT_DIRECTORY] - 1, cells[own + SLOT_SIZE_BYTES], cells[own + SLOT_LOG_END]
 
     def files_version(self, row: int) -> int:
         """Changes whenever a segment's name comes to mean another file."""

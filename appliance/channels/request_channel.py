@@ -19,8 +19,9 @@ Request, 64 bytes, little endian:
 `offset` is the fetch offset (FETCH), the timestamp in ms (LIST_OFFSETS), the first offset to stay (DELETE_RECORDS), the
 log directory to go to, by its place in `log.dirs` (ALTER_LOG_DIR), how long an answer may wait for followers in ms
 (PRODUCE), the leader epoch asked for (EPOCH_END);
-`length_bytes` the payload's length (PRODUCE) or the most bytes wanted (FETCH). `epoch` is the leader epoch the client
-believes in, -1 where it does not say; so is `api_version` of a FETCH, of the record before its offset.
+`length_bytes` the payload's length (PRODUCE), the most bytes wanted (FETCH), how long an answer may wait for followers
+in ms (DELETE_RECORDS). `epoch` is the leader epoch the client believes in, -1 where it does not say; so is
+`api_version` of a FETCH, of the record before its offset.
 
 Response, 64 bytes, little endian:
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable
 
 from appliance.channels.control_channel import AlteredPartitions
 from appliance.channels.controller_link import ControllerLink
-from appliance.channels.roles import Role
+from appliance.channels.roles import Role, replica_of
 from appliance.channels.wiring import Attachment
 from appliance.clock import Clock
+from appliance.ioproc.delayed_delete_records import DelayedDeleteRecords
 from appliance.ioproc.delayed_produce import DelayedProduce
 from appliance.ioproc.follower_bells import FollowerBells
 from appliance.ioproc.group_commit import GroupCommit
@@ -34,7 +35,7 @@ class Followed:
         reply: puts an answer on its way.
     """
 
-    __slots__ = ("_bells", "_by_row", "_commits", "_delayed", "_isr_changes", "_led", "_pokes")
+    __slots__ = ("_bells", "_by_row", "_commits", "_delayed", "_deletions", "_isr_changes", "_led", "_pokes")
 
     def __init__(
         self,
@@ -55,6 +56,9 @@ class Followed:
         self._led = led
         self._bells = FollowerBells(attachment, cycle)
         self._delayed = DelayedProduce(cycle.timers, clock, reply=reply)
+        self._deletions = DelayedDeleteRecords(
+            cycle.timers, clock, low_watermark=self._low_watermark, reply=reply
+        )
         self._isr_changes = IsrChanges(
             controller,
             cycle.timers,
@@ -79,6 +83,22 @@ class Followed:
                 self._commits.cover(partition)
             return self._delayed.hold(partition, peer, answer, end_offset=answer[13], timeout_ms=message[11])
         return partition.durable is not None and self._commits.hold(partition, peer, answer)
+
+    def hold_deletion(
+        self, partition: Partition, peer: Role, message: tuple[int, ...], answer: Answer
+    ) -> bool:
+        """After the log start was moved and followers were told: whether the answer is kept until they have theirs."""
+        if partition.replication is None:
+            return False
+        return self._deletions.hold(partition, peer, answer, timeout_ms=message[9])
+
+    def _low_watermark(self, partition: Partition) -> int:
+        least, replication = partition.log.log_start_offset, partition.replication
+        if replication is not None:
+            for slot in replication.followers:
+                if replica_of(slot) in self._bells.readers:
+                    least = min(least, replication.log_start_of(slot))
+        return least
 
     def _publish(self, partition: Partition, appended_bytes: int = 0) -> None:
         """Publishes, and tells the purgatory when what readers may see is more."""
@@ -107,6 +127,7 @@ class Followed:
             if partition is not None and partition.incarnation == incarnation:
                 self.published_later(partition)
                 self._isr_changes.follower_moved(partition)
+                self._deletions.moved(partition)
         if said:
             self._isr_changes.send()
         return bool(said)
@@ -142,11 +163,13 @@ class Followed:
                 self._bells.moved(partition)
                 self._isr_changes.follower_moved(partition)
                 self._isr_changes.watch()
+                self._deletions.moved(partition)
         self._isr_changes.send()
 
     def withdrawn(self, partition: Partition, error: int) -> None:
         """It is led no more."""
         self._delayed.forget(partition.row, error)
+        self._deletions.forget(partition, error)
         self._isr_changes.forget(partition)
 
     def altered(self, number: int, answer: AlteredPartitions) -> None:
@@ -168,7 +191,10 @@ class Followed:
         """Before the attachment lets go of what is shared with it."""
         self._bells.peer_down(role)
         self._delayed.drop_asker(role)
+        self._deletions.drop_asker(role)
+        for partition in self._deletions.partitions:
+            self._deletions.moved(partition)
 
     def statistics(self) -> dict[str, int]:
         """Answers that wait for followers."""
-        return self._delayed.statistics()
+        return self._delayed.statistics() | self._deletions.statistics()

@@ -22,6 +22,7 @@ from appliance.channels.partition_table import (
     SLOT_FOLLOWED_EPOCH,
     SLOT_FOLLOWED_INCARNATION,
     SLOT_LOG_END,
+    SLOT_LOG_START,
     PartitionTable,
 )
 
@@ -137,6 +138,11 @@ class Replication:
     def end_of(self, slot: int) -> int:
         """How far a follower has come; NOWHERE while it does not follow."""
         return self._end_at(self._places[slot])
+
+    def log_start_of(self, slot: int) -> int:
+        """Where a follower begins; NOWHERE while it does not follow."""
+        place = self._places[slot]
+        return NOWHERE if self._end_at(place) == NOWHERE else self._cells[place + SLOT_LOG_START]
 
     def high_watermark(self, leader_end: int) -> int:
         """Below it all that may be in sync have the records, and `leader_end` bounds it. It never falls."""

@@ -300,7 +300,8 @@ class Worker:
             elif op == _FETCH:
                 answer = fetch(partition, message)
             else:
-                answer = self._serve_seldom(op, partition, message)
+                self._serve_seldom(peer, writer, partition, message)
+                continue
             if answer[2]:
                 self._note_error(partition, answer[2])
             if not writer.put(*answer):
@@ -318,7 +319,23 @@ class Worker:
             return self._followed.hold(partition, peer, message, answer)
         return self._commits.hold(partition, peer, answer)
 
-    def _serve_seldom(self, op: int, partition: Partition, message: tuple[Any, ...]) -> Answer:
+    def _serve_seldom(
+        self, peer: Role, writer: RingWriter, partition: Partition, message: tuple[Any, ...]
+    ) -> None:
+        answer = self._seldom_answer(partition, message)
+        if (
+            message[0] == _DELETE_RECORDS
+            and not answer[2]
+            and self._followed.hold_deletion(partition, peer, message, answer)
+        ):
+            return
+        if answer[2]:
+            self._note_error(partition, answer[2])
+        if not writer.put(*answer):
+            self._kept_back.setdefault(peer, deque()).append(answer)
+
+    def _seldom_answer(self, partition: Partition, message: tuple[Any, ...]) -> Answer:
+        op = message[0]
         if op == _LIST_OFFSETS:
             return list_offsets(partition, message)
         if op == _DELETE_RECORDS:

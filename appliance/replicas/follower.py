@@ -22,13 +22,17 @@ from appliance.channels.partition_table import (
     HIGH_WATERMARK,
     LOG_START,
     NOT_FOLLOWING,
+    NOT_HELD,
     SERVING_EPOCH,
     SERVING_INCARNATION,
     SLOT_CAUGHT_UP_MS,
     SLOT_CLOSED_INCARNATION,
+    SLOT_DIRECTORY,
     SLOT_FOLLOWED_EPOCH,
     SLOT_FOLLOWED_INCARNATION,
     SLOT_LOG_END,
+    SLOT_LOG_START,
+    SLOT_SIZE_BYTES,
     WATERMARK_INCARNATION,
     PartitionTable,
 )
@@ -43,7 +47,7 @@ DirectoriesOf = Callable[[int], Sequence[Path]]
 
 
 class Follower:
-    """Single-threaded. `slot` is ours; the leader's is known from the assignment."""
+    """Single-threaded. `slot` is ours; the leader's is known from the assignment. `directory` is where `log` lies."""
 
     __slots__ = (
         "_at",
@@ -71,6 +75,7 @@ class Follower:
         table: PartitionTable,
         slot: int,
         directories_of: DirectoriesOf,
+        directory: int = 0,
     ) -> None:
         self.topic_partition = TopicPartition(assigned.topic, assigned.partition)
         self.log = log
@@ -88,6 +93,8 @@ class Follower:
         self._reader: LeaderLog | None = None
         self._trimmed_to = -1
         self.follow(assigned.leader, assigned.leader_epoch)
+        self._publish_extent()
+        self._cells[self._own_at + SLOT_DIRECTORY] = directory + 1
 
     def follow(self, leader: int, leader_epoch: int) -> None:
         """Another leader, or another epoch; the same ones change nothing."""
@@ -108,6 +115,11 @@ class Follower:
         self.is_following = False
         if self._reader is not None:
             self._reader.close()
+
+    def let_go(self) -> None:
+        """Says that this slot follows no more, before its log is closed."""
+        self.stop()
+        self._cells[self._own_at + SLOT_DIRECTORY] = NOT_HELD
 
     def closed(self) -> None:
         """Says that the log was closed in good order."""
@@ -143,6 +155,7 @@ class Follower:
                 return False
             log.append_as_follower(batches, segment_base_offset=reader.base_offset)
             copied += len(batches)
+            cells[self._own_at + SLOT_SIZE_BYTES] += len(batches)
             cells[self._own_at + SLOT_LOG_END] = log.log_end_offset
         cells[self._own_at + SLOT_CAUGHT_UP_MS] = now_ms
         return True
@@ -165,6 +178,7 @@ class Follower:
         count = sum(following <= log.log_start_offset for following in bases[1:])
         if count:
             log.retire_oldest(count)
+        self._publish_extent()
         if log.log_start_offset == start:
             self._trimmed_to = start
         return bool(count)
@@ -192,7 +206,7 @@ class Follower:
         log.truncate_to(min(end, leader_end))
         if log.log_end_offset < cells[self._at + LOG_START] and not self._start_anew(reader):
             return False
-        cells[own + SLOT_LOG_END] = log.log_end_offset
+        self._publish_extent()
         cells[own + SLOT_FOLLOWED_INCARNATION] = self.incarnation
         cells[own + SLOT_FOLLOWED_EPOCH] = self.leader_epoch
         self.is_following = True
@@ -206,8 +220,15 @@ class Follower:
         if self.log.log_end_offset < base:
             reader.close()
             self.log.start_anew_at(base)
-            self._cells[self._own_at + SLOT_LOG_END] = base
+            self._publish_extent()
         return True
+
+    def _publish_extent(self) -> None:
+        """Begin, end and size, after anything but an append."""
+        cells, own, log = self._cells, self._own_at, self.log
+        cells[own + SLOT_LOG_START] = log.log_start_offset
+        cells[own + SLOT_SIZE_BYTES] = log.size_bytes
+        cells[own + SLOT_LOG_END] = log.log_end_offset
 
     @property
     def high_watermark(self) -> int:

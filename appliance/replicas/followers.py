@@ -88,7 +88,12 @@ class Followers(CopyHolder[Follower]):
             closed=None if before == NEVER_OPENED else before == assigned.incarnation,
         )
         follower = Follower(
-            assigned, log, table=self._table, slot=self._slot, directories_of=self._directories_of
+            assigned,
+            log,
+            table=self._table,
+            slot=self._slot,
+            directories_of=self._directories_of,
+            directory=self._directories.index_of(name),
         )
         self.by_name[name] = self.by_row[assigned.row] = follower
         self.unopened.pop(name, None)
@@ -102,7 +107,7 @@ class Followers(CopyHolder[Follower]):
         self._configs.pop(name, None)
         follower = self.by_name.pop(name, None)
         if follower is not None:
-            follower.stop()
+            follower.let_go()
             if self.by_row.get(follower.row) is follower:
                 del self.by_row[follower.row]
         return follower

@@ -1,4 +1,4 @@
-"""A slot's log directory is removed while three slots are written to: the others have everything, and go on."""
+"""What lies in the log directories of several slots, and that nothing is lost with those of one."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.describe_log_dirs import DescribeLogDirsRequest
 from tests.support.broker import Appliance
+from tests.support.raw_fetch import parse_batches
+from tests.support.wire import WireSocket
 from tests.system.acked_load import AckedLoad, create, in_sync, leaders
-from tests.system.raw import wait_until
+from tests.system.raw import ask, wait_until
 
 TOPIC = "kept"
 PARTITIONS = 6
@@ -30,4 +34,43 @@ def test_nothing_acked_goes_with_a_slot_s_log_directory(tmp_path: Path) -> None:
         load.until(500)
     assert not load.failed
     load.check(broker)
+    broker.stop()
+
+
+def batches_bytes(partition: Path) -> int:
+    """Of a partition of one segment, without the room taken ahead."""
+    (segment,) = partition.glob("*.log")
+    stored = segment.read_bytes()
+    return sum(batch.length_bytes for batch in parse_batches(stored.rstrip(b"\0") + b"\0"))
+
+
+def test_each_slot_tells_where_its_copies_lie_and_how_large_they_are_led_or_followed(tmp_path: Path) -> None:
+    log_dirs = ",".join(str(tmp_path / f"{side}-{{slot}}") for side in "ab")
+    broker = Appliance(tmp_path / "data", slots=3, settings={"log.dirs": log_dirs})
+    broker.start()
+    create(broker, TOPIC, PARTITIONS, replicas=3)
+    with AckedLoad(broker, TOPIC, PARTITIONS) as load:
+        load.until(500)
+
+    def told(slot: int) -> set[tuple[str, int, int, int]]:
+        with WireSocket(broker.port + slot) as connection:
+            answer = ask(connection, ApiKey.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(None))
+        return {
+            (result.log_dir, each.partition_index, each.partition_size, each.offset_lag)
+            for result in answer.results
+            for topic in result.topics
+            for each in topic.partitions
+        }
+
+    def lies(slot: int) -> set[tuple[str, int, int, int]]:
+        copies = [tmp_path / f"{side}-{slot}" / f"{TOPIC}-{n}" for side in "ab" for n in range(PARTITIONS)]
+        return {
+            (str(copy.parent), int(copy.name.rpartition("-")[2]), batches_bytes(copy), 0)
+            for copy in copies
+            if copy.is_dir()
+        }
+
+    for slot in range(3):
+        wait_until(lambda slot=slot: told(slot) == lies(slot), f"slot {slot} tells all", timeout_s=30)  # type: ignore[misc]
+        assert len(lies(slot)) == PARTITIONS
     broker.stop()

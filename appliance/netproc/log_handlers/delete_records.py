@@ -1,8 +1,8 @@
 """DeleteRecords 0-2 in the network process: split by partition, each asked of its owner.
 
 As in Kafka, a partition that is named twice is taken once, with the offset named last, and records of internal topics
-may not be deleted (INVALID_TOPIC_EXCEPTION). Policy and offset are the owner's to judge. Left out: `timeout_ms`, which
-is for waiting on followers (slots issue); the permission to delete (security issue).
+may not be deleted (INVALID_TOPIC_EXCEPTION). Policy and offset are the owner's to judge; it waits for followers, no
+longer than `timeout_ms`. Left out: the permission to delete (security issue).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class DeleteRecordsHandler:
         request: DeleteRecordsRequest = decode_request(
             ApiKey.DELETE_RECORDS, pending.version, view, position, end
         )
-        asker = _Asker(self, pending)
+        asker = _Asker(self, pending, max(0, request.timeout_ms))
         self._lines.enter(asker)
         wanted: dict[Place, int] = {
             (topic.name, each.partition_index): each.offset
@@ -114,7 +114,7 @@ def _operation(asker: _Asker, item: int, route: PartitionRoute, offset: int) -> 
         route.incarnation,
         route.leader_epoch,
         0,
-        0,
+        asker.timeout_ms,
         asker.pending.version,
         offset,
         0,
@@ -125,11 +125,12 @@ def _operation(asker: _Asker, item: int, route: PartitionRoute, offset: int) -> 
 class _Asker(OwnersAsked):
     """One DeleteRecords request while owners work. `results` are (low watermark, error), by item."""
 
-    __slots__ = ("_handler", "places", "results")
+    __slots__ = ("_handler", "places", "results", "timeout_ms")
 
-    def __init__(self, handler: DeleteRecordsHandler, pending: Pending) -> None:
+    def __init__(self, handler: DeleteRecordsHandler, pending: Pending, timeout_ms: int) -> None:
         super().__init__(pending)
         self._handler = handler
+        self.timeout_ms = timeout_ms
         self.places: list[Place] = []
         self.results: list[tuple[int, int]] = []
 

@@ -1,8 +1,9 @@
 """DescribeLogDirs 1-5 in the network process: every partition's owner is asked where it lies and how large it is.
 
-A request may ask for all partitions there are, so owners are asked ASKED_AT_ONCE at a time. Partitions that are not led
-by this slot, or not served, lie in no directory. A directory that has failed is KAFKA_STORAGE_ERROR and holds nothing,
-and so are all of them while their worker is down. Unknown partitions are passed over, as in Kafka.
+A request may ask for all partitions there are, so owners are asked ASKED_AT_ONCE at a time. Where this slot follows,
+its replica has said so in the partition table. Partitions that are neither served nor followed lie in no directory. A
+directory that has failed is KAFKA_STORAGE_ERROR and holds nothing, and so are all of them while their worker is down.
+Unknown partitions are passed over, as in Kafka.
 
 Left out: the permission to describe the cluster (security issue). No directory is ever cordoned (KIP-1066).
 Source: `ReplicaManager.describeLogDirs`.
@@ -14,7 +15,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Mapping
 
-from appliance.channels.partition_table import PartitionTable
+from appliance.channels.partition_table import HIGH_WATERMARK, PartitionTable
 from appliance.channels.request_channel import Op
 from appliance.channels.roles import Role
 from appliance.netproc.connection import Pending
@@ -68,18 +69,30 @@ class DescribeLogDirsHandler:
             ApiKey.DESCRIBE_LOG_DIRS, pending.version, view, position, end
         )
         slot = pending.connection.slot
-        asker = _Asker(self, pending, deque(self._routes_of(request, slot)))
+        routes = list(self._routes_of(request))
+        asker = _Asker(self, pending, deque(route for route in routes if route.leader == slot))
+        for route in routes:
+            if route.leader != slot:
+                self._look_at_copy(asker, route, slot)
         self._lines.enter(asker)
         self.ask_more(asker)
 
-    def _routes_of(self, request: DescribeLogDirsRequest, slot: int) -> Iterator[PartitionRoute]:
+    def _look_at_copy(self, asker: _Asker, route: PartitionRoute, slot: int) -> None:
+        copy = self._table.followed_copy(route.row, route.incarnation, slot)
+        if copy is not None:
+            directory, size_bytes, log_end = copy
+            high_watermark = self._table.cells[self._table.at(route.row) + HIGH_WATERMARK]
+            lag = max(0, high_watermark - log_end)
+            asker.note(directory, route, size_bytes=size_bytes, lag=lag, is_future=False)
+
+    def _routes_of(self, request: DescribeLogDirsRequest) -> Iterator[PartitionRoute]:
         for name, numbers in self._wanted(request).items():
             topic = self._routes.by_name(name)
             if topic is None:
                 continue
             for number in range(len(topic.partitions)) if numbers is None else sorted(numbers):
                 route = topic.partition(number)
-                if route is not None and route.leader == slot:
+                if route is not None:
                     yield route
 
     def _wanted(self, request: DescribeLogDirsRequest) -> Mapping[str, set[int] | None]:
@@ -182,9 +195,9 @@ class _Asker:
             return
         if not answer[2]:
             route = self.asked[item]
-            self._found(answer[1], route, size_bytes=answer[6], lag=answer[7], is_future=False)
+            self.note(answer[1], route, size_bytes=answer[6], lag=answer[7], is_future=False)
             if answer[8] >= 0:
-                self._found(answer[9], route, size_bytes=answer[8], lag=answer[13], is_future=True)
+                self.note(answer[9], route, size_bytes=answer[8], lag=answer[13], is_future=True)
         self.outstanding -= 1
         self._handler.ask_more(self)
 
@@ -197,8 +210,9 @@ class _Asker:
         self.outstanding = 0
         self._handler.ask_more(self)
 
-    def _found(
+    def note(
         self, directory: int, route: PartitionRoute, *, size_bytes: int, lag: int, is_future: bool
     ) -> None:
+        """Part of the answer."""
         partition = DescribeLogDirsPartition(route.partition, size_bytes, lag, is_future)
         self.found.setdefault(directory, {}).setdefault(route.topic, []).append(partition)
