@@ -1,0 +1,100 @@
+"""The plan of one batch query: options and constraints in, tasks out. No Spark in it.
+
+look  →  lease  →  look again (a log may have lost its oldest segments before the lease stood)  →  plan
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from spark_connector.constraints import Constraints
+from spark_connector.directory import UNKNOWN, Directories, PartitionView
+from spark_connector.lease import BATCH_TTL_MS, Kind, ReaderLease, take_lease
+from spark_connector.offsets import check_named, chosen, end_of, start_of, within
+from spark_connector.options import Options
+from spark_connector.planning import OffsetRange, ScanRange, plan
+
+LOG: Final = logging.getLogger("spark_connector")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The tasks of a query, the partitions they read as they were seen, and what is missing, in words."""
+
+    tasks: tuple[ScanRange, ...]
+    views: tuple[PartitionView, ...]
+    ranges: tuple[OffsetRange, ...]
+    lost: tuple[str, ...]
+
+
+def plan_batch(options: Options, constraints: Constraints | None = None) -> Plan:
+    """The tasks that read what the options choose and the constraints allow, as of now.
+
+    Raises:
+        InvalidOption: an option does not fit what is there.
+        NotALogDirectory, UnknownTopic, NotReadable: see there.
+        DataLost: offsets were asked for that are not there, and `failOnDataLoss` holds.
+    """
+    constraints = constraints or Constraints()
+    directories = Directories(options.paths)
+    names = chosen(directories, options.choice)
+    check_named(options.starting, names)
+    check_named(options.ending, names)
+    names = [name for name in names if constraints.allows(*name)]
+    looks = [directories.partition(*name) for name in names]
+    lease = lease_on([(view, start_of(view, options)) for view in looks], options, kind="batch")
+    views = [directories.partition(*name) for name in names]
+    ranges, losses = [], []
+    for view in views:
+        start, end, lost = within(view, start_of(view, options), end_of(view, options), options=options)
+        if lost is not None:
+            losses.append(lost)
+        first, until = max(start, constraints.offset_from), min(end, constraints.offset_until)
+        ranges.append(OffsetRange(view.topic, view.partition, first, max(first, until)))
+    for text in losses:
+        LOG.warning("%s", text)
+    tasks = plan(
+        views,
+        ranges,
+        isolation=options.isolation,
+        lease=lease.ref if lease else None,
+        split_bytes=options.split_bytes,
+        min_splits=options.min_partitions or 1,
+        max_records=options.max_records_per_partition,
+        timestamps_ms=(constraints.from_ms, constraints.until_ms),
+        disorder_ms=options.disorder_ms,
+    )
+    if lease is not None and not tasks:
+        lease.release()
+    return Plan(tuple(tasks), tuple(views), tuple(ranges), tuple(losses))
+
+
+def lease_on(
+    wanted: Sequence[tuple[PartitionView, int]],
+    options: Options,
+    *,
+    kind: Kind,
+    id: str | None = None,
+    ttl_ms: int = BATCH_TTL_MS,
+) -> ReaderLease | None:
+    """A lease on those partitions whose owner knows leases; None where there are none. Says what is unprotected."""
+    ours = [(view, offset) for view, offset in wanted if view.durable_offset != UNKNOWN]
+    if len(ours) < len(wanted):
+        LOG.warning(
+            "a directory of Apache Kafka's is read without a lease: segments that it deletes meanwhile are gone after"
+            " file.delete.delay.ms"
+        )
+    if not ours:
+        return None
+    owner = f"Spark, process {os.getpid()}"
+    lease = take_lease(ours, owner=owner, kind=kind, ttl_ms=options.lease_ms or ttl_ms, id=id)
+    for text in lease.unprotected:
+        LOG.warning(
+            "no lease can be written (%s): segments that are deleted meanwhile are gone after file.delete.delay.ms",
+            text,
+        )
+    return lease

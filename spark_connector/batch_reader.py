@@ -1,0 +1,106 @@
+"""Batch reads: the plan is made when Spark plans a query, tasks read on executors.
+
+PySpark refuses a reader that takes filters in a session whose push-down is off, and shows a reader no session. But it
+plans with filters in a worker of its own (`pyspark.sql.worker.data_source_pushdown_filters`), so a reader is made by
+where it is asked for: `PushedReader` there, `BatchReader` elsewhere, which works in any session and reads it all.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from spark_connector.batch_query import LOG, plan_batch
+from spark_connector.columns import Columns
+from spark_connector.constraints import Constraints
+from spark_connector.filters import constrain
+from spark_connector.options import Options
+from spark_connector.planning import ScanRange
+from spark_connector.record_batches import record_batches
+from spark_connector.scan import Corruption
+
+_PUSHING_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+_frozen: list[bool] = []
+
+
+@dataclass
+class ScanPartition(InputPartition):
+    """One Spark task: a range of one partition, and which columns of it."""
+
+    task: ScanRange
+
+    def __init__(self, task: ScanRange) -> None:
+        super().__init__(None)
+        self.task = task
+
+
+class BatchReader(DataSourceReader):
+    """Reads records. Travels to the executors as it is; keeps nothing but values."""
+
+    def __init__(self, options: Options, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+        self._constraints = Constraints()
+
+    def partitions(self) -> list[InputPartition]:
+        """The tasks, planned now."""
+        if self._options.ignored:
+            LOG.warning("options without an effect here: %s", ", ".join(self._options.ignored))
+        tasks = plan_batch(self._options, self._constraints).tasks
+        return [ScanPartition(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The record batches of one task."""
+        return read_task(partition, self._columns, skips_corrupt=self._options.skips_corrupt)
+
+
+class PushedReader(BatchReader):
+    """A reader that is told what the query asks of topic, partition, offset and timestamp."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - PySpark's name
+        """Takes what can be read by; the rest is Spark's."""
+        self._constraints, left = constrain(filters)
+        return left
+
+
+def batch_reader(options: Options, columns: Columns) -> BatchReader:
+    """A reader of the kind that the session allows."""
+    pushes_down = options.pushes_down and _is_planning_with_filters()
+    return (PushedReader if pushes_down else BatchReader)(options, columns)
+
+
+def read_task(
+    partition: InputPartition, columns: Columns, *, skips_corrupt: bool
+) -> Iterator[pa.RecordBatch]:
+    """The record batches of one task; none for the empty plan's task, which Spark makes up itself."""
+    if not isinstance(partition, ScanPartition):
+        return
+    corrupt: list[Corruption] | None = [] if skips_corrupt else None
+    yield from record_batches(partition.task, columns.names, schema=columns.arrow, corrupt=corrupt)
+    for path, position, reason in corrupt or ():
+        LOG.warning("%s at position %d was passed over: %s", path, position, reason)
+    spare_the_collector()
+
+
+def spare_the_collector() -> None:
+    """Takes what is loaded by now out of the garbage collector's sight, once in a process.
+
+    PySpark's daemon collects after every task: 40 ms over the heap that Arrow and numba bring, 1 ms without it. At the
+    end of the first task, because only then everything is loaded.
+    """
+    if not _frozen:
+        _frozen.append(True)
+        gc.collect()
+        gc.freeze()
+
+
+def _is_planning_with_filters() -> bool:
+    main: Any = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    return _PUSHING_WORKER in sys.modules or getattr(spec, "name", None) == _PUSHING_WORKER

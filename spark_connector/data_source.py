@@ -1,0 +1,37 @@
+"""`format("appliance")`: what PySpark calls. It reads options, and hands out readers."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import StructType
+
+from spark_connector.batch_reader import batch_reader
+from spark_connector.columns import Columns, schema_of
+from spark_connector.options import columns_of, read_options
+
+
+class ApplianceDataSource(DataSource):
+    """Topics of the appliance, read from its directories. `spark_connector.options` lists the options.
+
+    `latest` and timestamps are resolved whenever Spark plans a query, so a query sees what is there when it is planned.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__({name: options[name] for name in options})
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "appliance"
+
+    def schema(self) -> StructType:
+        """The columns asked for. Options are looked through here already: `load()` refuses a wrong one."""
+        names = columns_of(self.options)
+        return schema_of(names)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Reads a batch."""
+        options = read_options(self.options, streaming=False)
+        return batch_reader(options, Columns.of(schema))

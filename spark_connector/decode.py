@@ -1,0 +1,274 @@
+"""From batches to rows: decompression and the kernels, without Arrow and without Spark.
+
+A stretch of rows is told by positions over one buffer: the chunk itself where batches are not compressed, else the
+decompressed batches one behind another. Who wants bytes copies them from there (`arrow_columns` lets Arrow do it);
+the positions rise from row to row, so one array of them serves as the offsets of an Arrow array.
+
+    chunk ── compressed? ──→ groups of batches, about `GROUP_BYTES` each ── kernel ──→ Rows, Rows, …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from appliance.errors import RejectedRequest
+from appliance.protocol.records import batch as b
+from appliance.protocol.records.compression import DECOMPRESSED_BYTES_MAX, decompress
+from spark_connector import record_kernel as kernel
+from spark_connector.batch_headers import Batches
+from spark_connector.chunk import Chunk
+from spark_connector.compiled import Buffer, Kernel, has_compiler, machine_bytes
+from spark_connector.errors import CorruptSegment
+
+GROUP_BYTES: Final = 4 << 20
+"""Decompressed batches are gathered up to about here before their records are looked for."""
+_EVER_MS: Final = 1 << 62
+
+_Longs = npt.NDArray[np.int64]
+_Ints = npt.NDArray[np.int32]
+_Flags = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What of the records is asked for. Fields that are not are neither looked at nor filled.
+
+    Attributes:
+        key, value, headers: whether these columns are.
+        from_ms, until_ms: timestamps, the second exclusive; records outside are left out.
+    """
+
+    key: bool = True
+    value: bool = True
+    headers: bool = True
+    from_ms: int = -_EVER_MS
+    until_ms: int = _EVER_MS
+
+    @property
+    def mask(self) -> int:
+        """The same in the kernel's bits."""
+        return self.key * kernel.KEY | self.value * kernel.VALUE | self.headers * kernel.HEADERS
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Byte strings, by position: the n-th is `data[bounds[2n] : bounds[2n + 1]]`, or null where `nulls[n]` is true."""
+
+    bounds: _Ints
+    nulls: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """The headers of all rows one behind another; those of row n are `firsts[n]` to `firsts[n + 1]`."""
+
+    firsts: _Ints
+    names: Fields
+    values: Fields
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some records, in the order of their offsets. Valid until the next are asked for.
+
+    Attributes:
+        data: the buffer that the fields' positions mean.
+        offsets, timestamps_us, timestamp_types: one for each row; 0 is CreateTime, 1 LogAppendTime.
+        keys, values, headers: None where they were not wanted.
+    """
+
+    data: Buffer
+    offsets: _Longs
+    timestamps_us: _Longs
+    timestamp_types: _Ints
+    keys: Fields | None
+    values: Fields | None
+    headers: Headers | None
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+
+class Decoder:
+    """Decodes one scan's chunks, one after another, in memory that it uses again.
+
+    Fresh memory costs more than all that is done to it here (the first touch of a page), hence the scratch: rows that
+    were handed out stay as they are until the next ones are asked for.
+
+    Args:
+        wanted: which fields, which timestamps.
+        compiled: whether by machine code; None: where there is numba.
+        corrupt: batches that do not decode are told here, as (path, position, reason), and passed over; None: they
+            are an error.
+    """
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        *,
+        compiled: bool | None = None,
+        corrupt: list[tuple[str, int, str]] | None = None,
+    ) -> None:
+        self._wanted = wanted
+        self._machine = has_compiler() if compiled is None else compiled
+        self._corrupt = corrupt
+        self._data = bytearray()
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
+
+    def rows(self, chunk: Chunk) -> Iterator[Rows]:
+        """The records of a chunk that lie in its offsets and in the wanted timestamps, in order.
+
+        Raises:
+            CorruptSegment: a batch does not decode although its checksum holds.
+        """
+        plain = (chunk.batches["attributes"] & b.CODEC_MASK) == 0
+        turns = [0, *(np.flatnonzero(plain[1:] != plain[:-1]) + 1).tolist(), len(plain)]
+        for begin, end in pairwise(turns):
+            if begin == end:
+                break
+            if plain[begin]:
+                yield from self._stretch(chunk, _in_place(chunk, begin, end))
+                continue
+            index = begin
+            while index < end:
+                stretch, index = self._decompressed(chunk, index, end)
+                yield from self._stretch(chunk, stretch)
+
+    def _decompressed(self, chunk: Chunk, index: int, end: int) -> tuple[_Stretch, int]:
+        """The compressed batches from `index` on, as many as make a group, and where the next one begins."""
+        view = chunk.data.data
+        batches = chunk.batches
+        codecs = (batches["attributes"][index:end] & b.CODEC_MASK).tolist()
+        begins = (batches["position"][index:end] + b.HEADER_BYTES).tolist()
+        ends = (batches["position"][index:end] + batches["length_bytes"][index:end]).tolist()
+        taken: list[int] = []
+        bounds = [0]
+        size = 0
+        for codec, begin, stop in zip(codecs, begins, ends, strict=True):
+            try:
+                records = decompress(codec, view[begin:stop], DECOMPRESSED_BYTES_MAX)
+            except RejectedRequest as fault:
+                self._tell(chunk, index, fault.message)
+            else:
+                if size + len(records) > len(self._data):
+                    self._data = self._data[:size] + bytes(size + len(records) + GROUP_BYTES)
+                self._data[size : size + len(records)] = records
+                size += len(records)
+                taken.append(index)
+                bounds.append(size)
+            index += 1
+            if size >= GROUP_BYTES:
+                break
+        positions = np.array(bounds, np.int64)
+        return _Stretch(self._data, batches[taken], positions[:-1], positions[1:]), index
+
+    def _tell(self, chunk: Chunk, index: int, reason: str) -> None:
+        position = int(chunk.batches["file_position"][index])
+        if self._corrupt is None:
+            raise CorruptSegment(chunk.path, position, reason)
+        self._corrupt.append((chunk.path, position, reason))
+
+    def _stretch(self, chunk: Chunk, stretch: _Stretch) -> Iterator[Rows]:
+        batches, wanted, machine = stretch.batches, self._wanted, self._machine
+        # A lying count is found by the kernel before it writes; here it must only not ask for the room.
+        most = (stretch.ends - stretch.begins) // kernel.RECORD_BYTES_MIN
+        room = int(np.minimum(batches["records"].clip(0), most).sum())
+        key_bounds = self._array("key_bounds", np.int32, 2 * room * wanted.key)
+        value_bounds = self._array("value_bounds", np.int32, 2 * room * wanted.value)
+        header_begins = self._array("header_begins", np.int64, room * wanted.headers)
+        header_counts = self._array("header_counts", np.int32, room * wanted.headers)
+        offsets = self._array("offsets", np.int64, room)
+        timestamps_us = self._array("timestamps_us", np.int64, room)
+        timestamp_types = self._array("timestamp_types", np.int32, room)
+        nulls = self._array("nulls", np.uint8, room)
+        data = machine_bytes(stretch.data) if machine else memoryview(stretch.data)
+        given = [_given(array, machine=machine) for array in (stretch.begins, stretch.ends)]
+        given += [_given(batches[name], machine=machine) for name in _HEADER_FIELDS]
+        outputs = (offsets, timestamps_us, timestamp_types, key_bounds, value_bounds, nulls)
+        filled = [_filled(array, machine=machine) for array in (*outputs, header_begins, header_counts)]
+        bounds = (chunk.start, chunk.end, wanted.from_ms, wanted.until_ms, wanted.mask)
+        run: Kernel = kernel.record_positions_compiled if machine else kernel.record_positions
+        rows, first = 0, 0
+        while True:
+            rows, first, problem = run(data, *given, first, *bounds, *filled, rows)
+            if problem == kernel.SOUND:
+                break
+            at = int(np.flatnonzero(chunk.batches["position"] == batches["position"][first])[0])
+            self._tell(chunk, at, kernel.PROBLEMS[problem])
+            first += 1
+        if not rows:
+            return
+        key_nulls = (nulls[:rows] & kernel.NULL_KEY) != 0
+        value_nulls = (nulls[:rows] & kernel.NULL_VALUE) != 0
+        yield Rows(
+            stretch.data,
+            offsets[:rows],
+            timestamps_us[:rows],
+            timestamp_types[:rows],
+            Fields(key_bounds[: 2 * rows], key_nulls) if wanted.key else None,
+            Fields(value_bounds[: 2 * rows], value_nulls) if wanted.value else None,
+            self._headers(stretch.data, header_begins[:rows], header_counts[:rows])
+            if wanted.headers
+            else None,
+        )
+
+    def _headers(self, data: Buffer, begins: _Longs, counts: _Ints) -> Headers:
+        machine = self._machine
+        firsts = np.zeros(len(counts) + 1, np.int32)
+        np.cumsum(counts, out=firsts[1:])
+        room = int(firsts[-1])
+        name_bounds = self._array("header_name_bounds", np.int32, 2 * room)
+        value_bounds = self._array("header_value_bounds", np.int32, 2 * room)
+        nulls = self._array("header_nulls", np.uint8, room)
+        run: Kernel = kernel.header_positions_compiled if machine else kernel.header_positions
+        if room:
+            run(
+                machine_bytes(data) if machine else memoryview(data),
+                len(data),
+                *(_filled(array, machine=machine) for array in (begins, counts)),
+                len(counts),
+                *(_filled(array, machine=machine) for array in (name_bounds, value_bounds, nulls)),
+            )
+        return Headers(
+            firsts, Fields(name_bounds, np.zeros(room, np.bool_)), Fields(value_bounds, nulls != 0)
+        )
+
+    def _array(self, name: str, kind: type[np.generic], size: int) -> npt.NDArray[Any]:
+        array = self._arrays.get(name)
+        if array is None or len(array) < size:
+            array = self._arrays[name] = np.empty(size + size // 4, kind)
+        return array[:size]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Batches whose records lie uncompressed in one buffer, those of the n-th from `begins[n]` to `ends[n]`."""
+
+    data: Buffer
+    batches: Batches
+    begins: _Longs
+    ends: _Longs
+
+
+_HEADER_FIELDS: Final = ("base_offset", "base_timestamp_ms", "max_timestamp_ms", "attributes", "records")
+
+
+def _in_place(chunk: Chunk, begin: int, end: int) -> _Stretch:
+    batches = chunk.batches[begin:end]
+    positions = batches["position"]
+    return _Stretch(chunk.data.data, batches, positions + b.HEADER_BYTES, positions + batches["length_bytes"])
+
+
+def _given(array: npt.NDArray[Any], *, machine: bool) -> Any:
+    # Python reads a list of its own numbers fastest; machine code wants one type, whatever lies beside it in a batch.
+    return np.ascontiguousarray(array, np.int64) if machine else array.tolist()
+
+
+def _filled(array: npt.NDArray[Any], *, machine: bool) -> Any:
+    return array if machine else array.data
