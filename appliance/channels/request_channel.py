@@ -18,7 +18,7 @@ Request, 64 bytes, little endian:
 
 `offset` is the fetch offset (FETCH), the timestamp in ms (LIST_OFFSETS), the first offset to stay (DELETE_RECORDS), the
 log directory to go to, by its place in `log.dirs` (ALTER_LOG_DIR), how long an answer may wait for followers in ms
-(PRODUCE), the leader epoch asked for (EPOCH_END);
+(PRODUCE), the leader epoch asked for (EPOCH_END), the lowest producer id wanted (DESCRIBE_PRODUCER);
 `length_bytes` the payload's length (PRODUCE), the most bytes wanted (FETCH), how long an answer may wait for followers
 in ms (DELETE_RECORDS). `epoch` is the leader epoch the client believes in, -1 where it does not say; so is
 `api_version` of a FETCH, of the record before its offset.
@@ -37,10 +37,12 @@ Response, 64 bytes, little endian:
 | DESCRIBE_LOG_DIR | bytes | behind the high watermark | of the future log: bytes, -1 | its lag | its directory | - |
 | ALTER_LOG_DIR | - | - | - | - | - | - |
 | EPOCH_END | end offset, -1 | high watermark | log start | last stable offset | - | - |
+| DESCRIBE_PRODUCER | its id, -1 | last timestamp ms | open transaction's first offset | - | sequence | coordinator |
 | FILES_REMOVED | - | - | - | - | - | - |
 
 `flags` of a FETCH answer is the index of the slot's log directory in which the segment lies (7 bits), and ABORTED; of a
-DESCRIBE_LOG_DIR answer that of the directory in which the log lies. Lags are in offsets.
+DESCRIBE_LOG_DIR answer that of the directory in which the log lies. Lags are in offsets. `leader_epoch` of a
+DESCRIBE_PRODUCER answer is the producer's epoch; of its last sequence and its coordinator's epoch, -1 is 2^32 - 1.
 
 A FETCH whose reader has read another history is answered by an EPOCH_END: what both share ends there, at the latest.
 
@@ -74,6 +76,7 @@ class Op(IntEnum):
     DESCRIBE_LOG_DIR = 6
     ALTER_LOG_DIR = 7
     EPOCH_END = 8
+    DESCRIBE_PRODUCER = 9
 
 
 class RequestFlag(IntEnum):

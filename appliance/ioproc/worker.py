@@ -48,6 +48,7 @@ from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.handlers.alter_log_dir import alter_log_dir
 from appliance.ioproc.handlers.delete_records import delete_records
 from appliance.ioproc.handlers.describe_log_dir import describe_log_dir
+from appliance.ioproc.handlers.describe_producer import describe_producer
 from appliance.ioproc.handlers.epoch_end import epoch_end
 from appliance.ioproc.handlers.fetch import fetch
 from appliance.ioproc.handlers.list_offsets import list_offsets
@@ -89,6 +90,7 @@ _DELETE_RECORDS: Final = int(Op.DELETE_RECORDS)
 _ALTER_LOG_DIR: Final = int(Op.ALTER_LOG_DIR)
 _DESCRIBE_LOG_DIR: Final = int(Op.DESCRIBE_LOG_DIR)
 _EPOCH_END: Final = int(Op.EPOCH_END)
+_DESCRIBE_PRODUCER: Final = int(Op.DESCRIBE_PRODUCER)
 _FILES_REMOVED: Final = int(Op.FILES_REMOVED)
 _LONE: Final = int(RequestFlag.LONE)
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -348,6 +350,8 @@ class Worker:
         if op == _DESCRIBE_LOG_DIR:
             shown = NO_FUTURE if self._moves is None else self._moves.shown(partition)
             return describe_log_dir(partition, message, shown)
+        if op == _DESCRIBE_PRODUCER:
+            return describe_producer(partition, message)
         if op == _ALTER_LOG_DIR and self._moves is not None:
             return alter_log_dir(partition, message, self._moves)
         return (op, 0, _INVALID_REQUEST, message[3], message[4], message[5], -1, -1, -1, 0, 0, 0, -1, -1)

@@ -526,6 +526,11 @@ class PartitionLog:
         return self._epochs.end_offset(epoch, log_end_offset=self.log_end_offset)
 
     @property
+    def producers(self) -> Producers:
+        """For who describes them; changed by nobody else."""
+        return self._producers
+
+    @property
     def leader_epochs(self) -> LeaderEpochs:
         """For who compares them with another log's; changed by nobody else."""
         return self._epochs

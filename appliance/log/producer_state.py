@@ -26,6 +26,7 @@ Source: `ProducerStateManager.java`, `ProducerAppendInfo.java`, `ProducerSnapsho
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -116,10 +117,13 @@ class CompletedTransaction:
 class Producers:
     """Every producer of one log. All calls are O(1) but for snapshots and expiry."""
 
-    __slots__ = ("_entries", "_ongoing", "_undecided_by_readers")
+    __slots__ = ("_entries", "_ids", "_ids_are_old", "_ongoing", "_undecided_by_readers")
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
+        self._ids: list[int] = []
+        self._ids_are_old = False
+        """Whether ids went since they were sorted; whether some came, their number says."""
         self._ongoing: dict[int, int] = {}
         """First offset of each open transaction → producer id, in offset order since offsets only grow."""
         self._undecided_by_readers: dict[int, int] = {}
@@ -285,10 +289,20 @@ class Producers:
         ]
         for producer_id in expired:
             del self._entries[producer_id]
+            self._ids_are_old = True
 
     def entries(self) -> Iterator[ProducerEntry]:
         """Every producer, in the order in which they came."""
         return iter(self._entries.values())
+
+    def at_or_after(self, producer_id: int) -> ProducerEntry | None:
+        """The producer with the lowest id that is not below `producer_id`. O(log n); O(n) after some came or went."""
+        entries = self._entries
+        if len(self._ids) != len(entries) or self._ids_are_old:
+            self._ids = sorted(entries)
+            self._ids_are_old = False
+        at = bisect_left(self._ids, producer_id)
+        return entries[self._ids[at]] if at < len(self._ids) else None
 
     def encode_snapshot(self) -> bytes:
         """The bytes of a snapshot file."""

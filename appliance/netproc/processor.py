@@ -45,6 +45,7 @@ from appliance.netproc.log_dirs import LogDirs
 from appliance.netproc.log_handlers.alter_replica_log_dirs import AlterReplicaLogDirsHandler
 from appliance.netproc.log_handlers.delete_records import DeleteRecordsHandler
 from appliance.netproc.log_handlers.describe_log_dirs import DescribeLogDirsHandler
+from appliance.netproc.log_handlers.describe_producers import DescribeProducersHandler
 from appliance.netproc.log_handlers.fetch import FetchHandler
 from appliance.netproc.log_handlers.list_offsets import ListOffsetsHandler
 from appliance.netproc.log_handlers.offset_for_leader_epoch import OffsetForLeaderEpochHandler
@@ -189,6 +190,9 @@ class Processor:
             int(ApiKey.OFFSET_FOR_LEADER_EPOCH): leader_epochs.begin,
             int(ApiKey.ALTER_REPLICA_LOG_DIRS): alter_log_dirs.begin,
             int(ApiKey.DESCRIBE_LOG_DIRS): describe_log_dirs.begin,
+            int(ApiKey.DESCRIBE_PRODUCERS): DescribeProducersHandler(
+                routes, self._lines, attachment.partitions, finish=self._finish_owed
+            ).begin,
         }
         self._answered: set[Connection] = set()
         self._closed_ids: list[int] = []

@@ -234,3 +234,33 @@ def test_a_damaged_snapshot_is_refused_wherever_it_is_damaged() -> None:
     for length in range(len(content)):
         with pytest.raises(CorruptFile):
             Producers.decode_snapshot(content[:length], "snapshot")
+
+
+def test_producers_are_told_by_ascending_id_whoever_comes_and_goes_meanwhile() -> None:
+    producers = Producers()
+    assert producers.at_or_after(0) is None
+
+    def add(producer_id: int, timestamp_ms: int) -> None:
+        producers.add_batch(
+            producer_id,
+            0,
+            last_sequence=0,
+            last_offset=producer_id,
+            offset_delta=0,
+            timestamp_ms=timestamp_ms,
+            transactional=False,
+        )
+
+    def told() -> list[int]:
+        found, at = list[int](), 0
+        while (entry := producers.at_or_after(at)) is not None:
+            found.append(entry.producer_id)
+            at = entry.producer_id + 1
+        return found
+
+    for producer_id in (7, 3, 5):
+        add(producer_id, timestamp_ms=producer_id)
+    assert told() == [3, 5, 7]
+    producers.expire(now_ms=13, expiration_ms=10)
+    add(4, timestamp_ms=20)
+    assert told() == [4, 5, 7]
