@@ -74,8 +74,13 @@ def one_record(
     max_bytes: int = 1 << 20,
     groups: int = 1,
     warmup_ms: int = 500,
+    requests: int = 0,
 ) -> Requests:
-    """Our generator in mode `produce`, `latency`, `fetch` or `commit`. Raises Void."""
+    """Our generator in mode `produce`, `latency`, `fetch` or `commit`.
+
+    `requests`, where it is not 0: so many of them, without warm-up; `seconds` is then how long that may take.
+    `latency` knows no number. Raises Void.
+    """
     options = {
         "connections": connections,
         "depth": depth,
@@ -87,6 +92,7 @@ def one_record(
         "acks": acks,
         "max_bytes": max_bytes,
         "groups": groups,
+        "requests": requests,
     }
     words = [word for name, value in options.items() for word in (name, str(value))]
     return Requests(**json.loads(_run([build.one_record(), mode, address, topic, *words])))

@@ -13,6 +13,7 @@
  *   connections 1 · depth 1 (requests in flight on a connection) · seconds 3 · warmup_ms 500
  *   records 1 (a request) · record_bytes 100 · partitions 1 (connection i writes to i mod n) · acks 1
  *   max_bytes 1048576 (of a fetch) · groups 1 (of commits)
+ *   requests 0 (not 0: so many, without warm-up, in at most `seconds`)
  *
  * Prints one JSON object. Any error code, wrong correlation id, malformed answer or lost connection ends the run with
  * exit status 1 and its reason on standard error: a figure with an error in it is no figure.
@@ -38,15 +39,15 @@
 enum { SEND_AT_ONCE_BYTES = 1 << 20, READY_AT_ONCE = 256, STUCK_MS = 10000 };
 
 static struct {
-    long connections, depth, seconds, warmup_ms, records, record_bytes, partitions, acks, max_bytes, groups;
-} option = {1, 1, 3, 500, 1, 100, 1, 1, 1 << 20, 1};
+    long connections, depth, seconds, warmup_ms, records, record_bytes, partitions, acks, max_bytes, groups, requests;
+} option = {1, 1, 3, 500, 1, 100, 1, 1, 1 << 20, 1, 0};
 
 static struct sockaddr_in broker;
 static const char *topic = "";
 static size_t topic_length;
 static enum { PRODUCE, FETCH, COMMIT } asking;
 static struct histogram latency;
-static uint64_t groups_asked;
+static uint64_t groups_asked, requests_asked;
 static uint64_t acked, fetched_records, fetched_bytes; /* the whole run, warm-up too: what the log must hold */
 
 struct connection {
@@ -143,7 +144,10 @@ static void set_group(uint8_t *digits, uint64_t number) {
     for (int i = GROUP_DIGITS; i--; number /= 10) digits[i] = (uint8_t)('0' + number % 10);
 }
 
+static int is_enough(void) { return option.requests && requests_asked >= (uint64_t)option.requests; }
+
 static void ask(struct connection *c) {
+    requests_asked++;
     uint64_t slot = c->asked % (uint64_t)option.depth;
     uint8_t *frame = c->frames + slot * c->frame_bytes;
     set_i32(frame + AT_CORRELATION, (int32_t)(c->asked & 0x7fffffff));
@@ -198,7 +202,7 @@ static void read_answers(struct connection *c, int poller, uint64_t measure_from
         c->answered++;
         acked++;
         at += 4 + (size_t)length;
-        if (now < measure_to_ns) ask(c);
+        if (now < measure_to_ns && !is_enough()) ask(c);
     }
     if (at) {
         c->input_length -= at;
@@ -247,10 +251,10 @@ static void run_many(void) {
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = &all[i]};
         if (epoll_ctl(poller, EPOLL_CTL_ADD, all[i].socket, &event) < 0) die("epoll: %s", strerror(errno));
     }
-    uint64_t from = now_ns() + (uint64_t)option.warmup_ms * 1000000ull;
-    uint64_t to = from + (uint64_t)option.seconds * 1000000000ull;
+    uint64_t from = now_ns() + (option.requests ? 0 : (uint64_t)option.warmup_ms * 1000000ull);
+    uint64_t to = from + (uint64_t)option.seconds * 1000000000ull, now;
     for (long i = 0; i < option.connections; i++) {
-        for (long d = 0; d < option.depth; d++) ask(&all[i]);
+        for (long d = 0; d < option.depth && !is_enough(); d++) ask(&all[i]);
         send_asked(&all[i], poller);
     }
     struct epoll_event ready[READY_AT_ONCE];
@@ -260,7 +264,7 @@ static void run_many(void) {
         int n = epoll_wait(poller, ready, READY_AT_ONCE, STUCK_MS);
         if (n < 0 && errno != EINTR) die("epoll: %s", strerror(errno));
         if (n == 0) die("no answer within %d ms", STUCK_MS);
-        uint64_t now = now_ns();
+        now = now_ns();
         if (cpu < 0 && now >= from) {
             cpu = cpu_seconds();
             records_before = fetched_records;
@@ -272,13 +276,15 @@ static void run_many(void) {
             if (ready[i].events & EPOLLOUT) send_asked(c, poller);
             if (ready[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) read_answers(c, poller, from, to);
         }
-        if (now >= to) {
+        if (now >= to || is_enough()) {
             int waiting = 0;
             for (long i = 0; i < option.connections && !waiting; i++) waiting = all[i].asked != all[i].answered;
             if (!waiting) break;
         }
     }
-    report((double)option.seconds, cpu_end - cpu, records_before, bytes_before);
+    if (option.requests && !is_enough()) die("%llu requests in time", (unsigned long long)requests_asked);
+    report(option.requests ? (double)(now - from) / 1e9 : (double)option.seconds,
+           (cpu_end < 0 ? cpu_seconds() : cpu_end) - cpu, records_before, bytes_before);
 }
 
 static void run_one_at_a_time(void) {
@@ -395,6 +401,7 @@ static void set_option(const char *name, const char *value) {
         {"records", &option.records},         {"record_bytes", &option.record_bytes},
         {"partitions", &option.partitions},   {"acks", &option.acks},
         {"max_bytes", &option.max_bytes},     {"groups", &option.groups},
+        {"requests", &option.requests},
     };
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         if (!strcmp(options[i].name, name)) {
