@@ -33,7 +33,7 @@ TUNED: Final[Mapping[str, str]] = {
 def session(
     name: str = "appliance", master: str | None = None, *, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The session of this process, started tuned where there is none yet.
+    """The session of this process, started tuned where there is none yet, with the source registered.
 
     Args:
         name: what Spark's pages call the application.
@@ -46,8 +46,7 @@ def session(
 
     running = SparkSession.getActiveSession()
     if running is not None:
-        running.conf.set(PUSH_DOWN, "true")
-        return running
+        return register(running)
     use_java()
     # Spark starts its Python workers by the name python3, which need not be the Python that has this package.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -56,4 +55,17 @@ def session(
         builder = builder.master(master)
     for key, value in {**TUNED, **(settings or {})}.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    return register(builder.getOrCreate())
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Makes `format("appliance")` known to `spark` and has conditions handed to it. Returns `spark`.
+
+    Needed where the package came by `--py-files`. A source that is installed is found by itself, but conditions are
+    handed to it only after this (or with `spark.sql.python.filterPushdown.enabled` set).
+    """
+    from spark_connector.data_source import ApplianceDataSource
+
+    spark.dataSource.register(ApplianceDataSource)
+    spark.conf.set(PUSH_DOWN, "true")
+    return spark

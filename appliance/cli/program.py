@@ -84,6 +84,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "adopt": LazyCommand(
         "appliance.cli.adopt", "adopt", "Take over log directories that Apache Kafka wrote."
     ),
+    "export": LazyCommand("appliance.cli.export", "export", "Write topics to files for others."),
     "status": LazyCommand("appliance.cli.status", "status", "Show each process of a running appliance."),
 }
 

@@ -1,0 +1,166 @@
+"""`appliance export parquet`: a topic's records as Parquet files by date, each exactly once, by a job of PySpark."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from appliance.cli.output import json_option, print_json, shown_bytes
+from appliance.config import load_settings
+from appliance.errors import OperatorFault
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_connector.export.job import Progress
+
+NEEDED: Final = ("pyspark", "pyarrow")
+CODECS: Final = ("zstd", "lz4", "snappy", "gzip", "none")
+ISOLATION: Final = ("read_committed", "read_uncommitted")
+
+
+@click.command(short_help="Write a topic's records to Parquet files, by date.")
+@click.argument("topic")
+@click.option(
+    "--to",
+    metavar="DIR",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
+    help="Where to; a directory of its own. Given again, it takes what is new.",
+)
+@click.option(
+    "--data-dir",
+    "data_dirs",
+    metavar="DIR",
+    multiple=True,
+    help="The broker's data; repeatable for log directories of several slots.  [default: ./data]",
+)
+@click.option("--master", metavar="URL", default="local[*]", show_default=True, help="Where Spark runs it.")
+@click.option("--isolation", type=click.Choice(ISOLATION), default=ISOLATION[0], show_default=True)
+@click.option("--durable", is_flag=True, help="Only what would outlive a power cut by now.")
+@click.option("--without-headers", is_flag=True, help="Leave the column headers out.")
+@click.option("--codec", type=click.Choice(CODECS), default=CODECS[0], show_default=True)
+@click.option(
+    "--task-mib", type=click.IntRange(1, 4096), default=128, show_default=True, help="What a task reads."
+)
+@click.option("--skip-lost", is_flag=True, help="Go on where records were deleted before they were exported.")
+@json_option
+def parquet(
+    *,
+    topic: str,
+    to: Path,
+    data_dirs: tuple[str, ...],
+    master: str,
+    isolation: str,
+    durable: bool,
+    without_headers: bool,
+    codec: str,
+    task_mib: int,
+    skip_lost: bool,
+    as_json: bool,
+) -> None:
+    """Write the records of TOPIC to Parquet files under DIR/date=YYYY-MM-DD, by the UTC day of their timestamps.
+
+    The records are read off the disk, up to the topic's end as it is now; a broker need not run, and one that does is
+    not asked. Each record is in one file once: killed at any time, the same command takes up where it was, and given
+    again later it exports what came since.
+    """
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise OperatorFault(f"{missing[0]} is not installed: pip install 'log-appliance[spark,spark-java]'")
+    from spark_connector.directory import Directories, Isolation
+    from spark_connector.errors import DataLost
+    from spark_connector.export.job import export_parquet
+
+    paths = data_dirs or (str(load_settings(None, {}).data_dir),)
+    Directories(paths).partitions(
+        topic
+    )  # what is asked for wrongly is said before Spark takes seconds to start
+    began_s = time.monotonic()
+    with _spark(master) as spark, _progress(topic) as tell:
+        try:
+            result = export_parquet(
+                spark,
+                topic,
+                paths=paths,
+                to=to,
+                isolation=Isolation(isolation),
+                headers=not without_headers,
+                durable=durable,
+                codec=codec,
+                split_bytes=task_mib << 20,
+                skip_lost=skip_lost,
+                tell=tell,
+            )
+        except DataLost as lost:
+            raise OperatorFault(f"{lost}; --skip-lost exports the rest") from lost
+    facts = {
+        "topic": topic,
+        "to": str(to),
+        "rows": result.rows,
+        "files": result.files,
+        "bytes": result.size_bytes,
+        "lost": result.lost,
+    }
+    if as_json:
+        print_json(facts)
+        return
+    taken_s = time.monotonic() - began_s
+    click.echo(
+        f"{result.rows} records in {result.files} files, {shown_bytes(result.size_bytes)}, {taken_s:.1f} s: {to}"
+    )
+    if result.lost:
+        click.echo(f"appliance: {result.lost} offsets were deleted before they were exported", err=True)
+
+
+@contextmanager
+def _spark(master: str) -> Iterator[SparkSession]:
+    """A session that says nothing but errors, ended with the body."""
+    from spark_connector.archive import build
+    from spark_connector.session import session
+
+    settings = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
+    if master.startswith("local"):
+        settings |= {
+            "spark.ui.enabled": "false",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+        }
+    spark = session("appliance export parquet", master, settings=settings)
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            if not master.startswith("local"):
+                archive = Path(directory, "log-appliance.zip")
+                build(archive)
+                spark.sparkContext.addPyFile(str(archive))
+            yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _progress(topic: str) -> Iterator[Callable[[Progress], None]]:
+    """A bar on a terminal; elsewhere nothing."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich import progress as bars
+    from rich.console import Console
+
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TextColumn("ranges, {task.fields[rows]} records"),
+        bars.TimeElapsedColumn(),
+    )
+    with bars.Progress(*columns, console=Console(stderr=True)) as shown:
+        bar = shown.add_task(topic, total=None, rows=0)
+        yield lambda far: shown.update(bar, total=far.ranges, completed=far.done, rows=far.rows)
