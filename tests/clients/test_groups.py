@@ -54,7 +54,7 @@ class Feed:
 
     def __init__(self, address: str, topic: str) -> None:
         admin = AdminClient({"bootstrap.servers": address})
-        admin.create_topics([NewTopic(topic, PARTITIONS, REPLICAS)])[topic].result(10)
+        admin.create_topics([NewTopic(topic, PARTITIONS, REPLICAS)])[topic].result(30)
         self.acknowledged: set[tuple[int, int]] = set()
         self._topic = topic
         self._producer = confluent_kafka.Producer(
@@ -114,8 +114,8 @@ class Member:
             self._process.wait(20)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait(5)
-        self._reader.join(5)
+            self._process.wait(30)
+        self._reader.join(30)
         assert self._process.stdout is not None
         self._process.stdout.close()
 

@@ -42,11 +42,11 @@ def appliance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
     )
     broker.start()
     admin = AdminClient({"bootstrap.servers": broker.address})
-    admin.create_topics([NewTopic(TOPIC, 1, REPLICAS)])[TOPIC].result(10)
+    admin.create_topics([NewTopic(TOPIC, 1, REPLICAS)])[TOPIC].result(30)
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.address})
     for number in range(RECORDS):
         producer.produce(TOPIC, b"%d" % number)
-    assert producer.flush(10) == 0
+    assert producer.flush(30) == 0
     yield broker
     broker.stop()
 

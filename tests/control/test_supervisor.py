@@ -16,6 +16,7 @@ import pytest
 
 from tests.control.conftest import StartInstance
 from tests.control.instances import PATIENCE_S, Instance, Note
+from tests.support.pace import Pace
 from tests.support.wire import free_ports
 
 # In start order, and how many rings each has with two network processes and one worker.
@@ -137,13 +138,16 @@ def test_killed_process_serves_again_at_once_as_next_generation(
 ) -> None:
     instance = start_instance()
     instance.wait_ready()
+    pace = Pace()
     killed_ns = time.monotonic_ns()
     instance.kill(role)
+    last_ns = killed_ns
     for peer in others(role):
         instance.wait_told(peer, "down", 1)
         up = instance.wait_told(peer, "up", 2)[0]
         assert up["rings"] == RINGS[peer]
-        assert up["at_ns"] - killed_ns < 1_000_000_000
+        last_ns = max(last_ns, up["at_ns"])
+    pace.check((last_ns - killed_ns) / 1e9, within_s=1.0)
     assert instance.wait_event(role, "attached", 2)["rings"] == RINGS[role]
     assert instance.stop() == 0, instance.errors()
 
@@ -207,7 +211,8 @@ def test_no_word_of_a_child_harms_the_supervisor(start_instance: StartInstance) 
 
 
 def test_restart_of_a_failed_start_succeeds_once_the_reason_is_gone(start_instance: StartInstance) -> None:
-    instance = start_instance("process.restart.backoff.ms=50", behaviours={"controller": "fails"})
+    # It is tried five times at most: so many pauses, each twice the last, are ours to take the reason away.
+    instance = start_instance("process.restart.backoff.ms=300", behaviours={"controller": "fails"})
     instance.wait_event("controller", "born", 2)
     instance.behave("controller", "")
     instance.wait_ready()
@@ -285,9 +290,10 @@ def test_process_that_ignores_stop_is_killed_within_the_whole_time(start_instanc
         "shutdown.timeout.ms=1000", behaviours={"ioproc0.0": "deaf", "netproc0": "deaf"}
     )
     instance.wait_ready()
+    pace = Pace()
     began = time.monotonic()
     assert instance.stop() == 4
-    assert time.monotonic() - began < 1.5
+    pace.check(time.monotonic() - began, within_s=1.5)
     assert "ioproc 0.0 did not stop in time: killed" in instance.errors()
     # Who comes later in the order was asked in good order all the same.
     assert roles(instance.wait_for(lambda note: note["event"] == "stop" and note["role"] == "controller"))
@@ -314,15 +320,16 @@ def test_acceptor_that_loses_its_processor_for_a_second_is_not_killed_in_a_stop(
 def test_second_ctrl_c_hurries(start_instance: StartInstance) -> None:
     instance = start_instance("shutdown.timeout.ms=60000", behaviours={"netproc1": "slow 50000"})
     instance.wait_ready()
+    pace = Pace()
     instance.process.send_signal(signal.SIGINT)
     instance.wait_event("netproc 1", "stop")
     began = time.monotonic()
     assert instance.stop(signal.SIGINT) == 4
-    assert time.monotonic() - began < 1.5
+    pace.check(time.monotonic() - began, within_s=1.5)
 
 
 def test_crash_during_a_stop_is_told_to_those_who_wait_for_it(start_instance: StartInstance) -> None:
-    instance = start_instance(behaviours={"acceptor": "slow 1000"})
+    instance = start_instance("shutdown.timeout.ms=60000", behaviours={"acceptor": "slow 2000"})
     instance.wait_ready()
     instance.process.send_signal(signal.SIGTERM)
     instance.wait_event("acceptor", "stop")
@@ -363,7 +370,9 @@ def test_start_after_a_killed_instance_waits_for_its_children_and_cleans_up(
 def test_start_refuses_orphans_that_never_leave_and_names_them(start_instance: StartInstance) -> None:
     first = start_instance(behaviours={"purgatory": "deaf"})
     first.wait_ready()
+    obedient = [psutil.Process(first.pid_of(role)) for role in others("purgatory")]
     first.process.kill()
+    assert psutil.wait_procs(obedient, timeout=PATIENCE_S)[1] == []
     second = start_instance("shutdown.timeout.ms=100")
     assert second.process.wait(PATIENCE_S) == 3
     assert f"whose supervisor is gone (pid {first.pid_of('purgatory')})" in second.errors()

@@ -57,15 +57,15 @@ def test_watchdog_is_fed_and_a_process_that_does_not_answer_is_restarted(
 ) -> None:
     instance = start_instance(
         behaviours={"netproc1": "deaf"},
-        environment={"NOTIFY_SOCKET": str(systemd.path), "WATCHDOG_USEC": "300000"},
+        environment={"NOTIFY_SOCKET": str(systemd.path), "WATCHDOG_USEC": "2000000"},
     )
     instance.wait_ready()
     instance.behave("netproc1", "")
     systemd.wait_for("WATCHDOG=1")
     instance.wait_event("netproc 1", "heartbeat", 2)
-    # Those who answer are left alone.
+    # Those who answer are left alone, though one may have lost its processor for a while.
     assert {note["role"] for note in instance.events("born") if note["generation"] > 1} == {"netproc 1"}
-    assert "netproc 1 has not answered for 300 ms: killed" in instance.errors()
+    assert "netproc 1 has not answered for 2000 ms: killed" in instance.errors()
 
 
 def test_children_do_not_see_what_was_meant_for_the_service(

@@ -34,12 +34,13 @@ CONNECTIONS = 500
 POOL_BYTES = 32 * MIB
 # What a network process may hold of its own beside its pool, grown since it was idle.
 PRIVATE_GROWTH_BYTES = 48 * MIB
-# The small requests of a good client: the machine of a test is shared and has two cores.
+# The small requests of a good client, without the time for which others kept the processors from its processes.
 P99_MS = 250.0
 # Large requests of a good client may have to wait for the grace of half-sent ones, and for the relief after it.
 GRACE_MS = 300
 LARGE_MAX_MS = 8000.0
 WATCHED_S = 4.0
+PATIENCE_S = 120.0
 
 WIDE, BULKY = "wide", "bulky"
 WIDE_PARTITIONS = 400
@@ -73,7 +74,7 @@ class Slow:
     """One of the five hundred: what it has to send, and what it got."""
 
     def __init__(self, port: int, to_send: bytes) -> None:
-        self.sock = socket.create_connection(("127.0.0.1", port), 10)
+        self.sock = socket.create_connection(("127.0.0.1", port), 30)
         self.sock.setblocking(False)
         self.left = memoryview(to_send)
         self.got = bytearray()
@@ -112,7 +113,7 @@ def slow_ones(port: int, to_send: Callable[[int], bytes]) -> Iterator[list[Slow]
         for one in ones:
             one.sock.close()
         # The next test begins without them.
-        wait_until(lambda: answers_api_versions(port, 5), "an answer")
+        wait_until(lambda: answers_api_versions(port, 30), "an answer")
 
 
 def push_all(ones: list[Slow], keep_back_bytes: int) -> None:
@@ -162,14 +163,15 @@ def shared_bytes(pid: int) -> int:
 def check_small(steady: SteadyClient) -> None:
     report = steady.report
     print(f"\n{report}")
-    assert report.produce_p99_ms < P99_MS
-    assert report.fetch_p99_ms < P99_MS
+    assert report.produce_own_p99_ms < P99_MS
+    assert report.fetch_own_p99_ms < P99_MS
 
 
-def watch(memory: Memory, turn: Callable[[], None]) -> None:
-    """Takes turns while the good clients are measured."""
-    ends = time.monotonic() + WATCHED_S
-    while time.monotonic() < ends:
+def watch(memory: Memory, turn: Callable[[], None], *good: SteadyClient) -> None:
+    """Takes turns while the good clients are measured, until all of them have enough."""
+    began = time.monotonic()
+    while time.monotonic() < began + WATCHED_S or not all(client.has_enough() for client in good):
+        assert time.monotonic() < began + PATIENCE_S, "the good clients get nowhere"
         turn()
         memory.look()
 
@@ -179,13 +181,13 @@ def test_five_hundred_half_sent_requests_hold_back_nobody_else(broker: Appliance
     with slow_ones(broker.port, lambda _: FRAME) as ones:
         with undisturbed(broker, "beside-stalled") as small:
             push_all(ones, len(FRAME) // 2)
-            with SteadyClient(broker.port, "beside-stalled", record_bytes=800_000) as large:
-                watch(memory, lambda: time.sleep(0.2))
+            with SteadyClient(broker, "beside-stalled", record_bytes=800_000, enough_rounds=5) as large:
+                watch(memory, lambda: time.sleep(0.2), small, large)
         check_small(small)
         print(large.report)
         assert large.report.failures == []
-        assert large.report.rounds > 4
-        assert large.report.produce_max_ms < LARGE_MAX_MS
+        assert large.report.rounds >= 5
+        assert large.report.produce_own_max_ms < LARGE_MAX_MS
         memory.check()
         finish(ones)
 
@@ -196,7 +198,7 @@ def finish(ones: list[Slow]) -> None:
     poll = select.poll()
     for fd in by_fd:
         poll.register(fd, select.POLLIN | select.POLLOUT)
-    ends = time.monotonic() + 60
+    ends = time.monotonic() + PATIENCE_S
     finished = 0
     while by_fd:
         assert time.monotonic() < ends, f"{len(by_fd)} neither closed nor answered"
@@ -228,7 +230,7 @@ def test_five_hundred_dripping_connections_hold_back_nobody_else(broker: Applian
             time.sleep(0.1)
 
         with undisturbed(broker, "beside-dripping") as small:
-            watch(memory, drip)
+            watch(memory, drip, small)
         check_small(small)
         memory.check()
         finish(ones)
@@ -275,7 +277,7 @@ def test_five_hundred_clients_that_never_read_hold_back_nobody_else(broker: Appl
             time.sleep(0.05)
 
         with undisturbed(broker, "beside-deaf") as small:
-            watch(memory, push)
+            watch(memory, push, small)
         check_small(small)
         memory.check()
         # Who reads at last gets answers, to the last whole one that was taken in.

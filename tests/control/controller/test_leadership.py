@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from appliance.channels.control_channel import NewTopic, PartitionsOffline, WantedIsr
 from appliance.cluster import NO_LEADER, PartitionImage
+from appliance.control.controller import leadership
 from appliance.protocol.errors import ErrorCode
 from tests.control.controller.conftest import NewInstance
 from tests.control.controller.instance import Instance
@@ -14,8 +17,23 @@ from tests.control.controller.instance import Instance
 @pytest.fixture
 def three(new_instance: NewInstance) -> Instance:
     """Three slots with all their processes, and a topic `t` with a replica on each, led by slot 0."""
+    return three_slots(new_instance)
+
+
+@pytest.fixture
+def patient_three(new_instance: NewInstance) -> Instance:
+    """The same, where a slot that is missed is waited for longer than a test takes."""
+    return three_slots(new_instance, patient)
+
+
+def patient() -> None:
+    """For the child."""
+    leadership.GRACE_MS = 600_000  # type: ignore[attr-defined]
+
+
+def three_slots(new_instance: NewInstance, before: Callable[[], None] | None = None) -> Instance:
     instance = new_instance(slots=3)
-    instance.start()
+    instance.start(before)
     instance.start_slots()
     instance.create(NewTopic("t", assignments={0: (0, 1, 2)}))
     instance.until(lambda: holders(instance) == {0: "ioproc", 1: "replica", 2: "replica"})
@@ -128,7 +146,8 @@ def test_a_leader_that_dies_on_its_way_is_followed_by_the_next(three: Instance) 
     three.until(lambda: holders(three) == {0: "replica", 1: "replica", 2: "ioproc"})
 
 
-def test_a_slot_that_is_missed_stays_in_sync_while_it_is_waited_for(three: Instance) -> None:
+def test_a_slot_that_is_missed_stays_in_sync_while_it_is_waited_for(patient_three: Instance) -> None:
+    three = patient_three
     three.create(
         NewTopic("two", assignments={0: (0, 1)}),
         NewTopic("all", assignments={0: (0, 1, 2)}, configs={"min.insync.replicas": "3"}),
@@ -149,7 +168,10 @@ def test_a_follower_that_dies_leaves_the_isr_at_once_where_two_are_left(three: I
     three.until(lambda: three.partition("two").isr == (0,))
 
 
-def test_a_lonely_partition_keeps_its_leader_and_epoch_over_a_restart_of_its_worker(three: Instance) -> None:
+def test_a_lonely_partition_keeps_its_leader_and_epoch_over_a_restart_of_its_worker(
+    patient_three: Instance,
+) -> None:
+    three = patient_three
     three.create(NewTopic("lonely", assignments={0: (0,)}))
     three.lose(three.workers[0])
     three.until(lambda: three.partition("t").leader == 1)

@@ -55,7 +55,7 @@ def any_client(server: ZooKeeper) -> Iterator[KazooClient]:
 
 
 def test_tree_is_kafkas_for_any_zookeeper_client(new_instance: NewInstance, own_zookeeper: ZooKeeper) -> None:
-    instance = serving(new_instance, settings(own_zookeeper))
+    instance = serving(new_instance, settings(own_zookeeper, timeout_ms=60_000))
     instance.create(NewTopic("t", partitions=2, configs={"retention.ms": "1000"}))
     with any_client(own_zookeeper) as client:
 

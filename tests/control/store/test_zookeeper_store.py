@@ -99,11 +99,11 @@ def test_session_of_a_living_process_is_left_alone(zookeeper: ZooKeeper, directo
 def test_session_is_over_by_our_clock_when_the_server_falls_silent(
     own_zookeeper: ZooKeeper, directory: Path
 ) -> None:
-    store = opened(own_zookeeper, directory, timeout_ms=2000)
+    store = opened(own_zookeeper, directory, timeout_ms=4000)
     own_zookeeper.pause()
     began = time.monotonic()
     assert wait_for_events(store, timeout_ms=30_000)[-1:] == [WatchEvent(EventKind.SESSION_EXPIRED, "/")]
-    assert time.monotonic() - began < 2.0, "the server may have expired it first"
+    assert time.monotonic() - began < 4.0, "the server may have expired it first"
     with pytest.raises(SessionExpired):
         store.create("/too late")
     own_zookeeper.resume()
