@@ -29,11 +29,11 @@ from typing import Final
 from appliance.channels.request_channel import Op
 from appliance.channels.roles import Role
 from appliance.errors import StorageFault
-from appliance.ioproc.flusher import Flusher
 from appliance.ioproc.handlers.produce import Answer
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.pokes import Pokes
 from appliance.log.durable_tail import DurableTail, TailFlush
+from appliance.log.flusher import Flusher
 from appliance.log.partition_log import PartitionLog
 from appliance.protocol.errors import ErrorCode
 
@@ -127,6 +127,8 @@ class GroupCommit:
         if partition.log.settings.is_fsync:
             if line is None:
                 line = self._lines[partition.row] = _Line(partition)
+                if partition.replication is not None:
+                    self._doubt(line)
             elif line.partition.durable is None:
                 # Without us the high watermark went on, and it does not go back.
                 line.tail.offset = line.log.log_end_offset
@@ -139,6 +141,13 @@ class GroupCommit:
         partition.is_held = partition.durable is not None or partition.replication is not None
         if line is not None:
             line.partition = partition
+
+    def _doubt(self, line: _Line) -> None:
+        """The slot has followed: the end of its log may not be on its disk, and counts once a flush has ended."""
+        log = line.log
+        line.tail.offset = min(log.log_end_offset, max(log.recovery_point, line.partition.high_watermark))
+        if line.tail.offset < log.log_end_offset:
+            self._make_due(line)
 
     def forget(self, partition: Partition) -> None:
         """The partition is led no more: who waits is told, and what a flush under way comes to is not heard."""

@@ -32,11 +32,11 @@ from typing import Final
 from appliance.channels.worker_counters import MOVING_PARTITIONS
 from appliance.cluster import TopicPartition
 from appliance.errors import LogDirectoryOffline, StorageFault
-from appliance.ioproc.flusher import Flusher
 from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
 from appliance.log.faults import is_lasting
+from appliance.log.flusher import Flusher
 from appliance.log.future_log import CopySlice, FutureLog, SourceChanged
 from appliance.log.log_directories import LogDirectories
 

@@ -42,7 +42,6 @@ from appliance.cluster import TopicPartition
 from appliance.config import BrokerConfigs
 from appliance.errors import ApplianceError, HostFault, StorageFault
 from appliance.ioproc.compaction import Compaction
-from appliance.ioproc.flusher import Flusher
 from appliance.ioproc.followed import Followed
 from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.handlers.alter_log_dir import alter_log_dir
@@ -67,6 +66,7 @@ from appliance.journal import RateLimited
 from appliance.log.directory_watch import DirectoryWatch
 from appliance.log.faults import is_lasting
 from appliance.log.file_names import LOCK
+from appliance.log.flusher import Flusher
 from appliance.log.halves import Half
 from appliance.log.log_directories import KnownDirectories, LogDirectories
 from appliance.protocol.errors import ErrorCode

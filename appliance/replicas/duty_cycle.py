@@ -34,9 +34,11 @@ from appliance.ipc.agent import DutyCycle
 from appliance.ipc.process_table import ERRORS, REQUESTS, ProcessState
 from appliance.journal import RateLimited
 from appliance.log.directory_watch import DirectoryWatch
+from appliance.log.flusher import Flusher
 from appliance.log.halves import Half
 from appliance.log.log_directories import LogDirectories
 from appliance.log.removal import Removal
+from appliance.replicas.durable_copies import DurableCopies
 from appliance.replicas.follower import Follower
 from appliance.replicas.followers import Followers
 from appliance.replicas.leader_log import ReadBuffer
@@ -91,6 +93,14 @@ class Replica:
         self._cut = False
         self._log_ends: dict[int, int] = {}
         self._flusher: threading.Thread | None = None
+        self._durable = DurableCopies(
+            Flusher(f"replica {self._slot}", eventfd=attachment.doorbell.eventfd),
+            is_followed=lambda follower: (
+                self._followers is not None and self._followers.is_followed(follower)
+            ),
+            fail=self._flush_failed,
+        )
+        self._cycle.add_inbox(self._durable)
         self._running = True
         self._say_hello()
 
@@ -120,6 +130,8 @@ class Replica:
         """One round of what there is to copy; whether there may be more."""
         heard = self._hear_leaders()
         more = self._copy()
+        for follower in self._durable.turn():
+            self._owe(follower)
         self._tell_leaders()
         return heard or more
 
@@ -167,9 +179,14 @@ class Replica:
                 self._note_cut()
             if follower.log.log_end_offset != end:
                 self._note_dirty()
-            if follower.leader >= 0:
-                self._owed.setdefault(owner_of(follower.leader), {})[row] = follower.incarnation
+            self._durable.cover(follower)
+            self._owe(follower)
         return more
+
+    def _owe(self, follower: Follower) -> None:
+        """Its leader is told, in this turn or when its ring has room."""
+        if follower.leader >= 0:
+            self._owed.setdefault(owner_of(follower.leader), {})[follower.row] = follower.incarnation
 
     def _later(self, row: int, pause_ms: int) -> None:
         """Looks at a partition again in a while."""
@@ -361,13 +378,33 @@ class Replica:
         if self._directories is None or self._followers is None:
             return
         for index, fault in self._directories.look().items():
-            gone = self._followers.directory_failed(index)
-            _logger.warning("%d partitions are not followed any more, with their log directory", len(gone))
-            self._directories.fail(index, fault)
-            named = tuple((each.topic, each.partition) for each in gone)
-            self._controller.ask(PartitionsOffline(self._slot, named))
+            self._directory_failed(self._directories, self._followers, index, fault=fault)
         by_row = self._followers.by_row
         self._due = {row: each for row, each in self._due.items() if by_row.get(row) is each}
+
+    def _directory_failed(
+        self, directories: LogDirectories, followers: Followers, index: int, *, fault: StorageFault
+    ) -> None:
+        gone = followers.directory_failed(index)
+        _logger.warning("%d partitions are not followed any more, with their log directory", len(gone))
+        directories.fail(index, fault)
+        named = tuple((each.topic, each.partition) for each in gone)
+        self._controller.ask(PartitionsOffline(self._slot, named))
+
+    def _flush_failed(self, follower: Follower, fault: StorageFault) -> None:
+        """What the disk holds of the copy is not known any more; nor of its directory, if that fails a probe."""
+        directories, followers, name = self._directories, self._followers, follower.topic_partition
+        if directories is None or followers is None:
+            return
+        self._attachment.row.cells[ERRORS] += 1
+        index = directories.index_of(name)
+        wider = directories.probe(index)
+        if wider is not None:
+            self._directory_failed(directories, followers, index, fault=wider)
+            return
+        _logger.warning("partition %s is not followed any more: %s", name, fault)
+        followers.take_offline(follower, fault)
+        self._controller.ask(PartitionsOffline(self._slot, ((name.topic, name.partition),)))
 
     def _remove_retired(self) -> None:
         """Files of retired segments go after their delay."""
@@ -384,6 +421,7 @@ class Replica:
 
     def _close(self) -> None:
         self._attachment.row.set_state(ProcessState.STOPPING)
+        self._durable.close()
         if self._flusher is not None:
             self._flusher.join()
         if self._directories is not None and self._followers is not None:

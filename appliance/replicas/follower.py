@@ -7,7 +7,8 @@
 
 Truncation goes by leader epochs (`truncation`), never by a high watermark: what is above it may be acknowledged still,
 and only the new leader's log says what counts. `followed_epoch` stands in the table only while FOLLOWING, so a leader
-never counts bytes that it did not write. Log start and high watermark are the leader's.
+never counts bytes that it did not write. Log start and high watermark are the leader's. The log end in the table is
+what the disk has, under `durability = "fsync"` (`durable_copies.py`).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from appliance.channels.partition_table import (
     PartitionTable,
 )
 from appliance.cluster import NO_LEADER, TopicPartition
+from appliance.log.durable_tail import DurableTail, TailFlush
 from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.partition_log import PartitionLog
 from appliance.replicas.leader_log import LeaderLog, ReadBuffer
@@ -53,6 +55,7 @@ class Follower:
         "_at",
         "_cells",
         "_directories_of",
+        "_durable",
         "_own_at",
         "_reader",
         "_table",
@@ -92,6 +95,8 @@ class Follower:
         self._directories_of = directories_of
         self._reader: LeaderLog | None = None
         self._trimmed_to = -1
+        self._durable: DurableTail | None = None
+        self.settings_changed()
         self.follow(assigned.leader, assigned.leader_epoch)
         self._publish_extent()
         self._cells[self._own_at + SLOT_DIRECTORY] = directory + 1
@@ -115,6 +120,38 @@ class Follower:
         self.is_following = False
         if self._reader is not None:
             self._reader.close()
+
+    def settings_changed(self) -> None:
+        """Whether the disk is waited for is the topic's to say, while it runs too."""
+        log = self.log
+        if not log.settings.is_fsync:
+            self._durable = None
+        elif self._durable is None:
+            self._durable = self._tail(log.recovery_point)
+
+    def _tail(self, durable_to: int) -> DurableTail:
+        tail = DurableTail(self.log, flushed_to=self.log.recovery_point)
+        tail.offset = min(durable_to, self.log.log_end_offset)
+        return tail
+
+    @property
+    def wants_flush(self) -> bool:
+        """Whether there is something that the disk must have before it is told."""
+        return self._durable is not None and self._durable.offset < self.log.log_end_offset
+
+    def flush(self) -> TailFlush | None:
+        """What has to run, on any thread, before what is in the log now may be told; None if nothing.
+
+        Raises:
+            StorageFault: a file is gone or cannot be opened.
+        """
+        return None if self._durable is None else self._durable.flush()
+
+    def flushed(self, flush: TailFlush) -> None:
+        """It has run."""
+        if self._durable is not None:
+            self._durable.flushed(flush)
+            self._publish_extent()
 
     def let_go(self) -> None:
         """Says that this slot follows no more, before its log is closed."""
@@ -156,7 +193,8 @@ class Follower:
             log.append_as_follower(batches, segment_base_offset=reader.base_offset)
             copied += len(batches)
             cells[self._own_at + SLOT_SIZE_BYTES] += len(batches)
-            cells[self._own_at + SLOT_LOG_END] = log.log_end_offset
+            if self._durable is None:
+                cells[self._own_at + SLOT_LOG_END] = log.log_end_offset
         cells[self._own_at + SLOT_CAUGHT_UP_MS] = now_ms
         return True
 
@@ -203,7 +241,8 @@ class Follower:
         end = common_end(log.leader_epochs, log.log_end_offset, theirs, leader_end)
         if end is None:
             end = min(log.log_end_offset, cells[self._at + HIGH_WATERMARK])
-        log.truncate_to(min(end, leader_end))
+        if log.truncate_to(min(end, leader_end)) and self._durable is not None:
+            self._durable = self._tail(self._durable.offset)
         if log.log_end_offset < cells[self._at + LOG_START] and not self._start_anew(reader):
             return False
         self._publish_extent()
@@ -220,6 +259,8 @@ class Follower:
         if self.log.log_end_offset < base:
             reader.close()
             self.log.start_anew_at(base)
+            if self._durable is not None:
+                self._durable = self._tail(base)
             self._publish_extent()
         return True
 
@@ -228,7 +269,7 @@ class Follower:
         cells, own, log = self._cells, self._own_at, self.log
         cells[own + SLOT_LOG_START] = log.log_start_offset
         cells[own + SLOT_SIZE_BYTES] = log.size_bytes
-        cells[own + SLOT_LOG_END] = log.log_end_offset
+        cells[own + SLOT_LOG_END] = log.log_end_offset if self._durable is None else self._durable.offset
 
     @property
     def high_watermark(self) -> int:

@@ -14,6 +14,7 @@ from appliance.channels.control_channel import AssignedPartition
 from appliance.channels.copy_holder import CopyHolder
 from appliance.channels.partition_table import NEVER_OPENED, OPEN, SLOT_CLOSED_INCARNATION, PartitionTable
 from appliance.cluster import TopicPartition
+from appliance.errors import LogDirectoryOffline, StorageFault
 from appliance.log.config import LogSettings
 from appliance.log.log_directories import LogDirectories
 from appliance.replicas.follower import DirectoriesOf, Follower
@@ -35,6 +36,7 @@ class Followers(CopyHolder[Follower]):
         "_slot",
         "_table",
         "by_row",
+        "offline",
     )
 
     HELD = "followed"
@@ -58,6 +60,7 @@ class Followers(CopyHolder[Follower]):
         self._directories_of = directories_of
         self._configs: dict[TopicPartition, Mapping[str, str]] = {}
         self.by_row: dict[int, Follower] = {}
+        self.offline: dict[TopicPartition, StorageFault] = {}
 
     def _before_taking(self, count: int) -> None:
         if count % OPENED_AT_ONCE == 0:
@@ -65,6 +68,9 @@ class Followers(CopyHolder[Follower]):
 
     def _take(self, assigned: AssignedPartition, *, is_new: bool) -> None:
         name = TopicPartition(assigned.topic, assigned.partition)
+        if (known_fault := self.offline.get(name)) is not None:
+            self.unopened.pop(name, None)
+            raise LogDirectoryOffline(str(known_fault))
         known = self.by_name.get(name)
         if known is not None and (known.incarnation, known.row) != (assigned.incarnation, assigned.row):
             self._release(name)
@@ -100,7 +106,9 @@ class Followers(CopyHolder[Follower]):
 
     def _apply_defaults(self, name: TopicPartition) -> None:
         configs = self._defaults | dict(self._configs[name])
-        self.by_name[name].log.update_settings(LogSettings.from_configs(configs))
+        follower = self.by_name[name]
+        follower.log.update_settings(LogSettings.from_configs(configs))
+        follower.settings_changed()
 
     def _forget(self, name: TopicPartition) -> Follower | None:
         self.unopened.pop(name, None)
@@ -119,8 +127,23 @@ class Followers(CopyHolder[Follower]):
             follower.closed()
 
     def _remove(self, name: TopicPartition, topic_id: UUID) -> None:
+        self.offline.pop(name, None)
         self._forget(name)
         self._directories.delete_partition(name, topic_id)
+
+    def is_followed(self, follower: Follower) -> bool:
+        """Whether it is one of these now."""
+        return self.by_row.get(follower.row) is follower
+
+    def take_offline(self, follower: Follower, fault: StorageFault) -> None:
+        """What the disk holds of its log is not known: it is followed no more in this life of the process.
+
+        Reading it again would tell what the page cache holds. The next life recovers it.
+        """
+        name = follower.topic_partition
+        self.offline[name] = fault
+        self._forget(name)
+        self._directories.give_up(name)
 
     def directory_failed(self, index: int) -> list[TopicPartition]:
         """A log directory has failed and is touched no more: what it held is followed no more in this life."""

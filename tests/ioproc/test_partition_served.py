@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
@@ -12,8 +13,12 @@ from appliance.channels.partition_table import (
     table_size_bytes,
 )
 from appliance.clock import ManualClock
+from appliance.errors import StorageFault
+from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.partition import Partition
+from appliance.ioproc.pokes import Pokes
 from appliance.log.config import LogSettings
+from appliance.log.flusher import Flusher
 from appliance.log.partition_log import PartitionLog
 from tests.log.batches import NOW_MS, batch_of
 
@@ -74,3 +79,31 @@ def test_an_old_leader_that_wakes_late_leaves_alone_what_its_successor_serves(tm
     assert table.serves(0, INCARNATION)
     new.withdraw()
     assert not table.serves(0, INCARNATION)
+
+
+def test_under_fsync_what_a_follower_s_disk_may_not_have_counts_once_it_was_forced(tmp_path: Path) -> None:
+    table = a_table()
+    led = leader(tmp_path, table, 0, epoch=0, records=3)
+    led.log.update_settings(LogSettings(durability="fsync"))
+    submitted: list[Callable[[], None]] = []
+    ended: list[Callable[[StorageFault | None], None]] = []
+
+    class Thread(Flusher):
+        def submit(self, work: Callable[[], None], ended_by: Callable[[StorageFault | None], None]) -> None:
+            submitted.append(work)
+            ended.append(ended_by)
+
+    commits = GroupCommit(
+        Pokes(table),
+        reply=lambda *_: None,
+        fail=lambda *_: None,
+        flusher_of=lambda _: Thread("test", eventfd=-1),
+    )
+    commits.bind(led)
+    assert led.durable is not None
+    assert led.durable.offset == led.log.recovery_point == 0
+    commits.turn()
+    submitted.pop()()
+    ended.pop()(None)
+    commits.turn()
+    assert led.durable.offset == 3

@@ -86,6 +86,13 @@ class AckedLoad:
         self._thread.join(DELIVERY_TIMEOUT_MS / 1000 + 20)
         assert not self._thread.is_alive() or kind is not None
 
+    def give_up(self) -> None:
+        """Nobody will answer any more: what is not acknowledged by now is not waited for."""
+        self._stop.set()
+        while self._thread.is_alive():
+            self._producer.purge()
+            self._thread.join(0.1)
+
     @property
     def count(self) -> int:
         return sum(map(len, self.acked.values()))
