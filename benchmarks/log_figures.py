@@ -19,6 +19,7 @@ PARTS: Final = (
     ("Lookups by offset and by timestamp", ("log_lookup", "--segments", "10,10000")),
     ("Recovery of 1 GB", ("log_recovery", "--gigabytes", "1")),
     ("Recovery of 10 GB", ("log_recovery", "--gigabytes", "10")),
+    ("Operations through the purgatory, beside many that wait", ("purgatory",)),
     ("Compaction of a million keys", ("compaction", "--keys", "1000000")),
     ("Compaction of ten million keys", ("compaction", "--keys", "10000000")),
 )
