@@ -3,8 +3,8 @@
     python -m benchmarks.micro.purgatory [--waiting 0,100000] [--operations N]
 
 *poked* waits for records of a partition of its own and is satisfied by their coming, *expired* by the clock,
-*cancelled* by who left. Others wait for other partitions, with deadlines spread over a minute. What the process around it adds (a
-ring each way) is `ipc_ring`'s; that it sleeps while 100,000 wait is a promise of tests/delayed.
+*cancelled* by who left. Others wait for other partitions, with deadlines spread over a minute. What the process around
+it adds (a ring each way) is `ipc_ring`'s; that it sleeps while 100,000 wait is a promise of tests/delayed.
 """
 
 from __future__ import annotations
