@@ -32,7 +32,7 @@ from appliance.log.file_names import (
 )
 from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.partition_metadata import read_topic_id
-from appliance.log.partition_state import Mode, PartitionState, read_state
+from appliance.log.partition_state import NO_ID, Mode, PartitionState, read_state
 from spark_connector.errors import NotALogDirectory, NotReadable, UnknownTopic
 from spark_connector.segments import listing
 
@@ -231,7 +231,7 @@ def _said_by_owner(
     return PartitionView(
         topic=name.topic,
         partition=name.partition,
-        topic_id=state.topic_id,
+        topic_id=None if state.topic_id == NO_ID else state.topic_id,
         directory=str(directory),
         others=(),
         homes=(),

@@ -287,6 +287,14 @@ class BrokerSettings:
         minimum=0,
         doc="How soon a log start that DeleteRecords moved is written down; Kafka waits a minute.",
     )
+    reader_state_interval_ms: int = option(
+        20,
+        "reader.state.interval.ms",
+        unit="ms",
+        minimum=1,
+        maximum=60_000,
+        doc="How soon readers off the disk are told of new records, in each partition's .state file.",
+    )
     log_retention_check_interval_ms: int = option(
         300_000,
         "log.retention.check.interval.ms",

@@ -6,6 +6,8 @@ watermark. Nothing here talks to a socket; what a request may see is decided by 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from appliance.channels.control_channel import AssignedPartition
 from appliance.channels.partition_table import (
     FILES_VERSION,
@@ -24,6 +26,8 @@ from appliance.errors import ApplianceError
 from appliance.ioproc.replication import Replication
 from appliance.log.durable_tail import DurableTail
 from appliance.log.partition_log import PartitionLog
+from appliance.log.partition_state import NO_ID, PartitionState, StateFile
+from appliance.log.state_publisher import unpublished
 
 
 class Partition:
@@ -40,13 +44,16 @@ class Partition:
         "fault",
         "incarnation",
         "is_held",
+        "is_marked",
         "isr",
         "leader_epoch",
         "log",
+        "mark",
         "min_insync_replicas",
         "replication",
         "row",
         "slot",
+        "state_file",
         "topic_partition",
     )
 
@@ -77,6 +84,10 @@ class Partition:
         self.replication: Replication | None = None
         # Whether answers may have to wait, for a disk or for followers.
         self.is_held = False
+        # For `StatePublisher`, which readers off the disk hear of it by.
+        self.is_marked = True
+        self.mark: Callable[[], None] = unpublished
+        self.state_file: StateFile | None = None
         self._table = table
         self._cells = table.cells
         self._row_at = table.at(assigned.row)
@@ -136,6 +147,10 @@ class Partition:
     def files_changed(self) -> None:
         """Says that they have come to: after the last rename."""
         self._cells[self._row_at + FILES_VERSION] += 1
+        if self.state_file is not None:
+            self.state_file.files_changed()
+        if not self.is_marked:
+            self.mark()
 
     def publish(self) -> None:
         """Brings the row up to the log: log end, then the watermarks that follow from it."""
@@ -153,6 +168,32 @@ class Partition:
         else:
             cells[at + LAST_STABLE_OFFSET] = min(log.last_stable_offset, log_end)
         cells[at + HIGH_WATERMARK] = log_end
+        if not self.is_marked:
+            self.mark()
+
+    def state(self, *, now_ms: int) -> PartitionState:
+        """For readers off the disk."""
+        cells, at, log = self._cells, self._row_at, self.log
+        active_base, active_bytes = log.active_segment
+        return PartitionState(
+            topic_id=log.topic_id or NO_ID,
+            leader_epoch=self.leader_epoch,
+            log_start=cells[at + LOG_START],
+            high_watermark=cells[at + HIGH_WATERMARK],
+            last_stable=cells[at + LAST_STABLE_OFFSET],
+            log_end=log.log_end_offset,
+            durable=log.recovery_point if self.durable is None else self.durable.offset,
+            active_base=active_base,
+            active_bytes=active_bytes,
+            leads=True,
+            written_ms=now_ms,
+        )
+
+    @property
+    def has_unsaid_flush(self) -> bool:
+        """Whether more was forced to the disk than readers off it were told."""
+        last = None if self.state_file is None else self.state_file.last
+        return last is not None and last.durable < self.log.recovery_point
 
     @property
     def high_watermark(self) -> int:

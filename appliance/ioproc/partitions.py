@@ -22,6 +22,7 @@ from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.partition import Partition
 from appliance.log.config import LogSettings
 from appliance.log.log_directories import LogDirectories
+from appliance.log.state_publisher import StatePublisher
 from appliance.protocol.errors import ErrorCode
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
@@ -38,6 +39,7 @@ class Partitions(CopyHolder[Partition]):
         "_commits",
         "_configs",
         "_directories",
+        "_publisher",
         "_slot",
         "_table",
         "_withdrawn",
@@ -57,12 +59,14 @@ class Partitions(CopyHolder[Partition]):
         commits: GroupCommit,
         clock: Clock,
         withdrawn: Callable[[Partition, int], None],
+        publisher: StatePublisher,
         warn: Callable[[str], None],
     ) -> None:
         super().__init__(log_defaults=log_defaults, warn=warn)
         self._commits = commits
         self._clock = clock
         self._withdrawn = withdrawn
+        self._publisher = publisher
         self._directories = directories
         self._table = table
         self._slot = slot
@@ -127,6 +131,7 @@ class Partitions(CopyHolder[Partition]):
         self._configs[name] = assigned.configs
         self.unopened.pop(name, None)
         self._commits.bind(partition)
+        self._publisher.take(partition)
         partition.serve()
 
     def _lead_on(self, partition: Partition, assigned: AssignedPartition) -> None:
@@ -204,6 +209,7 @@ class Partitions(CopyHolder[Partition]):
         self._withdrawn(
             partition, int(ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         )
+        self._publisher.drop(partition)
         partition.withdraw(offline=offline)
         del self.by_name[partition.topic_partition]
         self._configs.pop(partition.topic_partition, None)

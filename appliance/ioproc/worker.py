@@ -69,6 +69,7 @@ from appliance.log.file_names import LOCK
 from appliance.log.flusher import Flusher
 from appliance.log.halves import Half
 from appliance.log.log_directories import KnownDirectories, LogDirectories
+from appliance.log.state_publisher import StatePublisher
 from appliance.protocol.errors import ErrorCode
 
 # Answers are published after this many requests or payload bytes, so that one network process's burst of large
@@ -151,6 +152,12 @@ class Worker:
         self._cycle.add_inbox(self._commits)
         self._start_moved = False
         self._sweeper = Sweeper(self._cycle.timers, clock, eventfd=attachment.doorbell.eventfd, warn=warn)
+        self._publisher = StatePublisher(
+            self._after_ms,
+            clock,
+            interval_ms=self._settings.broker.reader_state_interval_ms,
+            warn=self._complain,
+        )
         self._retention: Retention | None = None
         self._moves: LogMoves | None = None
         self._compaction = Compaction(
@@ -558,6 +565,7 @@ class Worker:
             commits=self._commits,
             clock=self._clock,
             withdrawn=self._followed.withdrawn,
+            publisher=self._publisher,
             warn=self._warn,
         )
         self._by_row = self._partitions.by_row
@@ -586,11 +594,13 @@ class Worker:
         self._sweeper.add(self._directories.remove_deleted)  # what a killed life of ours had still to remove
         return self._partitions
 
+    def _after_ms(self, pause_ms: int, action: Callable[[], None]) -> None:
+        self._cycle.timers.add(self._clock.monotonic_ns() + pause_ms * _NS_PER_MS, action)
+
     def _open_later(self, pause_ms: int) -> None:
         if not self._opens_later:
             self._opens_later = True
-            due_ns = self._clock.monotonic_ns() + pause_ms * _NS_PER_MS
-            self._cycle.timers.add(due_ns, lambda: self._open_again(pause_ms))
+            self._after_ms(pause_ms, lambda: self._open_again(pause_ms))
 
     def _open_again(self, pause_ms: int) -> None:
         self._opens_later = False
@@ -621,6 +631,8 @@ class Worker:
         self._look_at_directories()
         if self._tidy(self._partitions):
             self._note_dirty()
+        else:
+            self._publisher.release()
         if self._flusher is not None and self._flusher.is_alive():
             self._note_dirty()
             return
@@ -635,6 +647,8 @@ class Worker:
         for name, partition in partitions.by_name.items():
             log = partition.log
             self._log_ends[name] = log.log_end_offset
+            if partition.has_unsaid_flush and not partition.is_marked:
+                partition.mark()
             try:
                 log.expire_producers(now_ms)
                 if before.get(name, 0) == log.log_end_offset:
@@ -705,10 +719,14 @@ class Worker:
         if self._moves is not None:
             self._moves.close()
         if self._directories is not None and self._partitions is not None:
-            for partition in self._partitions.by_name.values():
+            now_ms = self._clock.now_ms()
+            led = [(each, each.state(now_ms=now_ms)) for each in self._partitions.by_name.values()]
+            for partition, _ in led:
                 partition.withdraw()
             try:
                 self._directories.close(self._partitions.high_watermarks())
+                for partition, state in led:
+                    self._publisher.closed(partition, state)
             except StorageFault as fault:
                 self._warn(f"not stopped cleanly, the next start recovers: {fault}")
         self._watch.close()

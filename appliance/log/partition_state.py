@@ -200,13 +200,19 @@ class StateFile:
         """The names of segments have come to mean other files: the next record says so."""
         self._generations += 1
 
+    def expect_unsaid_swap(self) -> None:
+        """Counts as `files_changed` if who had the log before was killed: it may have swapped and not said so."""
+        last = self.known()
+        if last is not None and last.mode is Mode.RUNNING:
+            self._generations += 1
+
     def publish(self, state: PartitionState) -> PartitionState:
         """Writes a record; sequence, incarnation, generation and boot id are filled in here. What was written.
 
         Raises:
             StorageFault: it failed, DiskFull where that was the cause; the record before stands.
         """
-        last = self._last()
+        last = self.known()
         if last is None:
             # By the clock, since a record may have been lost that said another number.
             incarnation, generation, sequence = state.written_ms, 0, 0
@@ -233,7 +239,7 @@ class StateFile:
 
     def relocate(self, directory: Path) -> None:
         """The partition lives in another log directory from now on; what was said counts there too."""
-        self._last()
+        self.known()
         self.release()
         self.directory = directory
 
@@ -247,7 +253,8 @@ class StateFile:
     def is_open(self) -> bool:
         return self._descriptor >= 0
 
-    def _last(self) -> PartitionState | None:
+    def known(self) -> PartitionState | None:
+        """What was said last, by an owner before perhaps. Raises StorageFault: it cannot be read."""
         if not self._known:
             try:
                 self.last = read_state(self.directory)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import select
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -38,6 +39,7 @@ from appliance.log.flusher import Flusher
 from appliance.log.halves import Half
 from appliance.log.log_directories import LogDirectories
 from appliance.log.removal import Removal
+from appliance.log.state_publisher import StatePublisher
 from appliance.replicas.durable_copies import DurableCopies
 from appliance.replicas.follower import Follower
 from appliance.replicas.followers import Followers
@@ -101,6 +103,12 @@ class Replica:
             fail=self._flush_failed,
         )
         self._cycle.add_inbox(self._durable)
+        self._publisher = StatePublisher(
+            self._after_ms,
+            clock,
+            interval_ms=self._settings.broker.reader_state_interval_ms,
+            warn=self._complain,
+        )
         self._running = True
         self._say_hello()
 
@@ -187,6 +195,9 @@ class Replica:
         """Its leader is told, in this turn or when its ring has room."""
         if follower.leader >= 0:
             self._owed.setdefault(owner_of(follower.leader), {})[follower.row] = follower.incarnation
+
+    def _after_ms(self, pause_ms: int, action: Callable[[], None]) -> None:
+        self._cycle.timers.add(self._clock.monotonic_ns() + pause_ms * _NS_PER_MS, action)
 
     def _later(self, row: int, pause_ms: int) -> None:
         """Looks at a partition again in a while."""
@@ -311,6 +322,7 @@ class Replica:
             log_defaults=command.log_defaults or BrokerConfigs().log_defaults(settings),
             directories_of=settings.log_directories,
             breathe=self._follow,
+            publisher=self._publisher,
             warn=_logger.warning,
         )
         return self._followers
@@ -365,6 +377,8 @@ class Replica:
                 self._complain(f"partition {follower.topic_partition}: {fault}")
         if any(before.get(row, 0) != end for row, end in self._log_ends.items()):
             self._note_dirty()
+        else:
+            self._publisher.release()
         self._remove_retired()
         if self._flusher is not None and self._flusher.is_alive():
             self._note_cut()
@@ -425,10 +439,14 @@ class Replica:
         if self._flusher is not None:
             self._flusher.join()
         if self._directories is not None and self._followers is not None:
-            for follower in self._followers.by_name.values():
+            now_ms = self._clock.now_ms()
+            followed = [(each, each.state(now_ms=now_ms)) for each in self._followers.by_name.values()]
+            for follower, _ in followed:
                 follower.stop()
             try:
                 self._directories.close(self._followers.high_watermarks())
+                for follower, state in followed:
+                    self._publisher.closed(follower, state)
             except StorageFault as fault:
                 _logger.warning("not stopped cleanly, the next start recovers: %s", fault)
         self._watch.close()

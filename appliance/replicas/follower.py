@@ -14,6 +14,7 @@ what the disk has, under `durability = "fsync"` (`durable_copies.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ from appliance.channels.control_channel import AssignedPartition
 from appliance.channels.partition_table import (
     FILES_VERSION,
     HIGH_WATERMARK,
+    LAST_STABLE_OFFSET,
     LOG_START,
     NOT_FOLLOWING,
     NOT_HELD,
@@ -41,6 +43,8 @@ from appliance.cluster import NO_LEADER, TopicPartition
 from appliance.log.durable_tail import DurableTail, TailFlush
 from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.partition_log import PartitionLog
+from appliance.log.partition_state import NO_ID, Mode, PartitionState, StateFile
+from appliance.log.state_publisher import unpublished
 from appliance.replicas.leader_log import LeaderLog, ReadBuffer
 from appliance.replicas.truncation import common_end
 
@@ -62,11 +66,14 @@ class Follower:
         "_trimmed_to",
         "incarnation",
         "is_following",
+        "is_marked",
         "leader",
         "leader_epoch",
         "log",
+        "mark",
         "row",
         "slot",
+        "state_file",
         "topic_partition",
     )
 
@@ -88,6 +95,10 @@ class Follower:
         self.leader: int = NO_LEADER
         self.leader_epoch: int = NOT_FOLLOWING
         self.is_following = False
+        # For `StatePublisher`, which readers off the disk hear of it by.
+        self.is_marked = True
+        self.mark: Callable[[], None] = unpublished
+        self.state_file: StateFile | None = None
         self._table = table
         self._cells = table.cells
         self._at: Final = table.at(assigned.row)
@@ -151,6 +162,8 @@ class Follower:
         """It has run."""
         if self._durable is not None:
             self._durable.flushed(flush)
+            if not self.is_marked:
+                self.mark()
             self._publish_extent()
 
     def let_go(self) -> None:
@@ -195,6 +208,8 @@ class Follower:
             cells[self._own_at + SLOT_SIZE_BYTES] += len(batches)
             if self._durable is None:
                 cells[self._own_at + SLOT_LOG_END] = log.log_end_offset
+            if not self.is_marked:
+                self.mark()
         cells[self._own_at + SLOT_CAUGHT_UP_MS] = now_ms
         return True
 
@@ -212,6 +227,8 @@ class Follower:
             return False
         if log.log_start_offset < start <= log.log_end_offset:
             log.advance_start(start)
+            if not self.is_marked:
+                self.mark()
         bases = [segment.base_offset for segment in log.segments_since(log.first_base_offset)]
         count = sum(following <= log.log_start_offset for following in bases[1:])
         if count:
@@ -241,7 +258,9 @@ class Follower:
         end = common_end(log.leader_epochs, log.log_end_offset, theirs, leader_end)
         if end is None:
             end = min(log.log_end_offset, cells[self._at + HIGH_WATERMARK])
-        if log.truncate_to(min(end, leader_end)) and self._durable is not None:
+        end = min(end, leader_end)
+        self._say_cut(end)
+        if log.truncate_to(end) and self._durable is not None:
             self._durable = self._tail(self._durable.offset)
         if log.log_end_offset < cells[self._at + LOG_START] and not self._start_anew(reader):
             return False
@@ -270,6 +289,41 @@ class Follower:
         cells[own + SLOT_LOG_START] = log.log_start_offset
         cells[own + SLOT_SIZE_BYTES] = log.size_bytes
         cells[own + SLOT_LOG_END] = log.log_end_offset if self._durable is None else self._durable.offset
+
+    def _say_cut(self, end: int) -> None:
+        """Before records go that readers off the disk may have seen: they are told first."""
+        state_file = self.state_file
+        last = None if state_file is None else state_file.known()
+        if state_file is not None and last is not None and end < last.high_watermark:
+            state_file.publish(
+                replace(
+                    last,
+                    mode=Mode.RUNNING,
+                    high_watermark=end,
+                    last_stable=min(last.last_stable, end),
+                    log_end=end,
+                    durable=min(last.durable, end),
+                )
+            )
+
+    def state(self, *, now_ms: int) -> PartitionState:
+        """For readers off the disk."""
+        cells, at, log = self._cells, self._at, self.log
+        active_base, active_bytes = log.active_segment
+        high_watermark = max(self.high_watermark, log.log_start_offset)
+        return PartitionState(
+            topic_id=log.topic_id or NO_ID,
+            leader_epoch=max(self.leader_epoch, log.latest_epoch),
+            log_start=log.log_start_offset,
+            high_watermark=high_watermark,
+            last_stable=max(min(cells[at + LAST_STABLE_OFFSET], high_watermark), log.log_start_offset),
+            log_end=log.log_end_offset,
+            durable=log.recovery_point if self._durable is None else self._durable.offset,
+            active_base=active_base,
+            active_bytes=active_bytes,
+            leads=False,
+            written_ms=now_ms,
+        )
 
     @property
     def high_watermark(self) -> int:

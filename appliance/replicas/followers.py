@@ -17,6 +17,7 @@ from appliance.cluster import TopicPartition
 from appliance.errors import LogDirectoryOffline, StorageFault
 from appliance.log.config import LogSettings
 from appliance.log.log_directories import LogDirectories
+from appliance.log.state_publisher import StatePublisher
 from appliance.replicas.follower import DirectoriesOf, Follower
 
 OPENED_AT_ONCE: Final = 16
@@ -33,6 +34,7 @@ class Followers(CopyHolder[Follower]):
         "_configs",
         "_directories",
         "_directories_of",
+        "_publisher",
         "_slot",
         "_table",
         "by_row",
@@ -50,10 +52,12 @@ class Followers(CopyHolder[Follower]):
         log_defaults: Mapping[str, str],
         directories_of: DirectoriesOf,
         breathe: Callable[[], object],
+        publisher: StatePublisher,
         warn: Callable[[str], None],
     ) -> None:
         super().__init__(log_defaults=log_defaults, warn=warn)
         self._breathe = breathe
+        self._publisher = publisher
         self._directories = directories
         self._table = table
         self._slot = slot
@@ -102,6 +106,7 @@ class Followers(CopyHolder[Follower]):
             directory=self._directories.index_of(name),
         )
         self.by_name[name] = self.by_row[assigned.row] = follower
+        self._publisher.take(follower)
         self.unopened.pop(name, None)
 
     def _apply_defaults(self, name: TopicPartition) -> None:
@@ -115,6 +120,7 @@ class Followers(CopyHolder[Follower]):
         self._configs.pop(name, None)
         follower = self.by_name.pop(name, None)
         if follower is not None:
+            self._publisher.drop(follower)
             follower.let_go()
             if self.by_row.get(follower.row) is follower:
                 del self.by_row[follower.row]

@@ -27,6 +27,7 @@ from appliance.ioproc.retention import Retention
 from appliance.ioproc.sweeper import Sweeper
 from appliance.ipc.agent import Timers
 from appliance.log.log_directories import LogDirectories
+from appliance.log.state_publisher import StatePublisher
 from appliance.protocol.errors import ErrorCode
 from tests.log.batches import NOW_MS, batch_of
 
@@ -60,6 +61,9 @@ class Worker:
             commits=GroupCommit(Pokes(self.table), reply=unexpected, fail=unexpected, flusher_of=unexpected),
             clock=self.clock,
             withdrawn=lambda _partition, _error: None,
+            publisher=StatePublisher(
+                lambda _ms, _action: None, self.clock, interval_ms=20, warn=self.said.append
+            ),
         )
         self.retention = Retention(
             self.partitions,

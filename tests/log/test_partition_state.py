@@ -1,0 +1,226 @@
+"""The state file: one of its two records always holds, and what it says never runs ahead of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from appliance.clock import ManualClock
+from appliance.errors import CorruptFile, StorageFault
+from appliance.log.config import LogSettings
+from appliance.log.partition_log import PartitionLog
+from appliance.log.partition_state import (
+    PLACE_BYTES,
+    RECORD_BYTES,
+    STATE,
+    Mode,
+    PartitionState,
+    StateFile,
+    decode,
+    read_state,
+)
+from appliance.log.state_publisher import OPEN_MAX, StatePublisher, unpublished
+from tests.log.batches import NOW_MS, batch_of, open_log
+
+BOOT = UUID(int=5)
+
+
+def state(end: int, *, written_ms: int = NOW_MS) -> PartitionState:
+    return PartitionState(
+        topic_id=UUID(int=7),
+        leader_epoch=3,
+        log_start=1,
+        high_watermark=end,
+        last_stable=end - 1,
+        log_end=end,
+        durable=2,
+        active_base=1,
+        active_bytes=4711,
+        leads=True,
+        written_ms=written_ms,
+    )
+
+
+def test_what_was_said_is_read(tmp_path: Path) -> None:
+    assert read_state(tmp_path) is None
+    written = StateFile(tmp_path, BOOT).publish(state(10))
+    found = read_state(tmp_path)
+    assert found == written
+    assert (found.high_watermark, found.boot_id, found.mode) == (10, BOOT, Mode.RUNNING)
+
+
+def test_a_record_that_was_torn_leaves_the_one_before(tmp_path: Path) -> None:
+    state_file = StateFile(tmp_path, BOOT)
+    for end in (10, 11, 12):
+        state_file.publish(state(end))
+    whole = (tmp_path / STATE).read_bytes()
+    state_file.publish(state(13))
+    later = (tmp_path / STATE).read_bytes()
+    place = PLACE_BYTES * (3 % 2)
+    for cut in range(RECORD_BYTES + 1):
+        torn = later[: place + cut] + whole[place + cut :]
+        found = decode(torn)
+        assert found is not None
+        # What a cut leaves of the old record may happen to be what the new one says.
+        assert found.high_watermark == (13 if torn == later else 12)
+
+
+def test_a_file_of_which_nothing_holds_is_an_error_and_its_next_word_is_of_another_incarnation(
+    tmp_path: Path,
+) -> None:
+    before = StateFile(tmp_path, BOOT).publish(state(10))
+    (tmp_path / STATE).write_bytes(b"\0" * 1024)
+    with pytest.raises(CorruptFile):
+        read_state(tmp_path)
+    after = StateFile(tmp_path, BOOT).publish(state(10, written_ms=NOW_MS + 1))
+    assert after.incarnation != before.incarnation
+
+
+def test_the_next_owner_goes_on_and_says_so_when_records_are_lost(tmp_path: Path) -> None:
+    first = StateFile(tmp_path, BOOT).publish(state(10))
+    same = StateFile(tmp_path, BOOT).publish(state(10))
+    cut = StateFile(tmp_path, BOOT).publish(state(9))
+    assert [same.sequence, cut.sequence] == [first.sequence + 1, first.sequence + 2]
+    assert same.incarnation == first.incarnation
+    assert cut.incarnation == first.incarnation + 1
+
+
+def test_a_swap_of_segments_is_said_once(tmp_path: Path) -> None:
+    state_file = StateFile(tmp_path, BOOT)
+    state_file.files_changed()
+    assert [state_file.publish(state(10)).generation for _ in range(2)] == [1, 1]
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    state_file.relocate(moved)
+    assert state_file.publish(state(10)).generation == 1
+    next_owner = StateFile(moved, BOOT)
+    next_owner.expect_unsaid_swap()
+    assert next_owner.publish(state(10)).generation == 2
+
+
+def test_where_it_cannot_be_written_the_fault_is_told_and_nothing_is_said(tmp_path: Path) -> None:
+    state_file = StateFile(tmp_path / "missing", BOOT)
+    with pytest.raises(StorageFault):
+        state_file.publish(state(10))
+    (tmp_path / "missing").mkdir()
+    assert state_file.publish(state(11)).sequence == 0
+
+
+class Counted:
+    """A partition as the publisher sees it."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.log = log
+        self.is_marked = True
+        self.mark: Callable[[], None] = unpublished
+        self.state_file: StateFile | None = None
+
+    def state(self, *, now_ms: int) -> PartitionState:
+        return state(self.log.log_end_offset + 1, written_ms=now_ms)
+
+    def append(self) -> None:
+        self.log.append(batch_of(), leader_epoch=0)
+        if not self.is_marked:
+            self.mark()
+
+
+class Timers:
+    """What the publisher asked to be called for."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.due: list[tuple[int, Callable[[], None]]] = []
+
+    def after_ms(self, pause_ms: int, action: Callable[[], None]) -> None:
+        self.due.append((self.clock.now_ms() + pause_ms, action))
+
+    def run(self, pause_ms: int) -> None:
+        self.clock.advance(pause_ms)
+        due, self.due = self.due, []
+        for at_ms, action in due:
+            if at_ms <= self.clock.now_ms():
+                action()
+            else:
+                self.due.append((at_ms, action))
+
+
+def publisher_of(clock: ManualClock, timers: Timers, said: list[str]) -> StatePublisher:
+    return StatePublisher(timers.after_ms, clock, interval_ms=20, warn=said.append)
+
+
+def test_many_appends_make_one_record_and_none_makes_no_timer(tmp_path: Path) -> None:
+    clock, said = ManualClock(NOW_MS), list[str]()
+    timers = Timers(clock)
+    publisher = publisher_of(clock, timers, said)
+    partition = Counted(open_log(tmp_path / "a-0"))
+    partition.append()
+    publisher.take(partition)
+    for _ in range(100):
+        partition.append()
+    assert read_state(tmp_path / "a-0") is None
+    timers.run(20)
+    found = read_state(tmp_path / "a-0")
+    assert found is not None
+    assert (found.sequence, found.high_watermark) == (0, 102)
+    assert timers.due == []
+    partition.append()
+    timers.run(20)
+    found = read_state(tmp_path / "a-0")
+    assert found is not None
+    assert found.sequence == 1
+    assert said == []
+
+
+def test_descriptors_are_bounded_and_let_go_of(tmp_path: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    timers = Timers(clock)
+    publisher = publisher_of(clock, timers, [])
+    partitions = [Counted(open_log(tmp_path / f"a-{n}")) for n in range(OPEN_MAX + 3)]
+    for partition in partitions:
+        publisher.take(partition)
+    while publisher.statistics()["waiting"]:
+        timers.run(20)
+    assert publisher.statistics()["open"] == OPEN_MAX
+    assert all(read_state(partition.log.directory) is not None for partition in partitions)
+    publisher.release()
+    assert publisher.statistics()["open"] == 0
+    for partition in partitions:
+        publisher.drop(partition)
+        partition.append()
+    assert publisher.statistics()["waiting"] == 0
+
+
+def test_a_record_that_the_disk_refuses_is_tried_again(tmp_path: Path) -> None:
+    clock, said = ManualClock(NOW_MS), list[str]()
+    timers = Timers(clock)
+    publisher = publisher_of(clock, timers, said)
+    partition = Counted(open_log(tmp_path / "a-0"))
+    (tmp_path / "a-0" / STATE).mkdir()
+    publisher.take(partition)
+    timers.run(20)
+    assert len(said) == 1
+    (tmp_path / "a-0" / STATE).rmdir()
+    timers.run(5_000)
+    timers.run(20)
+    assert read_state(tmp_path / "a-0") is not None
+
+
+def test_an_owner_that_died_with_a_compacted_log_may_have_swapped(tmp_path: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    settings = LogSettings(cleanup_policy=frozenset({"compact"}))
+    generations = []
+    for clean in (False, True, False):
+        timers = Timers(clock)
+        publisher = publisher_of(clock, timers, [])
+        partition = Counted(open_log(tmp_path / "a-0", settings=settings))
+        publisher.take(partition)
+        timers.run(20)
+        found = read_state(tmp_path / "a-0")
+        assert found is not None
+        generations.append(found.generation)
+        if clean:
+            publisher.closed(partition, found)
+    assert generations == [0, 1, 1]
