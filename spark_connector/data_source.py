@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from spark_connector.batch_reader import batch_reader
 from spark_connector.columns import Columns, schema_of
 from spark_connector.options import columns_of, read_options
+from spark_connector.stream_reader import StreamReader
 
 
 class ApplianceDataSource(DataSource):
@@ -35,3 +36,7 @@ class ApplianceDataSource(DataSource):
         """Reads a batch."""
         options = read_options(self.options, streaming=False)
         return batch_reader(options, Columns.of(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - PySpark's name
+        """Reads a stream."""
+        return StreamReader(read_options(self.options, streaming=True), Columns.of(schema))
