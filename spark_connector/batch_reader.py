@@ -20,10 +20,11 @@ from spark_connector.batch_query import LOG, plan_batch
 from spark_connector.columns import Columns
 from spark_connector.constraints import Constraints
 from spark_connector.filters import constrain
-from spark_connector.options import Options
+from spark_connector.options import Options, View
 from spark_connector.planning import ScanRange
 from spark_connector.record_batches import record_batches
 from spark_connector.scan import Corruption
+from spark_connector.views import ViewTask, plan_view, read_view
 
 _PUSHING_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 _frozen: list[bool] = []
@@ -40,8 +41,19 @@ class ScanPartition(InputPartition):
         self.task = task
 
 
+@dataclass
+class ViewPartition(InputPartition):
+    """One Spark task of a view."""
+
+    task: ViewTask
+
+    def __init__(self, task: ViewTask) -> None:
+        super().__init__(None)
+        self.task = task
+
+
 class BatchReader(DataSourceReader):
-    """Reads records. Travels to the executors as it is; keeps nothing but values."""
+    """Reads records, or a view. Travels to the executors as it is; keeps nothing but values."""
 
     def __init__(self, options: Options, columns: Columns) -> None:
         self._options = options
@@ -52,8 +64,9 @@ class BatchReader(DataSourceReader):
         """The tasks, planned now."""
         if self._options.ignored:
             LOG.warning("options without an effect here: %s", ", ".join(self._options.ignored))
-        tasks = plan_batch(self._options, self._constraints).tasks
-        return [ScanPartition(task) for task in tasks]
+        if self._options.view is not View.RECORDS:
+            return [ViewPartition(task) for task in plan_view(self._options, self._constraints)]
+        return [ScanPartition(task) for task in plan_batch(self._options, self._constraints).tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The record batches of one task."""
@@ -79,6 +92,8 @@ def read_task(
     partition: InputPartition, columns: Columns, *, skips_corrupt: bool
 ) -> Iterator[pa.RecordBatch]:
     """The record batches of one task; none for the empty plan's task, which Spark makes up itself."""
+    if isinstance(partition, ViewPartition):
+        yield from read_view(partition.task, columns.names, columns.arrow)
     if not isinstance(partition, ScanPartition):
         return
     corrupt: list[Corruption] | None = [] if skips_corrupt else None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -20,6 +20,8 @@ from pyspark.sql.types import (
 )
 
 from spark_connector.option_values import InvalidOption
+from spark_connector.options import View
+from spark_connector.views import SCHEMAS
 
 _HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 TYPES: Final[dict[str, DataType]] = {
@@ -66,6 +68,13 @@ class Columns:
 def schema_of(names: tuple[str, ...], known: dict[str, DataType] = TYPES) -> StructType:
     """The Spark schema of some columns."""
     return StructType([StructField(name, known[name]) for name in names])
+
+
+def types_of(view: View) -> dict[str, DataType]:
+    """The columns of a view and their Spark types."""
+    if view is View.RECORDS:
+        return TYPES
+    return {field.name: field.dataType for field in from_arrow_schema(SCHEMAS[view]).fields}
 
 
 def _bare(kind: DataType) -> str:

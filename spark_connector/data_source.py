@@ -8,8 +8,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from spark_connector.batch_reader import batch_reader
-from spark_connector.columns import Columns, schema_of
-from spark_connector.options import columns_of, read_options
+from spark_connector.columns import Columns, schema_of, types_of
+from spark_connector.options import View, columns_of, read_options, view_of
 from spark_connector.stream_reader import StreamReader
 
 
@@ -30,12 +30,14 @@ class ApplianceDataSource(DataSource):
     def schema(self) -> StructType:
         """The columns asked for. Options are looked through here already: `load()` refuses a wrong one."""
         names = columns_of(self.options)
-        return schema_of(names)
+        view = view_of(self.options)
+        types = types_of(view)
+        return schema_of(names if view is View.RECORDS else tuple(types), types)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads a batch."""
         options = read_options(self.options, streaming=False)
-        return batch_reader(options, Columns.of(schema))
+        return batch_reader(options, Columns.of(schema, types_of(options.view)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - PySpark's name
         """Reads a stream."""

@@ -236,13 +236,13 @@ class _Given:
     """The options as they came, under lower-cased names; read by their proper ones."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        self._texts = {str(name).lower(): given[name] for name in given}
+        self.texts = {str(name).lower(): given[name] for name in given}
 
     def has(self, name: str) -> bool:
-        return name.lower() in self._texts
+        return name.lower() in self.texts
 
     def text(self, name: str) -> str | None:
-        return self._texts.get(name.lower())
+        return self.texts.get(name.lower())
 
     def read(self, name: str, reader: Callable[..., T], default: Any, *more: Any) -> Any:
         text = self.text(name)
@@ -256,7 +256,7 @@ class _Given:
         return found[0] if found else None
 
     def refuse_unknown(self) -> None:
-        for name in self._texts:
+        for name in self.texts:
             if name in _REFUSED:
                 raise InvalidOption(name, _REFUSED[name])
             if name not in _NAMES and name not in _ABOUT_A_BROKER and not name.startswith("kafka."):
@@ -266,13 +266,13 @@ class _Given:
         """What is said about reaching a broker, without the prefix."""
         return {
             name.removeprefix("kafka."): text
-            for name, text in self._texts.items()
+            for name, text in self.texts.items()
             if name.startswith("kafka.") and name not in _NAMES and name != "kafka.group.id"
         }
 
     def ignored(self, *, streaming: bool) -> tuple[str, ...]:
         """Names that were given and have no effect."""
-        about_a_broker = () if self.has("commitGroup") and streaming else self._texts
+        about_a_broker = () if self.has("commitGroup") and streaming else self.texts
         names = [
             name
             for name in about_a_broker
@@ -357,6 +357,10 @@ def _isolation(options: _Given) -> Isolation:
 
 def _columns(options: _Given) -> tuple[str, ...]:
     includes = options.read("includeHeaders", values.boolean, None)
+    if options.has("view") and view_of(options.texts) is not View.RECORDS:
+        for name in ("columns", "includeHeaders"):
+            if options.has(name):
+                raise InvalidOption(name, "is about records; of a view select what you want")
     if not options.has("columns"):
         return (*COLUMNS, HEADERS_COLUMN) if includes else COLUMNS
     known = {name.lower(): name for name in (*COLUMNS, HEADERS_COLUMN)}
