@@ -11,7 +11,8 @@ little-endian integers, so that one word is one machine load or store on x86-64.
 | log_start, high_watermark, last_stable_offset | the leader's worker | [log_start, high_watermark) is readable now |
 | watchers | purgatory | > 0: the purgatory wants a poke when the high watermark moves |
 | files_version | the leader's worker | unchanged: names of segments mean the files they meant; odd: in the change |
-| serving_epoch | the leader's worker | under which leader epoch it serves the row; its epoch file has it |
+| serving_epoch | the leader's worker | under which leader epoch it serves the row |
+| serving_epoch_start | the leader's worker | at which offset that begins; its epoch file has the earlier ones |
 | watermark_incarnation | the leader's worker | which incarnation the high watermark is of: it outlives the leader |
 | slot[n].log_end | slot n's appender (worker or replica) | slot n holds the bytes below it |
 | slot[n].caught_up_ms | slot n's appender | when slot n last had all of the leader's log |
@@ -50,6 +51,7 @@ WATCHERS: Final = 8
 FILES_VERSION: Final = 9
 SERVING_EPOCH: Final = 10
 WATERMARK_INCARNATION: Final = 11
+SERVING_EPOCH_START: Final = 12
 
 SLOT_LOG_END: Final = 0
 SLOT_CAUGHT_UP_MS: Final = 1
@@ -94,7 +96,8 @@ def row_dtype(slots: int) -> np.dtype[np.void]:
             ("files_version", "<i8"),
             ("serving_epoch", "<i8"),
             ("watermark_incarnation", "<i8"),
-            ("spare", "<i8", (ROW_WORDS - 12,)),
+            ("serving_epoch_start", "<i8"),
+            ("spare", "<i8", (ROW_WORDS - 13,)),
             ("slot", slot, (slots,)),
         ]
     )

@@ -15,6 +15,7 @@ from appliance.channels.partition_table import (
     LAST_STABLE_OFFSET,
     LOG_START,
     SERVING_EPOCH,
+    SERVING_EPOCH_START,
     SERVING_INCARNATION,
     SLOT_CLOSED_INCARNATION,
     SLOT_LOG_END,
@@ -105,8 +106,14 @@ class Partition:
             cells[at + FILES_VERSION] += 2
         self.publish()
         cells[at + WATERMARK_INCARNATION] = self.incarnation
-        cells[at + SERVING_EPOCH] = self.leader_epoch
+        self.serve_epoch()
         cells[at + SERVING_INCARNATION] = self.incarnation
+
+    def serve_epoch(self) -> None:
+        """Says under which leader epoch it is served, first where that begins: its file need not have it yet."""
+        cells, at = self._cells, self._row_at
+        cells[at + SERVING_EPOCH_START] = self.log.leader_epochs.latest_start
+        cells[at + SERVING_EPOCH] = self.leader_epoch
 
     def replicate(self, assigned: AssignedPartition, *, checkpoint: int, now_ms: int) -> None:
         """Before `serve`: others follow. `checkpoint` is the high watermark of the disk, where shared memory has none.

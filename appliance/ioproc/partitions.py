@@ -10,7 +10,6 @@ from appliance.channels.copy_holder import CopyHolder
 from appliance.channels.partition_table import (
     NEVER_OPENED,
     OPEN,
-    SERVING_EPOCH,
     SERVING_INCARNATION,
     SLOT_CLOSED_INCARNATION,
     PartitionTable,
@@ -152,7 +151,7 @@ class Partitions(CopyHolder[Partition]):
         else:
             partition.isr = assigned.isr
         self._apply_configs(partition, assigned.configs)
-        self._table.cells[self._table.at(partition.row) + SERVING_EPOCH] = assigned.leader_epoch
+        partition.serve_epoch()
         self.unopened.pop(partition.topic_partition, None)
 
     def _now_ms(self) -> int:

@@ -3,13 +3,15 @@
 Kafka's snapshots keep the last batch of each producer. That is enough for who was not asked since; but a producer whose
 leader changes sends up to five batches again, and who does not know them takes a retry for a gap
 (OUT_OF_ORDER_SEQUENCE_NUMBER, fatal to an idempotent producer). A follower that has appended them knows, so what it
-knows goes along. msgpack: log end offset, then the producers. It is written when a log is handed over, read by who
+knows goes along, and where the last segment's files end, so that they need not be cut for the next one to see it.
+msgpack: log end offset, the last segment, then the producers. It is written when a log is handed over, read by who
 opens it next, and means nothing to anybody later.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -30,13 +32,34 @@ class _Producer(msgspec.Struct, array_like=True, frozen=True):
     batches: list[tuple[int, int, int, int]]
 
 
+class ActiveSegment(msgspec.Struct, array_like=True, frozen=True):
+    """Where the files of the last segment end, as `Segment.lay_down` says it."""
+
+    base_offset: int
+    size_bytes: int
+    offset_entries: int
+    time_entries: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """What was left. It counts if the log ends at `log_end_offset`."""
+
+    log_end_offset: int
+    active: ActiveSegment
+    producers: Producers
+
+
 class _State(msgspec.Struct, array_like=True, frozen=True):
     log_end_offset: int
+    active: ActiveSegment
     producers: list[_Producer]
     undecided: list[tuple[int, int]]
 
 
-def write_handed_over(directory: Path, producers: Producers, log_end_offset: int) -> None:
+def write_handed_over(
+    directory: Path, producers: Producers, *, log_end_offset: int, active: ActiveSegment
+) -> None:
     """Leaves the state for the next process.
 
     Raises:
@@ -55,15 +78,14 @@ def write_handed_over(directory: Path, producers: Producers, log_end_offset: int
     ]
     path = directory / HANDED_OVER
     with storage_faults(path):
-        path.write_bytes(msgspec.msgpack.encode(_State(log_end_offset, told, producers.undecided())))
+        state = _State(log_end_offset, active, told, producers.undecided())
+        path.write_bytes(msgspec.msgpack.encode(state))
 
 
-def read_handed_over(directory: Path, log_end_offset: int) -> Producers | None:
-    """The state, None where there is none of this log end."""
+def read_handed_over(directory: Path) -> HandedOver | None:
+    """What was left, None where there is nothing that can be read."""
     with suppress(OSError, msgspec.MsgspecError):
         state = msgspec.msgpack.decode((directory / HANDED_OVER).read_bytes(), type=_State)
-        if state.log_end_offset != log_end_offset:
-            return None
         entries = []
         for told in state.producers:
             entry = ProducerEntry(told.producer_id)
@@ -73,5 +95,6 @@ def read_handed_over(directory: Path, log_end_offset: int) -> Producers | None:
             entry.transaction_first_offset = told.transaction_first_offset
             entry.batches.extend(RememberedBatch(*batch) for batch in told.batches)
             entries.append(entry)
-        return Producers.of(entries, undecided=state.undecided)
+        producers = Producers.of(entries, undecided=state.undecided)
+        return HandedOver(state.log_end_offset, state.active, producers)
     return None

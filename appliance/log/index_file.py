@@ -16,6 +16,7 @@ from appliance.errors import CorruptFile
 from appliance.log.faults import storage_fault, storage_faults
 
 _STRETCH_BYTES_MIN: Final = 4096
+_KEPT_BYTES_MAX: Final = 64 * 1024
 
 
 class IndexFile:
@@ -63,6 +64,29 @@ class IndexFile:
         self.release_mapping()
         self.entries = 0
         self._allocated_bytes = 0
+
+    def empty(self) -> None:
+        """Begins anew: in the file there is where that is small, since to cut it costs more than all the rest.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        if not 0 < self._allocated_bytes <= _KEPT_BYTES_MAX:
+            self.create()
+            return
+        self.release_mapping()
+        self.entries = 0
+        with storage_faults(self.path):
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                # Somebody else's may have holes.
+                os.posix_fallocate(descriptor, 0, self._allocated_bytes)
+            finally:
+                os.close(descriptor)
+
+    def end_at(self, entries: int) -> None:
+        """What counts are the first `entries`: the rest is room that is ours."""
+        self.entries = entries
 
     def reserve(self) -> None:
         """Takes the room for one more entry.

@@ -5,8 +5,9 @@
       3        40                end offset of epoch 2 = (1, 40): no such epoch, so the one before it, and where
       4       120                    the next one starts
 
-The file, `leader-epoch-checkpoint`, has one `epoch offset` line each. It is replaced when an epoch begins and
-need not be forced to the disk then: batches carry their epoch, and recovery reads it from them again.
+The file, `leader-epoch-checkpoint`, has one `epoch offset` line each. It need not be replaced when an epoch begins
+(`is_due` until it is): batches carry their epoch, and recovery reads it from them again. So it is written before a
+recovery point moves past the first of them, and the file lacks the latest entry at most.
 Source: `LeaderEpochFileCache.java`; KIP-101, KIP-279.
 """
 
@@ -28,13 +29,14 @@ UNDEFINED_OFFSET: Final = -1
 class LeaderEpochs:
     """Epochs and their start offsets, both rising strictly. Lookups are O(log epochs)."""
 
-    __slots__ = ("_epochs", "_path", "_starts", "latest")
+    __slots__ = ("_epochs", "_path", "_starts", "is_due", "latest")
 
     def __init__(self, path: Path, entries: list[tuple[int, int]]) -> None:
         self._path = path
         self._epochs = [epoch for epoch, _ in entries]
         self._starts = [start for _, start in entries]
         self.latest = self._epochs[-1] if entries else UNDEFINED_EPOCH
+        self.is_due = False
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -59,7 +61,8 @@ class LeaderEpochs:
         return cls(directory / LEADER_EPOCHS, [])
 
     def assign(self, epoch: int, start_offset: int, *, write: bool = True) -> None:
-        """Says that `epoch` begins at `start_offset`; entries it contradicts are dropped.
+        """Says that `epoch` begins at `start_offset`; entries it contradicts are dropped. Without `write` the file is
+        due, unless an earlier entry was due already.
 
         Raises:
             StorageFault: the file could not be replaced.
@@ -72,8 +75,15 @@ class LeaderEpochs:
         self._epochs.append(epoch)
         self._starts.append(start_offset)
         self.latest = epoch
-        if write:
+        if write or self.is_due:
             self.write()
+        else:
+            self.is_due = True
+
+    @property
+    def latest_start(self) -> int:
+        """Where the latest epoch begins; -1 if none is known."""
+        return self._starts[-1] if self._starts else UNDEFINED_OFFSET
 
     def end_offset(self, epoch: int, *, log_end_offset: int) -> tuple[int, int]:
         """(epoch, end offset) for a requested epoch, as in the picture above; (-1, -1) where nothing is known."""
@@ -134,6 +144,8 @@ class LeaderEpochs:
         """
         lines = (f"{epoch} {start}" for epoch, start in self.entries())
         replace_file(path or self._path, encode_entries(lines), durable=False)
+        if path is None:
+            self.is_due = False
 
     def entries(self) -> list[tuple[int, int]]:
         """(epoch, start offset), oldest first."""

@@ -37,13 +37,14 @@ from appliance.log.file_names import (
     DELETED,
     LOG,
     OFFSET_INDEX,
+    PRODUCER_SNAPSHOT,
     SEGMENT_SUFFIXES,
     SWAP,
     TIME_INDEX,
     parse_segment_file_name,
     segment_file_name,
 )
-from appliance.log.handed_over import read_handed_over
+from appliance.log.handed_over import HandedOver, read_handed_over
 from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.producer_recall import recall
 from appliance.log.producer_state import Producers
@@ -107,6 +108,8 @@ class Loader:
         self._clean = clean
         self._epochs = LeaderEpochs.empty(directory)
         self._recovered: set[int] = set()
+        self._handed_over: HandedOver | None = None
+        self._has_snapshots = True
         # Segments from this base offset on are recovered; the indexes of earlier ones are looked at.
         self._recover_from = _NEVER
 
@@ -119,7 +122,10 @@ class Loader:
         with storage_faults(self._directory):
             self._resolve_interrupted()
             sizes = self._sizes()
+        self._has_snapshots = any(name.endswith(PRODUCER_SNAPSHOT) for name in sizes)
         self._epochs = self._load_epochs()
+        if self._clean and not self._flushed:
+            self._handed_over = read_handed_over(self._directory)
         segments = self._open_segments(sizes)
         segments, log_end = self._recover(segments)
         if not segments or log_end < self._log_start:
@@ -141,8 +147,10 @@ class Loader:
         self._epochs.truncate_from_end(log_end)
         self._epochs.truncate_from_start(log_start)
         producers, snapshots = self._load_producers(segments, log_start, log_end)
-        for segment in segments:
+        for segment in segments[:-1]:
             segment.release()
+        # It goes on in the room that it has.
+        segments[-1].abandon()
         return LoadedLog(
             segments,
             self._epochs,
@@ -225,6 +233,7 @@ class Loader:
         bases.sort()
         if not self._clean:
             self._recover_from = max((base for base in bases if base <= self._recovery_point), default=0)
+        active = None if self._handed_over is None else self._handed_over.active
         segments = []
         for base in bases:
             index_bytes = sizes.get(segment_file_name(base, OFFSET_INDEX))
@@ -238,6 +247,8 @@ class Loader:
                 offset_index_bytes=index_bytes or 0,
                 time_index_bytes=time_bytes or 0,
             )
+            if active is not None and active.base_offset == base:
+                segment.take_up(active.size_bytes, active.offset_entries, active.time_entries)
             if base < self._recover_from and (
                 index_bytes is None or time_bytes is None or self._index_fault(segment)
             ):
@@ -363,8 +374,10 @@ class Loader:
                 reason or "a batch that is not whole",
                 "nothing was kept" if kept is None else f"kept as {kept.parent.name}/{kept.name}",
             )
-        if position != file.size_bytes:
+        if torn:
             file.truncate(position)
+        elif position != file.size_bytes:
+            file.keep_zeros(position)
         return torn
 
     # Epochs and producers
@@ -381,13 +394,13 @@ class Loader:
     ) -> tuple[Producers, Snapshots]:
         snapshots = Snapshots(self._directory)
         # A recovered segment's transactions are indexed again, which takes the state from where it begins.
-        snapshots.drop_outside(log_start, min(self._recovered, default=log_end))
-        snapshots.drop_strays({segment.base_offset for segment in segments})
-        if self._clean and not self._flushed and not self._recovered:
-            known = read_handed_over(self._directory, log_end)
-            if known is not None:
-                snapshots.newest = max(snapshots.offsets(), default=log_start)
-                return known, snapshots
+        if self._has_snapshots:
+            snapshots.drop_outside(log_start, min(self._recovered, default=log_end))
+            snapshots.drop_strays({segment.base_offset for segment in segments})
+        known = self._handed_over
+        if known is not None and known.log_end_offset == log_end and not self._recovered:
+            snapshots.newest = max(snapshots.offsets() if self._has_snapshots else (), default=log_start)
+            return known.producers, snapshots
         producers, start = snapshots.load_newest(log_start)
         recall(producers, segments, start)
         if start < log_end:

@@ -34,7 +34,7 @@ from appliance.log.file_names import (
     segment_file_name,
 )
 from appliance.log.flush import FlushTask, RecoveryPoint
-from appliance.log.handed_over import write_handed_over
+from appliance.log.handed_over import ActiveSegment, write_handed_over
 from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.loader import LoadedLog, Loader, replay
 from appliance.log.partition_metadata import read_topic_id, write_topic_id
@@ -513,12 +513,12 @@ class PartitionLog:
     # Epochs
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """Says that leader epoch `epoch` begins at `start_offset`.
+        """Says that leader epoch `epoch` begins at `start_offset`. Its file says so later (`leader_epochs`).
 
         Raises:
             StorageFault: the checkpoint could not be replaced.
         """
-        self._epochs.assign(epoch, start_offset)
+        self._epochs.assign(epoch, start_offset, write=False)
         self.latest_epoch = self._epochs.latest
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
@@ -843,6 +843,8 @@ class PartitionLog:
         return self._flush_task(self._segments.since(self.recovery_point), self.log_end_offset, None)
 
     def _flush_task(self, segments: list[Segment], offset: int, snapshot: Path | None) -> FlushTask:
+        # Before the recovery point moves past batches that the latest epoch could be read from again.
+        self.write_due_epochs()
         paths = [path for segment in segments for path in segment.paths]
         paths.append(self.directory / LEADER_EPOCHS)
         if snapshot is not None:
@@ -862,9 +864,19 @@ class PartitionLog:
         Raises:
             StorageFault: it failed.
         """
+        self.write_due_epochs()
         for segment in (*self._sealed_open, self._active):
             segment.release()
         self._sealed_open.clear()
+
+    def write_due_epochs(self) -> None:
+        """Has the epoch file say what is known: before anybody reads it who is told of records of the latest epoch.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        if self._epochs.is_due:
+            self._epochs.write()
 
     def close(self, clean: bool) -> None:
         """Lets go of all files; if `clean`, after writing and forcing to the disk what a next opening reads.
@@ -877,6 +889,7 @@ class PartitionLog:
                 segment.abandon()
             return
         self._active.seal()
+        self.write_due_epochs()
         snapshot = self._take_snapshot(self.log_end_offset)
         if self.recovery_point < self.log_end_offset or snapshot is not None:
             segments = self._segments.since(self.recovery_point)
@@ -889,9 +902,12 @@ class PartitionLog:
         Raises:
             StorageFault: it failed; the log must be opened as not clean.
         """
-        self._active.seal()
-        self.release()
-        write_handed_over(self.directory, self._producers, self.log_end_offset)
+        self.write_due_epochs()
+        active = ActiveSegment(self._active.base_offset, *self._active.lay_down())
+        for segment in self._sealed_open:
+            segment.release()
+        self._sealed_open.clear()
+        write_handed_over(self.directory, self._producers, log_end_offset=self.log_end_offset, active=active)
 
     def check(self) -> None:
         """Reads the whole log and compares it with what is known of it.

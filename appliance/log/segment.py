@@ -346,14 +346,33 @@ class Segment:
         self._bytes_since_entry = end - position
         return next_offset
 
+    def lay_down(self) -> tuple[int, int, int]:
+        """Lets go of everything for another process, which goes on in the room that is ours.
+
+        Returns the bytes of the file that count, and the entries of both indexes.
+        """
+        self.abandon()
+        return self.file.size_bytes, self.offset_index.entries, self.time_index.entries
+
+    def take_up(self, size_bytes: int, offset_entries: int, time_entries: int) -> None:
+        """Goes on with what `lay_down` returned, where the files can hold that."""
+        if (
+            size_bytes <= self.file.size_bytes
+            and offset_entries <= self.offset_index.entries
+            and time_entries <= self.time_index.entries
+        ):
+            self.file.end_at(size_bytes)
+            self.offset_index.end_at(offset_entries)
+            self.time_index.end_at(time_entries)
+
     def start_rebuild(self) -> None:
         """Empties the indexes; `index_batch` for every batch and `finish_rebuild` fill them again.
 
         Raises:
             StorageFault: it failed.
         """
-        self.offset_index.create()
-        self.time_index.create()
+        self.offset_index.empty()
+        self.time_index.empty()
         self.transaction_index.reset()
         self._forget_recent()
         self._max_timestamp_ms = NO_TIMESTAMP

@@ -3,7 +3,8 @@
     0            size                 allocated
     ├────────────┼────────────────────┤
     │ batches    │ zeros: room that   │      size       bytes that count; only this process knows it while it writes
-    │            │ is ours already    │      allocated  end of the file; trimmed to `size` on seal, release, close
+    │            │ is ours already    │      allocated  end of the file; trimmed to `size` on seal, release, close, but
+                                                     not when it is handed over: the next one goes on in that room
     └────────────┴────────────────────┘
 
 Room is taken from the file system before anything is written into it (`posix_fallocate`, in stretches that
@@ -163,6 +164,27 @@ class SegmentFile:
             os.ftruncate(self._descriptor, size_bytes)
             self.size_bytes = self._allocated_bytes = size_bytes
 
+    def end_at(self, size_bytes: int) -> None:
+        """What counts ends there: the zeros behind are room that is ours."""
+        self.size_bytes = size_bytes
+
+    def keep_zeros(self, size_bytes: int) -> None:
+        """As `end_at`, of a file that somebody else may have made, with holes: cut where its room cannot be had.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        with storage_faults(self.path):
+            if self._descriptor < 0:
+                self._open()
+            self._close_window()
+            try:
+                os.posix_fallocate(self._descriptor, size_bytes, self.size_bytes - size_bytes)
+            except OSError:
+                os.ftruncate(self._descriptor, size_bytes)
+                self._allocated_bytes = size_bytes
+            self.size_bytes = size_bytes
+
     def _trim(self) -> None:
         self._close_window()
         os.ftruncate(self._descriptor, self.size_bytes)
@@ -242,12 +264,12 @@ class SegmentFile:
         Raises:
             StorageFault: it failed.
         """
-        if self._descriptor < 0:
-            return
-        with storage_faults(self.path):
-            if self._allocated_bytes != self.size_bytes:
+        if self._allocated_bytes != self.size_bytes:
+            if self._descriptor < 0:
+                self._open()
+            with storage_faults(self.path):
                 self._trim()
-            self.abandon()
+        self.abandon()
 
     def abandon(self) -> None:
         """Lets go of descriptor and mapping and leaves the file as it is."""

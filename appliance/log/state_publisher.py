@@ -149,6 +149,7 @@ class StatePublisher:
         try:
             if state_file.directory != partition.log.directory:
                 state_file.relocate(partition.log.directory)
+            partition.log.write_due_epochs()
             state_file.publish(state)
         except StorageFault as fault:
             self._warn(f"readers off the disk are not told of new records: {fault}")

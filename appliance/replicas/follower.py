@@ -27,6 +27,7 @@ from appliance.channels.partition_table import (
     NOT_FOLLOWING,
     NOT_HELD,
     SERVING_EPOCH,
+    SERVING_EPOCH_START,
     SERVING_INCARNATION,
     SLOT_CAUGHT_UP_MS,
     SLOT_CLOSED_INCARNATION,
@@ -253,6 +254,7 @@ class Follower:
         cells, log, own = self._cells, self.log, self._own_at
         leader_end = cells[self._table.slot_at(self.row, self.leader) + SLOT_LOG_END]
         theirs = LeaderEpochs.load(directory)
+        theirs.assign(self.leader_epoch, cells[self._at + SERVING_EPOCH_START], write=False)
         if not self._leader_serves():
             return True  # what was read is of nobody knows when; its next word comes
         end = common_end(log.leader_epochs, log.log_end_offset, theirs, leader_end)

@@ -39,6 +39,52 @@ def test_a_producer_s_last_five_batches_are_known_to_the_next_process(tmp_path: 
     opened.check()
 
 
+def test_the_next_process_goes_on_in_the_room_that_the_last_one_took(tmp_path: Path) -> None:
+    followers, leaders = half(tmp_path, Half.FOLLOWERS), half(tmp_path, Half.LEADERS)
+    settings = LogSettings(index_interval_bytes=200)
+    log = followers.open_partition(PARTITION, TOPIC_ID, settings)
+    for number in range(20):
+        log.append(sequence(number), leader_epoch=0)
+    before = log.statistics()
+    files = {path.name: path.stat() for path in log.directory.iterdir()}
+    followers.hand_over(PARTITION)
+    opened = leaders.open_partition(PARTITION, TOPIC_ID, settings, closed=True)
+    opened.check()
+    opened.append(sequence(20), leader_epoch=0)
+    assert opened.log_end_offset == 21
+    for name, known in files.items():
+        now = (log.directory / name).stat()
+        assert (now.st_ino, now.st_size) == (known.st_ino, known.st_size), name
+    assert opened.statistics().allocated_bytes == before.allocated_bytes
+    opened.release()
+    opened.check()
+    assert opened.statistics().allocated_bytes == opened.statistics().size_bytes
+
+
+def test_what_was_handed_over_is_believed_only_where_the_files_can_hold_it(tmp_path: Path) -> None:
+    followers, leaders = half(tmp_path, Half.FOLLOWERS), half(tmp_path, Half.LEADERS)
+    log = followers.open_partition(PARTITION, TOPIC_ID, LogSettings())
+    for number in range(3):
+        log.append(sequence(number), leader_epoch=0)
+    followers.hand_over(PARTITION)
+    segment = log.directory / "00000000000000000000.log"
+    segment.write_bytes(segment.read_bytes()[: log.size_bytes - 1])
+    opened = leaders.open_partition(PARTITION, TOPIC_ID, LogSettings(), closed=True)
+    assert opened.log_end_offset == 2
+    opened.check()
+
+
+def test_an_epoch_whose_file_is_due_is_known_to_the_next_process(tmp_path: Path) -> None:
+    followers, leaders = half(tmp_path, Half.FOLLOWERS), half(tmp_path, Half.LEADERS)
+    log = followers.open_partition(PARTITION, TOPIC_ID, LogSettings())
+    for number in range(5):
+        log.append(sequence(number), leader_epoch=number)
+    assert log.leader_epochs.is_due
+    followers.hand_over(PARTITION)
+    opened = leaders.open_partition(PARTITION, TOPIC_ID, LogSettings(), closed=True)
+    assert opened.leader_epochs.entries() == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4)]
+
+
 def test_what_was_not_forced_to_the_disk_stays_to_be_recovered_after_a_power_cut(tmp_path: Path) -> None:
     followers, leaders = half(tmp_path, Half.FOLLOWERS), half(tmp_path, Half.LEADERS)
     followers.open_partition(PARTITION, TOPIC_ID, LogSettings()).append(sequence(0), leader_epoch=0)

@@ -7,6 +7,7 @@ import pytest
 from appliance.errors import CorruptFile
 from appliance.log.file_names import LEADER_EPOCHS
 from appliance.log.leader_epochs import LeaderEpochs
+from tests.log.batches import batch_of, crash, open_log
 
 HISTORY = [(1, 0), (3, 40), (4, 120)]
 
@@ -91,3 +92,25 @@ def test_a_file_that_does_not_rise_is_refused(tmp_path: Path, text: str) -> None
     (tmp_path / LEADER_EPOCHS).write_text(text)
     with pytest.raises(CorruptFile):
         LeaderEpochs.load(tmp_path)
+
+
+def test_the_file_lacks_the_latest_epoch_at_most(tmp_path: Path) -> None:
+    cache = epochs(tmp_path)
+    cache.assign(6, 150, write=False)
+    assert (cache.is_due, LeaderEpochs.load(tmp_path).entries()) == (True, HISTORY)
+    cache.assign(7, 160, write=False)
+    assert (cache.is_due, LeaderEpochs.load(tmp_path).entries()) == (False, [*HISTORY, (6, 150), (7, 160)])
+
+
+def test_the_file_has_every_epoch_below_a_recovery_point(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for epoch in range(3):
+        log.append(batch_of(), leader_epoch=epoch)
+    log.append(batch_of(), leader_epoch=3)
+    task = log.flush_task()
+    assert LeaderEpochs.load(tmp_path).entries() == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    task.run()
+    log.append(batch_of(), leader_epoch=4)
+    crash(log)
+    again = open_log(tmp_path, recovery_point=log.recovery_point)
+    assert again.leader_epochs.entries() == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4)]

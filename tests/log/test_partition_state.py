@@ -11,6 +11,7 @@ import pytest
 from appliance.clock import ManualClock
 from appliance.errors import CorruptFile, StorageFault
 from appliance.log.config import LogSettings
+from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_state import (
     PLACE_BYTES,
@@ -149,6 +150,22 @@ class Timers:
 
 def publisher_of(clock: ManualClock, timers: Timers, said: list[str]) -> StatePublisher:
     return StatePublisher(timers.after_ms, clock, interval_ms=20, warn=said.append)
+
+
+def test_who_is_told_of_records_of_an_epoch_finds_it_in_the_epoch_file(tmp_path: Path) -> None:
+    clock = ManualClock(NOW_MS)
+    timers = Timers(clock)
+    publisher = publisher_of(clock, timers, [])
+    log = open_log(tmp_path / "a-0")
+    partition = Counted(log)
+    publisher.take(partition)
+    timers.run(20)
+    log.append(batch_of(), leader_epoch=7)
+    publisher.take(partition)
+    assert log.leader_epochs.is_due
+    timers.run(20)
+    assert LeaderEpochs.load(log.directory).entries() == log.leader_epochs.entries()
+    assert not log.leader_epochs.is_due
 
 
 def test_many_appends_make_one_record_and_none_makes_no_timer(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def test_everything_appended_is_there_after_a_crash(tmp_path: Path, caplog: pyte
         log = reopened(tmp_path)
     assert read_all(log) == records
     assert caplog.records == [], "zeros that were allocated ahead are nothing to warn of"
+    log.release()
     assert log.statistics().allocated_bytes == log.statistics().size_bytes
     assert log.append(batch_of(), leader_epoch=1).base_offset == len(records)
 

@@ -14,6 +14,7 @@ from appliance.channels.partition_table import (
     LOG_START,
     NOT_FOLLOWING,
     SERVING_EPOCH,
+    SERVING_EPOCH_START,
     SERVING_INCARNATION,
     SLOT_FOLLOWED_EPOCH,
     SLOT_LOG_END,
@@ -67,6 +68,7 @@ class Pair:
         """The leader begins with its epoch."""
         self.leader.assign_epoch(self.epoch, self.leader.log_end_offset)
         cells, at = self.table.cells, self.table.at(ROW)
+        cells[at + SERVING_EPOCH_START] = self.leader.leader_epochs.latest_start
         cells[at + SERVING_EPOCH] = self.epoch
         cells[at + SERVING_INCARNATION] = cells[at + WATERMARK_INCARNATION] = INCARNATION
         self.publish()

@@ -39,6 +39,7 @@ def publish(
     leader_epoch: int = 0,
 ) -> PartitionState:
     """What the owner says of the log now."""
+    log.write_due_epochs()
     base, size_bytes = log.active_segment
     end = log.log_end_offset if high_watermark is None else high_watermark
     return state_file.publish(

@@ -48,7 +48,7 @@ from appliance.cluster import BrokerSlot, ClusterImage, TopicImage
 from appliance.config import BrokerConfigs, Settings
 from appliance.control.controller.alarms import Alarm, Alarms
 from appliance.control.controller.cluster_state import NO_ROW, ClusterState
-from appliance.control.controller.copies import Copies, Order, Place
+from appliance.control.controller.copies import PIECE, PIECES_MAX, Copies, Order, Place
 from appliance.control.controller.deciding import Deciding, Turn
 from appliance.control.controller.leadership import RETRY_MS, Leadership
 from appliance.control.controller.outcomes import blamed, blamed_configs
@@ -69,7 +69,7 @@ from appliance.errors import StorageFault
 ASSIGN_TIMEOUT_MS = 5_000
 
 OPENING_MS = 5
-"""What a partition that is to be opened adds to that: its share of a busy host's time."""
+"""What a partition adds to that which is opened before there is an answer: its share of a busy host's time."""
 
 FIRST_WAVE = 1
 """It shows the topics that there are, once all workers have answered."""
@@ -354,14 +354,26 @@ class Controller:
                 order = order or Order()
                 if half.kind is RoleKind.IOPROC or order.removed or turn.altered or defaults is not None:
                     concerned.add(half)
-                sent = self.lines.assign(half, order, waves=(number,), log_defaults=defaults)
-                copies.sent(half, sent, order)
+                self._order(half, order, waves=(number,), log_defaults=defaults)
         return concerned
 
     def _send_orders(self) -> None:
         """What the answers and deaths of this turn have made possible."""
         for half, order in self._copies.orders().items():
-            self._copies.sent(half, self.lines.assign(half, order, waves=()), order)
+            self._order(half, order)
+
+    def _order(
+        self,
+        half: Role,
+        order: Order,
+        *,
+        waves: tuple[int, ...] = (),
+        log_defaults: dict[str, str] | None = None,
+    ) -> None:
+        for piece in order.pieces(None if waves else PIECES_MAX):
+            number = self.lines.assign(half, piece, waves=waves, log_defaults=log_defaults)
+            self._copies.sent(half, number, piece)
+            log_defaults = None
 
     def _log_defaults(self, slot: int) -> dict[str, str]:
         return BrokerConfigs.of(self.state.broker_configs, slot).log_defaults(self._settings)
@@ -373,10 +385,18 @@ class Controller:
     def _begin(self, wave: Wave) -> None:
         self._waves[wave.number] = wave
         if wave.waiting:
-            opening_ms = OPENING_MS * sum(len(topic.partitions) for topic in wave.appearing.values())
-            self._alarm_of[wave.number] = self._alarms(
-                ASSIGN_TIMEOUT_MS + opening_ms, lambda: self._overdue(wave)
-            )
+            self._await(wave)
+
+    def _await(self, wave: Wave) -> None:
+        """The next answer is waited for, from now on."""
+        if (alarm := self._alarm_of.pop(wave.number, None)) is not None:
+            alarm.cancel()
+        opened = sum(len(topic.partitions) for topic in wave.appearing.values())
+        if wave.number != FIRST_WAVE:
+            opened = min(opened, PIECE)
+        self._alarm_of[wave.number] = self._alarms(
+            ASSIGN_TIMEOUT_MS + OPENING_MS * opened, lambda: self._overdue(wave)
+        )
 
     def _overdue(self, wave: Wave) -> None:
         wave.overdue = True
@@ -435,7 +455,10 @@ class Controller:
         for wave_number in sent.waves:
             wave = self._waves.get(wave_number)
             if wave is not None:
-                wave.waiting.discard(sent.worker)
+                if wave_number in confirmation.waves:
+                    wave.waiting.discard(sent.worker)
+                if not wave.overdue:
+                    self._await(wave)
                 wave.failures.update(failures)
                 if failed & wave.doomed:
                     wave.overdue = True  # nobody will finish it before the worker's next life

@@ -33,7 +33,7 @@ The death of its process ends every holding.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from uuid import UUID
@@ -62,6 +62,13 @@ class HoldingState(StrEnum):
     UNDELETED = "undeleted"
 
 
+PIECE = 40
+"""An order is given in pieces of so many copies: the first are answered, and go on to who waits for them, while the
+next are opened."""
+
+PIECES_MAX = 8
+"""Of a change of leaders: each answer may be an image that everybody reads."""
+
 GOING = frozenset({HoldingState.RELEASING, HoldingState.REMOVING, HoldingState.UNDELETED})
 
 
@@ -82,6 +89,22 @@ class Order:
     partitions: list[AssignedPartition] = field(default_factory=list)
     released: list[Place] = field(default_factory=list)
     removed: list[Place] = field(default_factory=list)
+
+    def pieces(self, count_max: int | None = None) -> Iterator[Order]:
+        """The same in several orders, one after the other, of PIECE copies where that makes no more than `count_max`;
+        at least one."""
+        released, removed, partitions = self.released, self.removed, self.partitions
+        count = len(released) + len(removed) + len(partitions)
+        size = PIECE if count_max is None else max(PIECE, -(-count // count_max))
+        for start in range(0, max(count, 1), size):
+            # Releases first: that is how a command is carried out.
+            at = start - len(released)
+            after = at - len(removed)
+            yield Order(
+                partitions=partitions[max(after, 0) : max(after + size, 0)],
+                released=released[start : start + size],
+                removed=removed[max(at, 0) : max(at + size, 0)],
+            )
 
     def places(self) -> Iterable[Place]:
         """Every copy that is named."""

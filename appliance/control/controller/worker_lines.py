@@ -48,9 +48,10 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """What a worker answered to what."""
+    """What a worker answered to what. `waves`: those that waited for it, and wait for no other of its answers."""
 
     sent: Sent
+    waves: tuple[int, ...]
     failures: dict[str, tuple[int, str]]
 
 
@@ -145,7 +146,12 @@ class WorkerLines:
         line = self._lines[sent.worker]
         line.outstanding.discard(number)
         line.assigned = line.assigned or sent.full
-        return Confirmation(sent, answer.failures)
+        waited_for = (
+            {wave for each in line.outstanding for wave in self._sent[each].waves} if sent.waves else ()
+        )
+        return Confirmation(
+            sent, tuple(wave for wave in sent.waves if wave not in waited_for), answer.failures
+        )
 
     def _forget(self, worker: Role) -> None:
         line = self._lines.pop(worker, None)
