@@ -26,6 +26,7 @@ incarnation) or the topic was made anew, what was read may be neither the old lo
 
 from __future__ import annotations
 
+import glob
 import os
 import time
 from collections.abc import Iterator
@@ -37,7 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from appliance.errors import ApplianceError
-from appliance.log.file_names import DELETED, LOG, segment_file_name
+from appliance.log.file_names import DELETED, DIRECTORY_DELETED, LOG, segment_file_name
 from appliance.log.partition_state import read_state
 from appliance.log.transaction_index import AbortedTransaction
 from appliance.protocol.records.batch import (
@@ -484,15 +485,26 @@ def _lies_there(task: ScanRange, offset: int) -> bool:
 
 
 def _open(stretch: Stretch) -> tuple[int, str]:
-    """The planned file, under its name or as deleted, and that name."""
-    path = stretch.path.removesuffix(DELETED)
-    for each in (path, path + DELETED):
-        try:
-            descriptor = os.open(each, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue
-        status = os.fstat(descriptor)
-        if stretch.inode == ANY_FILE or (status.st_dev, status.st_ino) == (stretch.device, stretch.inode):
-            return descriptor, each
-        os.close(descriptor)
+    """The planned file, under its name, as deleted, or in the directory of a topic that was deleted; and its path."""
+    path = Path(stretch.path.removesuffix(DELETED))
+    for each in (path, path.with_name(path.name + DELETED)):
+        if (descriptor := _planned(stretch, each)) is not None:
+            return descriptor, str(each)
+    for marked in path.parent.parent.glob(f"{glob.escape(path.parent.name)}.*{DIRECTORY_DELETED}"):
+        for each in (marked / path.name, marked / (path.name + DELETED)):
+            if (descriptor := _planned(stretch, each)) is not None:
+                return descriptor, str(each)
     raise _Gone(f"{stretch.path} is not there, or is another file")
+
+
+def _planned(stretch: Stretch, path: Path) -> int | None:
+    """A descriptor of `path`, if that is the file that was planned."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    status = os.fstat(descriptor)
+    if stretch.inode == ANY_FILE or (status.st_dev, status.st_ino) == (stretch.device, stretch.inode):
+        return descriptor
+    os.close(descriptor)
+    return None

@@ -295,6 +295,23 @@ class BrokerSettings:
         maximum=60_000,
         doc="How soon readers off the disk are told of new records, in each partition's .state file.",
     )
+    reader_lease_max_bytes: int = option(
+        10 * 1024 * _MIB,
+        "reader.lease.max.bytes",
+        type=ConfigType.LONG,
+        unit="bytes",
+        minimum=0,
+        doc="Deleted segments that leases of readers off the disk keep from removal at most, in each process that"
+        " owns logs; beyond it the leases on what was held longest are revoked.",
+    )
+    reader_lease_max_ms: int = option(
+        3_600_000,
+        "reader.lease.max.ms",
+        type=ConfigType.LONG,
+        unit="ms",
+        minimum=0,
+        doc="How long a lease keeps a deleted segment from removal at most; then it is revoked.",
+    )
     log_retention_check_interval_ms: int = option(
         300_000,
         "log.retention.check.interval.ms",

@@ -3,6 +3,8 @@
 Unlinking a large segment takes the file system tens of milliseconds, so the duty cycle only says what is to go and
 when. What is due is handed to the thread, which begins with the first of it and waits without a poll for more.
 
+What a reader's lease holds (`log.reader_leases`) is asked for again later.
+
 Killed before something was removed, the next start finds it by its `.deleted` or `-delete` name.
 """
 
@@ -18,6 +20,7 @@ from queue import SimpleQueue
 from appliance.clock import Clock
 from appliance.errors import StorageFault
 from appliance.ipc.agent import Timer, Timers
+from appliance.log.reader_leases import Again
 
 _NS_PER_MS = 1_000_000
 
@@ -34,6 +37,7 @@ class Sweeper:
     """
 
     __slots__ = (
+        "_again",
         "_armed",
         "_clock",
         "_due",
@@ -57,15 +61,22 @@ class Sweeper:
         self._todo: SimpleQueue[list[Action]] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._removed = False
+        self._again: SimpleQueue[tuple[Action, int]] = SimpleQueue()
 
     def add(self, action: Action, *, delay_ms: int = 0) -> None:
-        """Runs `action`, which removes files and may raise StorageFault or OSError, in `delay_ms` on the thread."""
+        """Runs `action`, which removes files and may raise StorageFault or OSError, in `delay_ms` on the thread.
+
+        Where it returns `Again`, it is run again.
+        """
         due_ns = self._clock.monotonic_ns() + delay_ms * _NS_PER_MS
         heapq.heappush(self._due, (due_ns, next(self._number), action))
         self._arm()
 
     def take_removed(self) -> bool:
-        """Whether files were removed since the last call."""
+        """Whether files were removed since the last call; what could not be yet is put back into the queue."""
+        while not self._again.empty():
+            action, delay_ms = self._again.get()
+            self.add(action, delay_ms=delay_ms)
         removed, self._removed = self._removed, False
         return removed
 
@@ -94,12 +105,17 @@ class Sweeper:
 
     def _serve(self) -> None:
         while True:
+            removed = False
             for action in self._todo.get():
                 try:
-                    action()
+                    result = action()
+                    if isinstance(result, Again):
+                        self._again.put((action, result.delay_ms))
+                    else:
+                        removed = True
                 except (StorageFault, OSError) as fault:
                     self._warn(f"not removed, the next start tries again: {fault}")
-            self._removed = True
+            self._removed |= removed
             os.eventfd_write(self._eventfd, 1)
 
     def statistics(self) -> dict[str, int]:

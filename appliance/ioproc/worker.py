@@ -13,6 +13,7 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from appliance.channels.control_channel import (
@@ -69,6 +70,7 @@ from appliance.log.file_names import LOCK
 from appliance.log.flusher import Flusher
 from appliance.log.halves import Half
 from appliance.log.log_directories import KnownDirectories, LogDirectories
+from appliance.log.reader_leases import LeaseBook
 from appliance.log.state_publisher import StatePublisher
 from appliance.protocol.errors import ErrorCode
 
@@ -157,6 +159,12 @@ class Worker:
             clock,
             interval_ms=self._settings.broker.reader_state_interval_ms,
             warn=self._complain,
+        )
+        self._leases = LeaseBook(
+            clock,
+            max_bytes=self._settings.broker.reader_lease_max_bytes,
+            max_ms=self._settings.broker.reader_lease_max_ms,
+            warn=warn,
         )
         self._retention: Retention | None = None
         self._moves: LogMoves | None = None
@@ -525,6 +533,7 @@ class Worker:
             touched = partitions.touched_by(envelope.body)
             self._compaction.assigned(touched, removed=bool(envelope.body.removed))
             self._followed.assigned(touched)
+            self._sweep()
             self._publish_late()
             self._controller.send(Envelope(envelope.id, done))
             if self._moves is not None:
@@ -536,7 +545,7 @@ class Worker:
                 self._attachment.row.set_state(ProcessState.RUNNING)
                 self._supervision.send(Ready())
             if envelope.body.removed and self._directories is not None:
-                self._sweeper.add(self._directories.remove_deleted)
+                self._sweep_marked()
 
     def _open(self, command: Assign) -> Partitions | None:
         paths = self._settings.log_directories(self._slot)
@@ -591,7 +600,7 @@ class Worker:
         )
         self._cycle.add_inbox(self._moves)
         self._directories.remove_needless()
-        self._sweeper.add(self._directories.remove_deleted)  # what a killed life of ours had still to remove
+        self._sweep_marked()  # what a killed life of ours had still to remove
         return self._partitions
 
     def _after_ms(self, pause_ms: int, action: Callable[[], None]) -> None:
@@ -690,13 +699,16 @@ class Worker:
     def _sweep_retired(self) -> None:
         if self._has_followers:
             self._followed.starts_moved()
+        self._sweep()
+
+    def _sweep(self) -> None:
         if self._directories is not None:
             for removal in self._directories.take_removals():
-                self._sweeper.add(removal.run, delay_ms=removal.delay_ms)
+                self._sweeper.add(partial(removal.run_unless_held, self._leases), delay_ms=removal.delay_ms)
 
     def _sweep_marked(self) -> None:
         if self._directories is not None:
-            self._sweeper.add(self._directories.remove_deleted)
+            self._sweeper.add(partial(self._leases.remove_partitions, self._directories.remove_deleted))
 
     def _note_moved(self) -> None:
         self._note_dirty()

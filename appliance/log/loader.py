@@ -2,7 +2,7 @@
 
 1.  Interrupted renames are resolved, as Kafka does (`LogLoader.load`):
 
-        .deleted            removed
+        .deleted            removed, if no reader has a lease
         .cleaned            removed, and every `.swap` whose base offset is not below the smallest of them
         .swap               finished: plain segments that lie inside of what they replace are removed, then the
                             suffix is taken off
@@ -48,6 +48,7 @@ from appliance.log.handed_over import HandedOver, read_handed_over
 from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.producer_recall import recall
 from appliance.log.producer_state import Producers
+from appliance.log.reader_leases import has_leases
 from appliance.log.recovered import keep_segment, keep_tail
 from appliance.log.segment import RELATIVE_OFFSET_MAX, Segment
 from appliance.log.segment_file import Header, SegmentFile
@@ -181,7 +182,8 @@ class Loader:
 
     def _resolve_interrupted(self) -> None:
         names = os.listdir(self._directory)
-        self._remove([name for name in names if name.endswith(DELETED)])
+        if not has_leases(self._directory):
+            self._remove([name for name in names if name.endswith(DELETED)])
         if not any(name.endswith((CLEANED, SWAP)) for name in names):
             return
         cleaned = self._names(CLEANED)

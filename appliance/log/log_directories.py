@@ -424,12 +424,12 @@ class LogDirectories:
         for directory in self.serving.values():
             directory.release_idle()
 
-    def remove_deleted(self) -> int:
+    def remove_deleted(self, is_free: Callable[[Path], bool] | None = None) -> int:
         """As `LogDirectory.remove_deleted`; a directory that fails at it is tried by the next sweep."""
         removed = 0
         for directory in list(self.serving.values()):
             with suppress(StorageFault):
-                removed += directory.remove_deleted()
+                removed += directory.remove_deleted(is_free)
         return removed
 
     def flush_task(self, high_watermarks: Mapping[TopicPartition, int]) -> Callable[[], None]:

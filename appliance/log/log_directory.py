@@ -366,8 +366,10 @@ class LogDirectory:
             os.rename(source, self.path / marked_directory_name(partition, mark))
         self.forget(partition)
 
-    def remove_deleted(self) -> int:
-        """Removes the files of deleted partitions; how many partitions. May run on any thread.
+    def remove_deleted(self, is_free: Callable[[Path], bool] | None = None) -> int:
+        """Removes the files of deleted partitions, those that `is_free` says may go; how many partitions.
+
+        May run on any thread.
 
         Raises:
             StorageFault: it failed.
@@ -375,7 +377,7 @@ class LogDirectory:
         removed = 0
         with storage_faults(self.path):
             for name in os.listdir(self.path):
-                if name.endswith(DIRECTORY_DELETED):
+                if name.endswith(DIRECTORY_DELETED) and (is_free is None or is_free(self.path / name)):
                     shutil.rmtree(self.path / name)
                     removed += 1
         return removed

@@ -40,7 +40,8 @@ from appliance.log.loader import LoadedLog, Loader, replay
 from appliance.log.partition_metadata import read_topic_id, write_topic_id
 from appliance.log.producer_recall import recall
 from appliance.log.producer_state import AppendOrigin, Producers
-from appliance.log.removal import Removal
+from appliance.log.reader_leases import has_leases
+from appliance.log.removal import Removal, left_behind
 from appliance.log.results import AppendResult, FetchSlice, LogStatistics
 from appliance.log.retention import NO_LIMITS, UNLIMITED, Expired, RetentionRules, expired
 from appliance.log.segment import Segment, mark_deleted
@@ -168,6 +169,7 @@ class PartitionLog:
         if known is None and topic_id is not None:
             write_topic_id(directory, topic_id)
             known = topic_id
+        queue: deque[Removal] = deque() if removals is None else removals
         loaded = Loader(
             directory,
             settings=settings,
@@ -177,6 +179,8 @@ class PartitionLog:
             clean=clean,
             flushed=flushed,
         ).load()
+        if has_leases(directory):
+            queue.extend(left_behind(directory, loaded.log_end_offset))
         return cls(
             directory,
             loaded,
@@ -184,7 +188,7 @@ class PartitionLog:
             clock=clock,
             topic_id=known,
             flushes=deque() if flushes is None else flushes,
-            removals=deque() if removals is None else removals,
+            removals=queue,
         )
 
     # Appending
@@ -642,9 +646,12 @@ class PartitionLog:
                 self.roll()
             if segment in self._sealed_open:
                 self._sealed_open.remove(segment)
+            following = self._segments.after(segment)
+            end = self.log_end_offset if following is None else following.base_offset
+            size_bytes = segment.size_bytes
             paths = mark_deleted(segment) + self._snapshots.mark_deleted(segment.base_offset)
             self._segments.remove(segment)
-            self._removals.append(Removal(paths, self.settings.file_delete_delay_ms))
+            self._removals.append(Removal(paths, self.settings.file_delete_delay_ms, end, size_bytes))
 
     def truncate_to(self, offset: int) -> bool:
         """Drops every batch that ends with `offset` or later; whether there was one.
@@ -740,7 +747,7 @@ class PartitionLog:
                 self._sealed_open.remove(source)
             self._segments.remove(source)
         self._segments.add(segment)
-        self._removals.append(Removal(removed, self.settings.file_delete_delay_ms))
+        self._removals.append(Removal(removed, self.settings.file_delete_delay_ms, end_offset, source_bytes))
         return True
 
     def _drop(self, segment: Segment) -> None:

@@ -21,6 +21,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 from appliance.clock import Clock
@@ -34,7 +35,7 @@ LEASE_BYTES_MAX: Final = 4096
 LEASES_MAX: Final = 1000
 """Of one partition; what is more is not looked at."""
 AGAIN_MS_MIN: Final = 1_000
-AGAIN_MS_MAX: Final = 30_000
+AGAIN_MS_MAX: Final = 5_000
 _REVOKED_KEPT_MS: Final = 86_400_000
 _NS_PER_MS: Final = 1_000_000
 
@@ -78,7 +79,7 @@ def decode_lease(id: str, content: bytes) -> Lease | None:
             ttl_ms=max(TTL_MS_MIN, int(found["ttl_ms"])),
             from_offset=int(found["from_offset"]),
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -102,20 +103,29 @@ class _Held:
     since_ns: int
 
 
+def has_leases(folder: Path) -> bool:
+    """Whether there may be leases on a partition; whether they have run out is for the book to find."""
+    try:
+        return any(name.endswith(LEASE) for name in os.listdir(folder / READERS))
+    except OSError:
+        return False
+
+
 class LeaseBook:
-    """What one process knows of leases on its partitions, and what it holds for them. Used from one thread at a time.
+    """What one process knows of leases on its partitions, and what it holds for them. May be asked on any thread.
 
     Args:
         warn: hears of every lease that is revoked.
     """
 
-    __slots__ = ("_clock", "_held", "_max_bytes", "_max_ms", "_seen", "_warn")
+    __slots__ = ("_asking", "_clock", "_held", "_max_bytes", "_max_ms", "_seen", "_warn")
 
     def __init__(self, clock: Clock, *, max_bytes: int, max_ms: int, warn: Callable[[str], object]) -> None:
         self._clock = clock
         self._max_bytes = max_bytes
         self._max_ms = max_ms
         self._warn = warn
+        self._asking = Lock()
         self._seen: dict[str, _Seen] = {}
         self._held: dict[str, _Held] = {}
 
@@ -129,6 +139,30 @@ class LeaseBook:
             folder: the partition's directory.
             end_offset: what is to be removed holds records below it; None: all of the partition's.
         """
+        with self._asking:
+            return self._may_remove(what, folder, end_offset, size_bytes)
+
+    def remove_partitions(self, remove_deleted: Callable[[Callable[[Path], bool]], object]) -> Again | None:
+        """Has deleted partitions removed (`LogDirectories.remove_deleted`), but for those that readers read still.
+
+        Raises:
+            StorageFault: as that does.
+        """
+        waits: list[Again] = []
+
+        def is_free(directory: Path) -> bool:
+            again = None
+            if has_leases(directory):
+                size_bytes = sum(path.stat().st_size for path in directory.glob("*.log*"))
+                again = self.may_remove(directory, folder=directory, end_offset=None, size_bytes=size_bytes)
+            if again is not None:
+                waits.append(again)
+            return again is None
+
+        remove_deleted(is_free)
+        return min(waits, key=lambda each: each.delay_ms, default=None)
+
+    def _may_remove(self, what: Path, folder: Path, end_offset: int | None, size_bytes: int) -> Again | None:
         key = str(what)
         leases = [
             lease for lease in self._leases(folder) if end_offset is None or lease.from_offset < end_offset

@@ -11,6 +11,7 @@ import logging
 import os
 import select
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -40,6 +41,7 @@ from appliance.log.directory_watch import DirectoryWatch
 from appliance.log.flusher import Flusher
 from appliance.log.halves import Half
 from appliance.log.log_directories import LogDirectories
+from appliance.log.reader_leases import LeaseBook
 from appliance.log.removal import Removal
 from appliance.log.state_publisher import StatePublisher
 from appliance.replicas.durable_copies import DurableCopies
@@ -107,6 +109,12 @@ class Replica:
             fail=self._flush_failed,
         )
         self._cycle.add_inbox(self._durable)
+        self._leases = LeaseBook(
+            clock,
+            max_bytes=self._settings.broker.reader_lease_max_bytes,
+            max_ms=self._settings.broker.reader_lease_max_ms,
+            warn=_logger.warning,
+        )
         self._publisher = StatePublisher(
             self._after_ms,
             clock,
@@ -299,7 +307,10 @@ class Replica:
                 self._attachment.row.set_state(ProcessState.RUNNING)
                 self._supervision.send(Ready())
             if envelope.body.removed and self._directories is not None:
-                threading.Thread(target=self._directories.remove_deleted, name="sweep", daemon=True).start()
+                threading.Thread(
+                    target=self._remove_partitions, args=(self._directories,), name="sweep", daemon=True
+                ).start()
+            self._remove_retired()
 
     def _carry_out(self, followers: Followers, command: Assign) -> Assigned | None:
         """Obeys. Who comes back, and whom no ISR waits for, opens its logs in the background: on a busy host the slots
@@ -449,9 +460,16 @@ class Replica:
                 due_ns = self._clock.monotonic_ns() + removal.delay_ms * _NS_PER_MS
                 self._cycle.timers.add(due_ns, partial(self._remove, removal))
 
+    def _remove_partitions(self, directories: LogDirectories) -> None:
+        """On a thread: deleted partitions, each when no reader reads it any more."""
+        while (again := self._leases.remove_partitions(directories.remove_deleted)) is not None:
+            time.sleep(again.delay_ms / 1000)
+
     def _remove(self, removal: Removal) -> None:
         try:
-            removal.run()
+            again = removal.run_unless_held(self._leases)
+            if again is not None:
+                self._after_ms(again.delay_ms, partial(self._remove, removal))
         except StorageFault as fault:
             self._complain(f"the next opening removes what could not be: {fault}")
 
