@@ -7,6 +7,7 @@ import resource
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,26 +16,28 @@ import pytest
 from appliance.cli.program import COMMANDS
 from tests.cli.command import appliance, environment
 
-VERSION_CPU_S = 0.150
+# On a desk where Python itself starts in 30 ms: 150 ms of processor time. A slower machine is so for both.
+VERSION_PYTHONS = 5.0
 
 
 def test_version_is_the_distributions() -> None:
     assert appliance("--version").succeeded().text == f"appliance {version('log-appliance')}\n"
 
 
-def test_version_takes_less_than_150_ms_of_processor_time() -> None:
+def test_version_takes_no_more_processor_time_than_a_few_starts_of_python() -> None:
     appliance("--version")  # warms the byte code
 
-    def cpu_s() -> float:
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return used.ru_utime + used.ru_stime
+    def cpu_s(start: Callable[[], object]) -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        start()
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
-    taken = []
+    version_s, python_s = [], []
     for _ in range(5):
-        before_s = cpu_s()
-        appliance("--version").succeeded()
-        taken.append(cpu_s() - before_s)
-    assert min(taken) < VERSION_CPU_S
+        version_s.append(cpu_s(lambda: appliance("--version").succeeded()))
+        python_s.append(cpu_s(lambda: subprocess.run([sys.executable, "-c", ""], check=True)))
+    assert min(version_s) < VERSION_PYTHONS * min(python_s)
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["serve", "--help"], ["topics", "--help"]])

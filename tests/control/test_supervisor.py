@@ -216,6 +216,7 @@ def test_restart_of_a_failed_start_succeeds_once_the_reason_is_gone(start_instan
     instance.wait_event("controller", "born", 2)
     instance.behave("controller", "")
     instance.wait_ready()
+    assert instance.stop() == 0
     assert "the stand-in has no wish to start; restarted" in instance.errors()
 
 

@@ -65,6 +65,7 @@ def test_watchdog_is_fed_and_a_process_that_does_not_answer_is_restarted(
     instance.wait_event("netproc 1", "heartbeat", 2)
     # Those who answer are left alone, though one may have lost its processor for a while.
     assert {note["role"] for note in instance.events("born") if note["generation"] > 1} == {"netproc 1"}
+    assert instance.stop() == 0, instance.errors()
     assert "netproc 1 has not answered for 2000 ms: killed" in instance.errors()
 
 

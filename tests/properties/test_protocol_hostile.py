@@ -153,9 +153,9 @@ def test_frame_swollen_with_smallest_elements_stays_within_bounds(frame: bytes) 
     read_or_refused(frame)
     tracemalloc.start()
     try:
-        began = time.process_time()
+        began = time.thread_time()
         read_or_refused(frame)
-        assert time.process_time() - began < 5
+        assert time.thread_time() - began < 5
         assert tracemalloc.get_traced_memory()[1] < 300 * ELEMENTS_MAX
     finally:
         tracemalloc.stop()
@@ -193,10 +193,14 @@ def test_more_elements_than_any_client_needs_are_refused(frame: bytes) -> None:
 def test_empty_tagged_fields_by_the_million_are_refused_at_once() -> None:
     count = FRAME_BYTES_MAX // 2 - 100
     header = struct.pack(">hhih", ApiKey.METADATA, 13, 1, -1) + uvarint_bytes(count) + b"\x05\x00" * count
-    began = time.process_time()
+    frame = framed(header)
+    began = time.thread_time()
     with pytest.raises(MalformedFrame, match="tagged fields"):
-        parsed(framed(header))
-    assert time.process_time() - began < 0.1
+        parsed(frame)
+    refused = time.thread_time()
+    for _ in range(count):
+        pass
+    assert refused - began < time.thread_time() - refused, "it has looked at each of them"
 
 
 PRODUCE_SEEDS = [frame for frame in SEEDS if frame[4:6] == b"\x00\x00" and read_or_refused(frame) is not None]

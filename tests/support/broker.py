@@ -6,9 +6,11 @@ SIGTERM; it is clean when the command exits with 0 in time and leaves no process
 
 from __future__ import annotations
 
+import codecs
 import ctypes
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -55,33 +57,54 @@ class Output:
     """Everything a process printed, gathered by a thread so that its pipe is never full."""
 
     def __init__(self, process: subprocess.Popen[str], ready: str) -> None:
-        self._lines: list[str] = []
+        self._text = ""
         self._ready = ready
         self.is_ready = threading.Event()
         assert process.stdout is not None
         self._stream = process.stdout
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._reading = threading.Lock()
         self._thread = threading.Thread(target=self._gather, daemon=True)
         self._thread.start()
 
     def _gather(self) -> None:
-        for line in self._stream:
-            self._lines.append(line)
-            if self._ready in line:
-                self.is_ready.set()
+        while self._is_there(None):
+            with self._reading:
+                if not self._is_there(0):
+                    continue  # somebody asked for the text, and took it
+                if not self._take():
+                    break
         self.is_ready.set()  # the end of the output wakes the waiter, which then sees the exit code
 
+    def _is_there(self, timeout_ms: int | None) -> bool:
+        poll = select.poll()
+        poll.register(self._stream, select.POLLIN)
+        return bool(poll.poll(timeout_ms))
+
+    def _take(self) -> bool:
+        """Reads what is there. Whether that is not the end."""
+        data = os.read(self._stream.fileno(), 1 << 16)
+        self._text += self._decoder.decode(data)
+        if self._ready in self._text:
+            self.is_ready.set()
+        return bool(data)
+
     def text(self) -> str:
-        """What was printed so far."""
-        return "".join(self._lines)
+        """What was printed so far, to the last byte."""
+        with self._reading:
+            while not self._stream.closed and self._is_there(0) and self._take():
+                pass
+            return self._text
 
     def tail(self, lines: int = 40) -> str:
         """The last lines, for a failure's text."""
-        return "".join(self._lines[-lines:])
+        return "".join(self.text().splitlines(keepends=True)[-lines:])
 
     def close(self) -> None:
         """Waits for the end of the output; the process must have ended."""
         self._thread.join(timeout=STOP_TIMEOUT_S)
-        self._stream.close()
+        with self._reading:
+            self._stream.close()
 
 
 @dataclass(frozen=True, slots=True)

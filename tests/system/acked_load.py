@@ -40,14 +40,14 @@ def create(broker: Appliance, topic: str, partitions: int, *, replicas: int, **c
 def leaders(broker: Appliance, topic: str) -> dict[int, int]:
     """Partition → leader, as Metadata says now."""
     admin = AdminClient({"bootstrap.servers": bootstrap(broker)})
-    found = admin.list_topics(topic, timeout=15).topics[topic].partitions
+    found = admin.list_topics(topic, timeout=30).topics[topic].partitions
     return {number: each.leader for number, each in found.items()}
 
 
 def in_sync(broker: Appliance, topic: str) -> dict[int, set[int]]:
     """Partition → ISR, as Metadata says now."""
     admin = AdminClient({"bootstrap.servers": bootstrap(broker)})
-    found = admin.list_topics(topic, timeout=15).topics[topic].partitions
+    found = admin.list_topics(topic, timeout=30).topics[topic].partitions
     return {number: set(each.isrs) for number, each in found.items()}
 
 
@@ -97,7 +97,7 @@ class AckedLoad:
     def count(self) -> int:
         return sum(map(len, self.acked.values()))
 
-    def until(self, more: int, timeout_s: float = 30) -> None:
+    def until(self, more: int, timeout_s: float = 60) -> None:
         """Returns when so many more records are acknowledged."""
         wanted = self.count + more
         deadline = time.monotonic() + timeout_s
@@ -149,7 +149,7 @@ def read_all(broker: Appliance, topic: str, partitions: int) -> dict[int, list[i
     found: dict[int, list[int]] = {number: [] for number in range(partitions)}
     consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
     ended: set[int] = set()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while len(ended) < partitions:
         assert time.monotonic() < deadline, f"read {[len(each) for each in found.values()]}, {ended} ended"
         for message in consumer.consume(1000, timeout=1.0):
@@ -186,7 +186,7 @@ def replicas_differ(broker: Appliance, topic: str, partitions: int) -> list[str]
     return told
 
 
-def settled(broker: Appliance, topic: str, partitions: int, timeout_s: float = 30) -> None:
+def settled(broker: Appliance, topic: str, partitions: int, timeout_s: float = 60) -> None:
     """Returns when every slot has the same of every partition and is in sync."""
     deadline = time.monotonic() + timeout_s
     while True:

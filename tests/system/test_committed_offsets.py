@@ -428,7 +428,7 @@ def test_acknowledged_commit_survives_kills_of_coordinator_worker_and_network_pr
     for committer in committers:
         committer.stop.set()
     for committer in committers:
-        committer.join(30)
+        committer.join(60)
         assert not committer.is_alive()
         assert not committer.faults
     with WireSocket(broker.port, timeout_s=20) as connection:
@@ -457,7 +457,7 @@ def test_acknowledged_commit_survives_kills_of_the_leading_slots_worker(tmp_path
         for committer in committers:
             committer.stop.set()
         for committer in committers:
-            committer.join(30)
+            committer.join(60)
             assert not committer.is_alive()
             assert not committer.faults
         for group, committer in zip(groups, committers, strict=True):

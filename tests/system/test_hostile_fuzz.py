@@ -248,7 +248,7 @@ def survives(broker: Appliance, *frames: bytes) -> None:
                 connection.read_frame()
         except (ConnectionEnded, ConnectionError):
             pass
-    assert answers_api_versions(broker.port, 5)
+    assert answers_api_versions(broker.port, 30)
 
 
 @QUICK

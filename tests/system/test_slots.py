@@ -50,7 +50,7 @@ def kill_slot(broker: Appliance, slot: int) -> None:
 
 def test_clients_see_three_brokers_and_replicas_become_the_same(broker: Appliance) -> None:
     create(broker, TOPIC, PARTITIONS, replicas=3)
-    found = AdminClient({"bootstrap.servers": bootstrap(broker)}).list_topics(timeout=10)
+    found = AdminClient({"bootstrap.servers": bootstrap(broker)}).list_topics(timeout=30)
     assert {(each.id, each.port) for each in found.brokers.values()} == {
         (slot, broker.port + slot) for slot in range(SLOTS)
     }
@@ -141,9 +141,14 @@ def test_a_write_that_too_few_would_have_is_refused_until_they_are_back(broker: 
         os.kill(stopped, signal.SIGCONT)
     assert "" not in told
     wait_until(lambda: len(in_sync(broker, TOPIC)[0]) == SLOTS, "all are in sync again", timeout_s=30)
-    producer.produce(TOPIC, b"enough", on_delivery=delivered)
-    producer.flush(25)
-    assert told[-1] == ""
+
+    def is_taken() -> bool:
+        producer.produce(TOPIC, b"enough", on_delivery=delivered)
+        producer.flush(25)
+        return told[-1] == ""
+
+    # Who is asked for metadata may know it before the leader does.
+    wait_until(is_taken, "writes are taken again")
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ DISK_LAYER_SHADOW=DIR   what a power cut would leave is kept in DIR: the content
                         together again from these alone.
 DISK_LAYER_FAULTS=FILE  while FILE is there, each forced file whose path holds the text in FILE fails with EIO, once:
                         like Linux, which marks the pages clean and lets the next call succeed.
+DISK_LAYER_WAITS=FILE   while FILE is there, whoever forces a file whose path holds the text in FILE waits.
 
 Shown: nothing is acknowledged that was not forced, names included. Not shown: what a file system or a disk does that
 breaks its word, and SQLite, whose own calls do not pass here.
@@ -20,10 +21,13 @@ import json
 import os
 import stat
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 _SHADOW = os.environ.get("DISK_LAYER_SHADOW")
 _FAULTS = os.environ.get("DISK_LAYER_FAULTS")
+_WAITS = os.environ.get("DISK_LAYER_WAITS")
 _fdatasync, _fsync = os.fdatasync, os.fsync
 _failed: set[str] = set()
 _lock = threading.Lock()
@@ -48,7 +52,16 @@ def _keep(shadow: Path, descriptor: int) -> None:
         _replace(shadow / f"{status.st_ino}.content", content)
 
 
+def _wait(trigger: Path, descriptor: int) -> None:
+    path = os.readlink(f"/proc/self/fd/{descriptor}")
+    with suppress(FileNotFoundError):
+        while trigger.read_text() in path:
+            time.sleep(0.005)
+
+
 def _forced(descriptor: int) -> None:
+    if _WAITS is not None:
+        _wait(Path(_WAITS), descriptor)
     if _FAULTS is not None and os.path.exists(_FAULTS):
         path = os.readlink(f"/proc/self/fd/{descriptor}")
         with _lock:
@@ -70,5 +83,5 @@ def fsync(descriptor: int) -> None:
     _fsync(descriptor)
 
 
-if _SHADOW is not None or _FAULTS is not None:
+if _SHADOW is not None or _FAULTS is not None or _WAITS is not None:
     os.fdatasync, os.fsync = fdatasync, fsync  # type: ignore[assignment]
