@@ -186,7 +186,7 @@ def test_deleted_topic_stays_deleted_and_its_successor_begins_empty(broker: Appl
     assert create_topic(broker.port, TOPIC) == 0
     with WireSocket(broker.port) as connection:
         assert produce(connection, TOPIC, encode_batch([Record(b"old")])).error == 0
-        request = DeleteTopicsRequest((TopicSelector(TOPIC),), 5000)
+        request = DeleteTopicsRequest((TopicSelector(TOPIC),), 30_000)
         assert ask(connection, ApiKey.DELETE_TOPICS, request).responses[0].error_code == 0
     restart(broker, "kill")
     assert described(broker) == []

@@ -65,7 +65,7 @@ def delete_records(
     wanted = DeleteRecordsTopic(topic, (DeleteRecordsPartition(partition, before),))
     with WireSocket(broker.port) as connection:
         answer = ask(
-            connection, ApiKey.DELETE_RECORDS, DeleteRecordsRequest((wanted,), 5000), version=version
+            connection, ApiKey.DELETE_RECORDS, DeleteRecordsRequest((wanted,), 30_000), version=version
         )
     result = answer.topics[0].partitions[0]
     assert (answer.topics[0].name, result.partition_index) == (topic, partition)
@@ -142,7 +142,7 @@ def test_a_partition_named_twice_is_answered_once_by_the_last_offset(broker: App
     fill(broker, "t", records=5, record_bytes=10)
     twice = (DeleteRecordsPartition(0, 99), DeleteRecordsPartition(0, 1))
     with WireSocket(broker.port) as connection:
-        request = DeleteRecordsRequest((DeleteRecordsTopic("t", twice),), 5000)
+        request = DeleteRecordsRequest((DeleteRecordsTopic("t", twice),), 30_000)
         (topic,) = ask(connection, ApiKey.DELETE_RECORDS, request).topics
     (result,) = topic.partitions
     assert (result.error_code, result.low_watermark) == (0, 1)
