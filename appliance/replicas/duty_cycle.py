@@ -51,6 +51,8 @@ from appliance.replicas.leader_log import ReadBuffer
 
 MESSAGES_AT_ONCE: Final = 256
 COPY_BYTES_A_TURN: Final = 1 << 20
+# Then the supervisor, the controller and other partitions are heard, however much there is to catch up with.
+COPY_NS_A_TURN: Final = 20_000_000
 # How soon a partition is looked at again whose leader's files are being renamed; doubles for one that is refused.
 AGAIN_MS: Final = 5
 REFUSED_AGAIN_MS: Final = 200
@@ -175,7 +177,12 @@ class Replica:
         followers = self._followers
         if not self._due or followers is None:
             return False
-        now_ms = self._clock.now_ms()
+        now_ms, monotonic_ns = self._clock.now_ms(), self._clock.monotonic_ns
+        until_ns = monotonic_ns() + COPY_NS_A_TURN
+
+        def is_time_up() -> bool:
+            return monotonic_ns() >= until_ns
+
         more = False
         for row, follower in list(self._due.items()):
             if followers.by_row.get(row) is not follower:
@@ -183,12 +190,15 @@ class Replica:
                 continue
             end, cuts = follower.log.log_end_offset, follower.log.cuts
             try:
-                if follower.look(self._buffer, now_ms=now_ms, budget_bytes=COPY_BYTES_A_TURN):
+                if follower.look(
+                    self._buffer, now_ms=now_ms, budget_bytes=COPY_BYTES_A_TURN, is_time_up=is_time_up
+                ):
                     del self._due[row]
                 elif follower.log.log_end_offset == end:
                     self._later(row, AGAIN_MS)
                 else:
                     more = True
+                    self._due[row] = self._due.pop(row)  # behind those that wait for their turn
                 self._pauses_ms.pop(row, None)
                 if follower.trim():
                     self._remove_retired()
@@ -201,6 +211,8 @@ class Replica:
                 self._note_dirty()
             self._durable.cover(follower)
             self._owe(follower)
+            if is_time_up():
+                return bool(self._due)
         return more
 
     def _owe(self, follower: Follower) -> None:

@@ -176,10 +176,18 @@ class Follower:
         """Says that the log was closed in good order."""
         self._cells[self._own_at + SLOT_CLOSED_INCARNATION] = self.incarnation
 
-    def look(self, buffer: ReadBuffer, *, now_ms: int, budget_bytes: int) -> bool:
+    def look(
+        self,
+        buffer: ReadBuffer,
+        *,
+        now_ms: int,
+        budget_bytes: int,
+        is_time_up: Callable[[], bool] = lambda: False,
+    ) -> bool:
         """Copies what the leader has more, about `budget_bytes` at most; whether there is nothing left to do.
 
-        False also where the leader's files are being renamed: look again soon.
+        Something is copied even where `is_time_up` from the start. False also where the leader's files are being
+        renamed: look again soon.
 
         Raises:
             StorageFault, DiskFull: our log, or the leader's, refuses.
@@ -197,7 +205,7 @@ class Follower:
         leader_end_at = self._table.slot_at(self.row, self.leader) + SLOT_LOG_END
         copied = 0
         while (end := log.log_end_offset) < (leader_end := cells[leader_end_at]):
-            if copied >= budget_bytes:
+            if copied >= budget_bytes or (copied and is_time_up()):
                 return False
             if end < cells[self._at + LOG_START] and not self._start_anew(reader):
                 return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from pathlib import Path
 from uuid import UUID
 
@@ -27,7 +28,7 @@ from appliance.log.config import LogSettings
 from appliance.log.file_names import LOG
 from appliance.log.partition_log import PartitionLog
 from appliance.replicas.follower import Follower
-from appliance.replicas.leader_log import ReadBuffer
+from appliance.replicas.leader_log import BATCHES_MAX, ReadBuffer
 from tests.log.batches import NOW_MS, batch_of
 
 TOPIC_ID = UUID(int=9)
@@ -137,6 +138,21 @@ def test_a_batch_larger_than_the_buffer_is_copied_whole(tmp_path: Path) -> None:
     pair.append(1, size=3 << 20)
     pair.append(2)
     pair.catch_up()
+    assert pair.files(1) == pair.files(0)
+
+
+def test_catching_up_ends_its_turn_in_time_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.append(2 * BATCHES_MAX + 10, size=1)
+    ends = []
+    while True:
+        done = pair.follower.look(pair.buffer, now_ms=NOW_MS, budget_bytes=1 << 20, is_time_up=lambda: True)
+        ends.append(pair.follower.log.log_end_offset)
+        if done:
+            break
+    assert len(ends) >= 3
+    assert all(0 < after - before <= BATCHES_MAX for before, after in pairwise([0, *ends[:-1]]))
+    assert ends[-1] == pair.leader.log_end_offset
     assert pair.files(1) == pair.files(0)
 
 
