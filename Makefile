@@ -9,7 +9,7 @@ DATA   ?= ./data
 unexport PYTHONDONTWRITEBYTECODE
 
 # `make compiled` and `make pure` change what every start of this tree runs: the gate always tests the pure source.
-.PHONY: compiled pure test-compiled run test test-all test-zookeeper checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases profile check format lint types contracts unit clients judges reformat docs clean
+.PHONY: compiled pure test-compiled run test test-all test-zookeeper checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases profile spark-archive bench-spark check format lint types contracts unit clients judges reformat docs clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -97,6 +97,10 @@ reformat: $(VENV)/.installed-test
 	$(BIN)/ruff check --quiet --fix
 	$(BIN)/ruff format --quiet
 
+# The connector as the one file of `spark-submit --py-files`.
+spark-archive: $(VENV)/.installed-test
+	@$(BIN)/python -m spark_connector.archive dist/log-appliance-spark.zip
+
 # Figures. In a virtual environment of its own: what the tests install would be imported, and counted, with the broker.
 # Everything is installed by itself; the appliance is measured as builds of its own under .cache, never this work tree.
 #   make bench                        the log by itself, 5 minutes, then beside Apache Kafka and a mock in C, 27; kept
@@ -105,6 +109,7 @@ reformat: $(VENV)/.installed-test
 #   make bench BROKERS=appliance,pure,kafka
 #   make bench-scaling                growth with partitions, topics, connections, bytes and workers; kept
 #   make bench-log                    the log by itself: append, group commit, lookup, recovery, compaction; kept
+#   make bench-spark                  the Spark connector beside spark-sql-kafka, Parquet and a ceiling, 15 minutes; kept
 #   make bench-plan                   what it would do, with the time of each case
 #   make bench-publish                README, docs/scaling.md and pages anew from the newest kept runs
 #   make bench-all                    every case, the heavy ones too
@@ -119,10 +124,14 @@ $(BENCH)/.installed: pyproject.toml
 	touch $@
 
 # The log first: a run beside Kafka that fell somewhere ends with an error.
+ifneq ($(filter spark_%,$(CASE)),)
+bench: bench-spark
+else
 bench: $(BENCH)/.installed
 	@scripts/install-librdkafka.sh
 	$(if $(CASE)$(QUICK),,@$(MAKE) --no-print-directory bench-log)
 	@$(BENCH)/bin/python -m benchmarks run $(CASE) --rounds $(ROUNDS) --brokers $(BROKERS) $(if $(QUICK),--quick) $(if $(ALL),--all)
+endif
 
 bench-all:
 	@$(MAKE) --no-print-directory bench ALL=1
@@ -133,6 +142,12 @@ bench-scaling: $(BENCH)/.installed
 
 bench-log: $(VENV)/.installed-test
 	@$(BIN)/python -m benchmarks log
+
+# Also as `make bench CASE="spark_count spark_window"`. In the tests' environment, which has Spark.
+bench-spark: $(VENV)/.installed-test
+	@scripts/install-librdkafka.sh
+	@scripts/install-spark-kafka.sh
+	@$(BIN)/python -m benchmarks.spark.run $(filter spark_%,$(CASE))
 
 bench-plan: $(BENCH)/.installed
 	@$(BENCH)/bin/python -m benchmarks plan $(CASE) --rounds $(ROUNDS) --brokers $(BROKERS) $(if $(QUICK),--quick) $(if $(ALL),--all)

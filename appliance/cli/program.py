@@ -62,7 +62,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         "appliance.cli.topics", "topics", "Create, list, describe, grow and delete topics."
     ),
     "configs": LazyCommand(
-        "appliance.cli.configs", "configs", "Show and change settings of topics and brokers."
+        "appliance.cli.configs", "configs", "Show and change settings of topics, brokers and groups."
     ),
     "produce": LazyCommand("appliance.cli.produce", "produce", "Send lines or files to a topic."),
     "consume": LazyCommand("appliance.cli.consume", "consume", "Print the records of a topic."),
