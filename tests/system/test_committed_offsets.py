@@ -16,8 +16,15 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+)
 
 from appliance.control.coordinator.internal_logs import READ_BYTES
+from appliance.control.coordinator.offsets.offset_records import offset_key
 from appliance.log.chunks import Batch, SegmentGone, read_chunks
 from appliance.protocol import messages
 from appliance.protocol.api_versions import ApiKey
@@ -204,6 +211,29 @@ def test_commit_larger_than_a_batch_is_refused_and_holds_nobody_up(broker: Appli
         assert commit(connection, commit_request("huge", "huge", 3)) == [0]
 
 
+def test_a_commit_may_be_as_large_as_the_brokers_largest_batch(broker: Appliance) -> None:
+    create_topic(broker.port, "large")
+    admin = AdminClient({"bootstrap.servers": broker.address})
+    each = tuple(OffsetCommitPartition(0, 2, "m" * 4000) for _ in range(500))
+    request = OffsetCommitRequest("large", topics=(OffsetCommitTopic("large", partitions=each),))
+
+    def allow(length_bytes: int) -> None:
+        resource = ConfigResource(ConfigResource.Type.BROKER, "0")
+        resource.add_incremental_config(
+            ConfigEntry("message.max.bytes", str(length_bytes), incremental_operation=AlterConfigOpType.SET)
+        )
+        admin.incremental_alter_configs([resource])[resource].result(30)
+
+    with WireSocket(broker.port, timeout_s=30) as connection:
+        assert set(commit(connection, request)) == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
+        allow(4_000_000)
+        try:
+            assert set(commit(connection, request)) == {0}
+            assert committed(connection, "large", "large") == 2
+        finally:
+            allow(1_048_588)
+
+
 def test_client_writes_no_internal_topic(broker: Appliance) -> None:
     batch = encode_batch([Record(b"v", b"k", (), 1)])
     with WireSocket(broker.port, timeout_s=20) as connection:
@@ -257,6 +287,26 @@ def test_offsets_go_with_their_topic_and_with_their_time(broker: Appliance) -> N
             lambda: committed(connection, "brief", "lasting") == -1, "the offset expires", timeout_s=30
         )
         assert committed(connection, "mourner", "lasting") == 6
+
+
+def test_offsets_of_a_topic_that_went_while_nobody_coordinated_are_deleted_by_the_next(
+    broker: Appliance,
+) -> None:
+    create_topic(broker.port, "replaced")
+    partition = group_partition("absent", 8)
+    log = broker.data_dir / "slot-0" / f"__consumer_offsets-{partition}" / "00000000000000000000.log"
+    tombstone = offset_key("absent", "replaced", 0)
+    with WireSocket(broker.port, timeout_s=30) as connection:
+        assert commit(connection, commit_request("absent", "replaced", 5)) == [0]
+        (coordinator,) = broker.pids("coordinator")
+        os.kill(coordinator, signal.SIGSTOP)
+        deleting = DeleteTopicsRequest((TopicSelector("replaced"),), timeout_ms=30_000)
+        ask(connection, ApiKey.DELETE_TOPICS, deleting)
+        wait_until(lambda: create_topic(broker.port, "replaced") == 0, "the name is free again")
+        assert log.read_bytes().count(tombstone) == 1
+        os.kill(coordinator, signal.SIGKILL)
+        assert committed(connection, "absent", "replaced") == -1
+        wait_until(lambda: log.read_bytes().count(tombstone) == 2, "the offset is deleted", timeout_s=30)
 
 
 def test_member_that_waits_for_others_hears_of_the_coordinators_death(broker: Appliance) -> None:

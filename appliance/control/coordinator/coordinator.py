@@ -52,6 +52,8 @@ from appliance.protocol.records.compression import Codec
 
 UNDER_WAY_BYTES_MAX: Final = 64 << 20
 """Requests that were taken and are not answered; with more, new ones are told to come again."""
+POOL_SHARES: Final = 4
+"""So many batches of the largest size have room in the pool at once."""
 RECORDS_A_WRITE: Final = 2000
 EXPIRY_OFFSETS: Final = 5000
 EXPIRY_PAUSE_MS: Final = 5
@@ -352,7 +354,12 @@ class Coordinator:
                 shard.unload()
             self._dirty.clear()
             self._shards = [self._new_shard(number) for number in range(len(places))]
+        bytes_max = {
+            leader: self._entry_bytes_max(leader) for leader in {place.leader for place in places if place}
+        }
         for shard, place in zip(self._shards, places, strict=True):
+            if place is not None:
+                shard.entry_bytes_max = bytes_max[place.leader]
             shard.follow(place)
         before, self._ids = self._ids, self._topics.ids()
         self.groups.metadata_changed()
@@ -360,6 +367,10 @@ class Coordinator:
         if gone:
             for shard in self._shards:
                 self._forget_topics(shard, gone)
+
+    def _entry_bytes_max(self, leader: int) -> int:
+        pool_share = self._settings.broker.coordinator_pool_bytes // POOL_SHARES
+        return min(self._topics.batch_bytes_max(self._settings, leader), pool_share)
 
     def _new_shard(self, number: int) -> Shard:
         broker = self._settings.broker
@@ -385,6 +396,26 @@ class Coordinator:
         for group in shard.book.groups():
             if not gone.isdisjoint(shard.book.of(group)):
                 self._write_tombstones(shard, shard.book.tombstones(group, is_old))
+
+    def _forget_predecessors(self, shard: Shard) -> None:
+        """Deletes what was committed to an earlier life of a topic that exists, after a load: nobody may have been here
+        when that was deleted.
+
+        Topics that the image does not name are left to the offsets' retention: they may only not be led yet.
+        """
+        book, ids = shard.book, self._ids
+
+        def is_old(topic: str, _partition: int, value: bytes) -> bool:
+            return topic in ids and parse_value(value).topic_id not in (NO_UUID, ids[topic])
+
+        for group in book.groups():
+            for topic, partitions in book.of(group).items():
+                topic_id = ids.get(topic)
+                # Nearly every value ends with the topic's id, which costs no parsing.
+                if topic_id is None or all(value.endswith(topic_id.bytes) for value in partitions.values()):
+                    continue
+                self._write_tombstones(shard, book.tombstones(group, is_old))
+                break
 
     def _write_tombstones(self, shard: Shard, records: list[Record]) -> None:
         for at in range(0, len(records), RECORDS_A_WRITE):
@@ -415,6 +446,7 @@ class Coordinator:
         for group in book.groups():
             self.groups.offsets_seen(group)
         if book.groups():
+            self._forget_predecessors(shard)
             self._expire_later()
 
     def unloaded(self, shard: Shard) -> None:

@@ -26,7 +26,7 @@ from typing import Final, Protocol
 from appliance.channels.partition_table import LOG_START, PartitionTable
 from appliance.control.coordinator.internal_logs import UNKNOWN_OUTCOME, InternalLogs, Read
 from appliance.control.coordinator.offsets.offset_book import OffsetBook, Replay
-from appliance.control.coordinator.replay import replayed_records
+from appliance.control.coordinator.replay import replay_chunk
 from appliance.control.coordinator.topics import LogPlace
 from appliance.errors import CorruptFile, MalformedFrame
 from appliance.protocol.errors import ErrorCode
@@ -35,15 +35,11 @@ from appliance.protocol.records.keyed_batch import encode_keyed_batch
 
 BATCH_BYTES: Final = 256 * 1024
 """Up to here requests share a batch; a larger one is a batch of its own."""
-ENTRY_BYTES_MAX: Final = 1 << 20
-"""What one request may write: about the largest batch that the topic takes, as long as nobody changes its settings.
-What is refused here would be refused there, and what is larger than our pool would wait for room for ever."""
 RECORD_OVERHEAD_BYTES: Final = 16
 LOOK_AGAIN_MS: Final = 50
 LOAD_AGAIN_MS: Final = 100
 LOAD_AGAIN_MAX_MS: Final = 5_000
 """The pause after a load that failed doubles up to here: a try may read much, and whoever asks would begin one."""
-_OFFSET_KEYS: Final = (b"\0\0", b"\0\1")
 
 Pair = tuple[bytes, bytes | None]
 """Key and value of a record; None is a tombstone."""
@@ -105,6 +101,9 @@ class Shard:
 
     Args:
         number: the partition.
+
+    `entry_bytes_max`: what one request may write, the largest batch that the topic takes. What is refused here would be
+    refused there, and what is larger than our pool would wait for room for ever.
     """
 
     def __init__(
@@ -121,6 +120,7 @@ class Shard:
         self.number = number
         self.state = State.ABSENT
         self.place: LogPlace | None = None
+        self.entry_bytes_max = 0
         self.book = OffsetBook()
         self._logs = logs
         self._table = table
@@ -195,7 +195,7 @@ class Shard:
             return
         length_bytes = sum(len(key) + len(value or b"") for key, value in records)
         length_bytes += RECORD_OVERHEAD_BYTES * len(records)
-        if length_bytes > ENTRY_BYTES_MAX:
+        if length_bytes > self.entry_bytes_max:
             done(int(ErrorCode.RECORD_LIST_TOO_LARGE))
             return
         self._waiting.append(_Entry(records, length_bytes, done))
@@ -259,20 +259,20 @@ class Shard:
         Raises:
             CorruptFile, MalformedFrame: it does not parse.
         """
-        number, put, other = self.number, replay.put, self._listener.replay
         for chunk in read.chunks:
-            for key, value in replayed_records(
+            replay_chunk(
                 chunk,
+                replay,
+                self._other,
                 path=read.path,
                 from_offset=from_offset,
                 decompressed_bytes_max=self._decompressed_bytes_max,
-            ):
-                if key[:2] in _OFFSET_KEYS:
-                    put(key, value)
-                else:
-                    other(number, key, value)
+            )
             from_offset = max(from_offset, chunk.batches[-1].last_offset + 1)
         return from_offset
+
+    def _other(self, key: bytes, value: bytes | None) -> None:
+        self._listener.replay(self.number, key, value)
 
     def load_ended(self, end_offset: int) -> None:
         """Everything was replayed."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from appliance.channels.metadata_image import ImageReader
 from appliance.channels.roles import Role, owner_of
 from appliance.cluster import CONSUMER_OFFSETS, NO_LEADER, ClusterImage
+from appliance.config import BrokerConfigs, Settings, effective_topic_configs
 from appliance.control.coordinator.group.effects import Topic
+
+MAX_MESSAGE_BYTES: Final = "max.message.bytes"
 
 
 class LogPlace(NamedTuple):
@@ -72,6 +75,15 @@ class ImageTopics:
         """What was set on the group."""
         configs = self._image.group_configs if self._image is not None else {}
         return configs.get(group_id, {})
+
+    def batch_bytes_max(self, settings: Settings, slot: int) -> int:
+        """The largest batch that `__consumer_offsets` takes where `slot` leads: max.message.bytes."""
+        image = self._image
+        topic = image.topics.get(CONSUMER_OFFSETS) if image is not None else None
+        if image is None or topic is None:
+            return 0
+        broker = BrokerConfigs.of(image.broker_configs, slot)
+        return int(effective_topic_configs(settings, topic.configs, broker)[MAX_MESSAGE_BYTES])
 
     def ids(self) -> dict[str, UUID]:
         """Name → id of every topic."""

@@ -127,24 +127,24 @@ class OffsetBook:
 class Replay:
     """Fills a book from records in log order.
 
-    The way to a topic's offsets is remembered by the first bytes of the key, so a record that is not the first of its
-    group and topic costs no parsing.
+    `places`: a key of an offset without its partition → where the topic's offsets lie, so a record that is not the
+    first of its group and topic costs no parsing.
     """
 
-    __slots__ = ("_book", "_places")
+    __slots__ = ("_book", "places")
 
     def __init__(self, book: OffsetBook) -> None:
         self._book = book
-        self._places: dict[bytes, ByPartition] = {}
+        self.places: dict[bytes, ByPartition] = {}
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """One record whose key is of type 0 or 1."""
         prefix = key[:-PARTITION_BYTES]
-        place = self._places.get(prefix)
+        place = self.places.get(prefix)
         if place is None:
             group, topic, _ = parse_key(key)
-            place = self._places[prefix] = self._book.place(group, topic)
-        partition = int.from_bytes(key[-PARTITION_BYTES:], "big")
+            place = self.places[prefix] = self._book.place(group, topic)
+        partition = int.from_bytes(key[-PARTITION_BYTES:], "big", signed=True)
         if value is None:
             place.pop(partition, None)
         else:
