@@ -46,6 +46,7 @@ from appliance.protocol.apis.offset_fetch import (
     OffsetFetchTopicResponse,
 )
 from appliance.protocol.apis.sync_group import SyncGroupResponse
+from appliance.protocol.errors import ErrorCode
 
 OFFSET_FETCH_GROUPS_SINCE: Final = 8
 OFFSET_FETCH_ERROR_SINCE: Final = 2
@@ -73,6 +74,7 @@ def refused_commit(request: OffsetCommitRequest, _version: int, error: int) -> O
 
 def refused_fetch(request: OffsetFetchRequest, version: int, error: int) -> OffsetFetchResponse:
     """Every group has the error; before v2, which has no place for that, every partition."""
+    error = told_to_reader(error)
     if version >= OFFSET_FETCH_GROUPS_SINCE:
         return OffsetFetchResponse(
             groups=tuple(OffsetFetchGroupResponse(g.group_id, error_code=error) for g in request.groups)
@@ -80,6 +82,18 @@ def refused_fetch(request: OffsetFetchRequest, version: int, error: int) -> Offs
     if version >= OFFSET_FETCH_ERROR_SINCE:
         return OffsetFetchResponse(error_code=error)
     return OffsetFetchResponse(refused_topics(request.topics or (), error))
+
+
+def told_to_reader(error: int) -> int:
+    """What OffsetFetch says where others say `error`.
+
+    A coordinator that is away for a moment is told as one that loads. Every client waits and asks again then; told that
+    there is none, librdkafka's `committed` raises. With Apache Kafka the connection goes with the coordinator, so there
+    nobody is told so.
+    """
+    if error == ErrorCode.COORDINATOR_NOT_AVAILABLE:
+        return int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    return error
 
 
 def refused_topics(topics: tuple[OffsetFetchTopic, ...], error: int) -> tuple[OffsetFetchTopicResponse, ...]:

@@ -9,19 +9,22 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
 )
+from kafka import KafkaConsumer
+from kafka import TopicPartition as PythonPartition
 
 from appliance.control.coordinator.internal_logs import READ_BYTES
 from appliance.control.coordinator.offsets.offset_records import offset_key
@@ -321,6 +324,40 @@ def test_member_that_waits_for_others_hears_of_the_coordinators_death(broker: Ap
         assert int.from_bytes(answer[8:10], "big") == ErrorCode.COORDINATOR_NOT_AVAILABLE
         # The connection lives on, and the next coordinator answers on it.
         assert committed(member, "waiting", "any") == -1
+
+
+@contextmanager
+def by_confluent(address: str, group: str) -> Iterator[Callable[[], int]]:
+    consumer = Consumer({"bootstrap.servers": address, "group.id": group})
+
+    def read() -> int:
+        (found,) = consumer.committed([TopicPartition("asked", 0)], timeout=30)
+        offset: int = found.offset
+        return offset
+
+    with closing(consumer):
+        yield read
+
+
+@contextmanager
+def by_kafka_python(address: str, group: str) -> Iterator[Callable[[], int]]:
+    with closing(KafkaConsumer(bootstrap_servers=address, group_id=group)) as consumer:
+        yield lambda: consumer.committed(PythonPartition("asked", 0))
+
+
+@pytest.mark.parametrize("reader", [by_confluent, by_kafka_python])
+def test_who_asks_for_its_offsets_while_the_coordinator_is_away_waits_and_is_told(
+    broker: Appliance, reader: Callable[[str, str], AbstractContextManager[Callable[[], int]]]
+) -> None:
+    create_topic(broker.port, "asked")
+    group = reader.__name__
+    with WireSocket(broker.port, timeout_s=30) as connection:
+        assert commit(connection, commit_request(group, "asked", 5)) == [0]
+    with reader(broker.address, group) as read:
+        for _ in range(3):
+            assert read() == 5
+            broker.kill_role("coordinator")
+            assert read() == 5
 
 
 def test_nothing_is_acknowledged_or_told_before_it_is_in_the_log(broker: Appliance) -> None:

@@ -37,7 +37,7 @@ from appliance.journal import RateLimited
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRequest
-from appliance.protocol.coordinator_errors import coordinator_error_response
+from appliance.protocol.coordinator_errors import coordinator_error_response, told_to_reader
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.group_partition import group_partition
 from appliance.protocol.messages import decode_request, encode_response
@@ -187,6 +187,10 @@ class Coordinator:
             shard.look_later()
         return TOLD[shard.state]
 
+    def _may_load(self, group: str) -> bool:
+        """Whether the group's partition is there and can be expected to be replayed."""
+        return bool(self._shards) and self._shard_of(group).state is not State.FAILED
+
     def _partition_of(self, group: str) -> int:
         return group_partition(group, len(self._shards))
 
@@ -252,7 +256,10 @@ class Coordinator:
         client = _client(reply)
 
         def check(wanted: OffsetFetchGroup) -> int:
-            return self.gate(wanted.group_id, reply.slot) or self.groups.check_fetch(
+            error = self.gate(wanted.group_id, reply.slot)
+            if error:
+                return told_to_reader(error) if self._may_load(wanted.group_id) else error
+            return self.groups.check_fetch(
                 wanted.group_id, member_id=wanted.member_id, epoch=wanted.member_epoch, client=client
             )
 
