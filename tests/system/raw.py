@@ -10,6 +10,8 @@ Produce goes as v8, the last version without compact lengths: its fields can be 
 
 from __future__ import annotations
 
+import os
+import signal
 import struct
 import time
 from collections.abc import Callable, Mapping
@@ -45,7 +47,7 @@ class Produced:
 
 
 def produce_body(
-    topic: str, records: bytes | None, *, partition: int = 0, acks: int = -1, timeout_ms: int = 5000
+    topic: str, records: bytes | None, *, partition: int = 0, acks: int = -1, timeout_ms: int = 30_000
 ) -> bytes:
     """The body of a Produce request for one partition; `records` need not be any."""
     length = -1 if records is None else len(records)
@@ -132,6 +134,12 @@ def wait_until(true: Callable[[], bool], what: str, *, timeout_s: float = PATIEN
     while not true():
         assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
         time.sleep(0.005)
+
+
+def suspend(pid: int) -> None:
+    """SIGSTOP; returns when the process stands still, which it need not do before the next thing happens."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "it is stopped")
 
 
 def generations(broker: Appliance) -> dict[str, tuple[int, int]]:

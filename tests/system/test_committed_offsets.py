@@ -55,7 +55,7 @@ from appliance.protocol.records.record import Record, encode_batch
 from tests.support.apache_kafka import tool
 from tests.support.broker import Appliance
 from tests.support.wire import ConnectionEnded, WireSocket
-from tests.system.raw import ask, create_topic, produce, wait_until
+from tests.system.raw import ask, create_topic, produce, suspend, wait_until
 
 COMMIT_VERSIONS = range(2, 11)
 FETCH_VERSIONS = range(1, 11)
@@ -366,7 +366,7 @@ def test_nothing_is_acknowledged_or_told_before_it_is_in_the_log(broker: Applian
         find(reader, "pending")
         assert commit(reader, commit_request("pending", "pending", 1)) == [0]
         (worker,) = broker.pids("ioproc")
-        os.kill(worker, signal.SIGSTOP)
+        suspend(worker)
         try:
             request = commit_request("pending", "pending", 2)
             writer.send(messages.encode_request(ApiKey.OFFSET_COMMIT, 9, request, 1, client_id="raw"))

@@ -21,7 +21,7 @@ from appliance.protocol.records.record import Record, encode_batch
 from tests.support.broker import Appliance
 from tests.support.wire import WireSocket
 from tests.system.acked_load import create, in_sync, leaders
-from tests.system.raw import ask, produce, wait_until
+from tests.system.raw import ask, produce, suspend, wait_until
 
 TOPIC = "shortened"
 SLOTS = 3
@@ -58,7 +58,7 @@ def test_deletion_waits_for_a_living_replica_as_long_as_it_may_and_not_for_a_dea
         assert delete(connection, 3, LONG_MS) == DeleteRecordsPartitionResult(0, 3, 0)
 
         (stopped,) = broker.pids(f"replica {(leader + 1) % SLOTS}")
-        os.kill(stopped, signal.SIGSTOP)
+        suspend(stopped)
         try:
             told = delete(connection, 5, SHORT_MS)
             assert (told.error_code, told.low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, 3)
@@ -66,6 +66,6 @@ def test_deletion_waits_for_a_living_replica_as_long_as_it_may_and_not_for_a_dea
             os.kill(stopped, signal.SIGCONT)
         assert delete(connection, 6, LONG_MS) == DeleteRecordsPartitionResult(0, 6, 0)
 
-        os.kill(stopped, signal.SIGSTOP)
+        suspend(stopped)
         os.kill(stopped, signal.SIGKILL)
         assert delete(connection, -1, LONG_MS) == DeleteRecordsPartitionResult(0, RECORDS, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
@@ -38,6 +39,16 @@ def append(broker: Appliance) -> int:
     return answer.base_offset
 
 
+def assert_no_more_than(before: frozenset[str], now: frozenset[str]) -> None:
+    """Generations begin anew, so names come again, and no other one is left over.
+
+    How many images of the metadata there were depends on who was ready first; two are kept, three while one is made.
+    """
+    images = {name for name in before | now if re.search(r"-image-\d+$", name)}
+    assert now - images <= before
+    assert len(now & images) <= 3
+
+
 def serve(data_dir: Path, port: int) -> subprocess.CompletedProcess[str]:
     """Tries to start another instance, and waits for its end."""
     command = [sys.executable, "-m", "appliance", "serve", "--data-dir", str(data_dir), "--port", str(port)]
@@ -54,8 +65,7 @@ def test_what_a_killed_instance_leaves_is_cleaned_at_the_next_start(broker: Appl
     assert left == before, "nothing was left to clean: the test tests nothing"
     assert list(runtime.iterdir())
     broker.start()
-    # Generations begin anew, and images of the metadata too, so names come again; no other one is left over.
-    assert shared_memory_names(broker.data_dir) <= before
+    assert_no_more_than(before, shared_memory_names(broker.data_dir))
     assert append(broker) == 1
     broker.stop()  # asserts that no name is left
     assert not runtime.exists()
@@ -69,7 +79,7 @@ def test_kill_after_kill_leaves_no_more_than_one(broker: Appliance) -> None:
         assert append(broker) == number
         broker.kill()
         broker.start()
-    assert shared_memory_names(broker.data_dir) <= before
+    assert_no_more_than(before, shared_memory_names(broker.data_dir))
 
 
 def test_second_instance_on_the_same_directory_is_refused_while_the_first_serves_on(

@@ -25,7 +25,7 @@ from appliance.protocol.errors import ErrorCode
 from tests.support.broker import Appliance
 from tests.support.wire import WireSocket
 from tests.system.acked_load import AckedLoad, bootstrap, create, in_sync, leaders, settled
-from tests.system.raw import ask, wait_until
+from tests.system.raw import ask, suspend, wait_until
 
 SLOTS = 3
 PARTITIONS = 6
@@ -130,7 +130,7 @@ def test_a_write_that_too_few_would_have_is_refused_until_they_are_back(broker: 
             "message.timeout.ms": 30_000,
         }
     )
-    os.kill(stopped, signal.SIGSTOP)
+    suspend(stopped)
     try:
         deadline = time.monotonic() + 30
         while "NOT_ENOUGH_REPLICAS" not in told:
