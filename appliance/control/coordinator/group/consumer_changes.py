@@ -5,9 +5,11 @@ A draft sees its own changes; the group does not until they are committed.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import blake2b
+from typing import Final
 
 from appliance.control.coordinator.group.consumer_assignors import ASSIGNORS, AssignedMember
 from appliance.control.coordinator.group.consumer_group import STATIC_AWAY_EPOCH, ConsumerGroup
@@ -28,7 +30,11 @@ from appliance.control.coordinator.group.consumer_records import (
 )
 from appliance.control.coordinator.group.effects import Topic
 from appliance.control.coordinator.group.group_book import GroupBook
+from appliance.control.coordinator.group.topic_names import Difference
 from appliance.control.coordinator.group.topic_regex import matching_topics
+
+MATCHES_A_TURN: Final = 10_000
+"""Names that one heartbeat holds against expressions, about 30 ms; what is left is done in those after it."""
 
 _NEW = MemberSubscription()
 
@@ -36,7 +42,7 @@ _NEW = MemberSubscription()
 class Draft:
     """Changes of one group that are not in the log yet: `changes`, in the order in which they will be written.
 
-    `seen_topics` is the version of the metadata image that the subscriptions have been held against.
+    When they are, `seen` says in the group which topics its subscriptions have been held against.
     """
 
     __slots__ = (
@@ -45,10 +51,11 @@ class Draft:
         "_epoch",
         "_group",
         "_regexes",
+        "_seen_names",
+        "_seen_topics",
         "_subscriptions",
         "_targets",
         "changes",
-        "seen_topics",
     )
 
     def __init__(self, book: GroupBook, group: ConsumerGroup) -> None:
@@ -60,7 +67,8 @@ class Draft:
         self._currents: dict[str, CurrentAssignment] = {}
         self._targets: dict[str, Assignment | None] = {}
         self._regexes: dict[str, ResolvedRegex | None] = {}
-        self.seen_topics = group.seen_topics
+        self._seen_topics = group.seen_topics
+        self._seen_names: dict[str, int] = {}
 
     # ── what would be ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -78,6 +86,14 @@ class Draft:
     def _members(self) -> dict[str, MemberSubscription]:
         drafted = {**self._group.subscriptions, **self._subscriptions}
         return {member_id: one for member_id, one in drafted.items() if one is not None}
+
+    def seen(self) -> None:
+        """The draft is in the log, or had nothing to write."""
+        group = self._group
+        group.seen_topics = self._seen_topics
+        group.seen_names.update(
+            (regex, at) for regex, at in self._seen_names.items() if regex in group.regexes
+        )
 
     # ── steps ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -157,25 +173,45 @@ class Draft:
         if not bump and group.seen_topics == book.topics_version:
             return
         subscriptions = self._members()
-        self._resolve_regexes(subscriptions)
+        if self._resolve_regexes(subscriptions):
+            self._seen_topics = book.topics_version
         metadata_hash = self._hash(self._topics(subscriptions).values())
-        self.seen_topics = book.topics_version
         if bump or metadata_hash != group.metadata_hash:
             self._epoch += 1
             self._change(GroupEpochChange(self._epoch, metadata_hash=metadata_hash))
 
-    def _resolve_regexes(self, subscriptions: dict[str, MemberSubscription]) -> None:
+    def _resolve_regexes(self, subscriptions: dict[str, MemberSubscription]) -> bool:
+        """Holds the expressions against the topics; False where some are left for the next heartbeat.
+
+        Those that nothing is known of come first, so a new member never waits for the topics of its own.
+        """
+        regexes = self._group.regexes
         used = {one.regex for one in subscriptions.values() if one.regex is not None}
-        for regex in sorted(used):
-            topics = matching_topics(regex, self._book.topics.names())
-            known = self._group.regexes.get(regex)
-            if known is None or known.topics != topics:
-                resolved = ResolvedRegex(
-                    topics, self._book.topics_version, timestamp_ms=self._book.clock.now_ms()
-                )
-                self._change(RegexChange(regex, resolved))
-        for regex in self._group.regexes.keys() - used:
+        for regex in regexes.keys() - used:
             self._change(RegexChange(regex, None))
+        left = MATCHES_A_TURN
+        for regex in sorted(used, key=lambda regex: (regex in regexes, regex)):
+            if left <= 0 and regex in regexes:
+                return False
+            left -= self._resolve(regex, regexes.get(regex))
+        return True
+
+    def _resolve(self, regex: str, known: ResolvedRegex | None) -> int:
+        """How many names were matched."""
+        names = self._book.topic_names
+        seen = self._group.seen_names.get(regex)
+        change = None if seen is None or known is None else names.since(seen)
+        if change is None or known is None:
+            topics, matched = matching_topics(regex, names.all()), len(names.all())
+        else:
+            topics, matched = _changed(known.topics, regex, change), len(change.came)
+        if known is None or known.topics != topics:
+            resolved = ResolvedRegex(
+                topics, self._book.topics_version, timestamp_ms=self._book.clock.now_ms()
+            )
+            self._change(RegexChange(regex, resolved))
+        self._seen_names[regex] = names.version
+        return matched
 
     def _names(self, subscription: MemberSubscription) -> set[str]:
         names = set(subscription.topic_names)
@@ -219,3 +255,15 @@ class Draft:
                 self._regexes[regex] = resolved
             case _:
                 pass
+
+
+def _changed(topics: tuple[str, ...], regex: str, change: Difference) -> tuple[str, ...]:
+    """The sorted topics that match, when those that matched before the change are known; the same object if so."""
+    came = matching_topics(regex, change.came)
+    went = [name for name in change.went if _has(topics, name)]
+    return tuple(sorted({*topics, *came}.difference(went))) if came or went else topics
+
+
+def _has(names: tuple[str, ...], name: str) -> bool:
+    at = bisect_left(names, name)
+    return at < len(names) and names[at] == name

@@ -55,7 +55,7 @@ class ConsumerState(Enum):
 
 class ConsumerGroup:
     """One group. `sessions` and `rebalances` hold its members' timers; `seen_topics` is the version of the metadata
-    image that its subscriptions were last held against."""
+    image that its subscriptions were last held against, `seen_names` that of the names which each expression was."""
 
     __slots__ = (
         "_commits_since",
@@ -70,6 +70,7 @@ class ConsumerGroup:
         "metadata_hash",
         "rebalances",
         "regexes",
+        "seen_names",
         "seen_topics",
         "sessions",
         "subscriptions",
@@ -85,6 +86,7 @@ class ConsumerGroup:
         self.targets: dict[str, Assignment] = {}
         self.currents: dict[str, CurrentAssignment] = {}
         self.regexes: dict[str, ResolvedRegex] = {}
+        self.seen_names: dict[str, int] = {}
         self.sessions: dict[str, Task[OnTime]] = {}
         self.rebalances: dict[str, Task[OnTime]] = {}
         self.seen_topics = -1
@@ -116,6 +118,7 @@ class ConsumerGroup:
             case RegexChange(regex, resolved):
                 if resolved is None:
                     self.regexes.pop(regex, None)
+                    self.seen_names.pop(regex, None)
                 else:
                     self.regexes[regex] = resolved
 

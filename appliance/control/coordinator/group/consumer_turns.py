@@ -29,7 +29,7 @@ def write(
     Without a change `then` is told at once.
     """
     if not draft.changes and not first:
-        group.seen_topics = draft.seen_topics
+        draft.seen()
         then(0)
         return
     records = tuple(record_of(group.group_id, change) for change in draft.changes)
@@ -39,7 +39,7 @@ def write(
         if not error_code and book.groups.get(group.group_id) is group:
             for change in draft.changes:
                 group.apply(change)
-            group.seen_topics = draft.seen_topics
+            draft.seen()
             for change in draft.changes:
                 if isinstance(change, CurrentChange):
                     watch_rebalance(book, group, change.member_id)

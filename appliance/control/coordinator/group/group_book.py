@@ -22,6 +22,7 @@ from appliance.control.coordinator.group.effects import (
     Record,
     Topics,
 )
+from appliance.control.coordinator.group.topic_names import TopicNames
 from appliance.delayed.timing_wheel import Task, TimingWheel
 from appliance.errors import ApplianceDefect
 
@@ -67,6 +68,7 @@ class GroupBook:
         "new_member_id",
         "offsets",
         "settings",
+        "topic_names",
         "topics",
         "topics_version",
     )
@@ -91,6 +93,7 @@ class GroupBook:
         self.groups: dict[str, ClassicGroup | ConsumerGroup] = {}
         self.again: Callable[[object, Client, object], None] = _nobody
         self.topics_version = 0  # counts the metadata images
+        self.topic_names = TopicNames(topics)
         self.effects: Effects = []
         self._partition_of = partition_of
         self._wheel: TimingWheel[OnTime] = TimingWheel(self._monotonic_ms())

@@ -326,6 +326,7 @@ class Groups:
     def metadata_changed(self) -> None:
         """There is a new metadata image: consumer groups look at their topics with the next heartbeat."""
         self._book.topics_version += 1
+        self._book.topic_names.changed()
 
     # ── itself ────────────────────────────────────────────────────────────────────────────────────────────
 
