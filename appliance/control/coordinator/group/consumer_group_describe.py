@@ -1,13 +1,15 @@
 """ConsumerGroupDescribe (69), versions 0-1: epochs, members and assignments of consumer groups (KIP-848).
 
-v1 tells which protocol a member speaks (KIP-1099). Authorized operations are not told until there is authorization.
+v1 tells which protocol a member speaks (KIP-1099).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from appliance.control.coordinator.group.consumer_group import ConsumerGroup
 from appliance.control.coordinator.group.consumer_records import Assignment
-from appliance.control.coordinator.group.effects import Client
+from appliance.control.coordinator.group.effects import GROUP_OPERATIONS, Client
 from appliance.control.coordinator.group.group_book import GroupBook, shown
 from appliance.protocol.apis.consumer_group_describe import (
     MEMBER_CLASSIC,
@@ -24,6 +26,11 @@ from appliance.protocol.errors import ErrorCode
 
 def handle(book: GroupBook, request: ConsumerGroupDescribeRequest, client: Client, reply: object) -> None:
     groups = tuple(_describe(book, group_id, client) for group_id in request.group_ids)
+    if request.include_authorized_operations:
+        groups = tuple(
+            each if each.error_code else replace(each, authorized_operations=GROUP_OPERATIONS)
+            for each in groups
+        )
     book.answer(reply, ConsumerGroupDescribeResponse(groups=groups))
 
 

@@ -1,15 +1,17 @@
 """DescribeGroups (15), versions 0-6: state and members of classic groups.
 
-A group that does not exist is Dead; v6 says GROUP_ID_NOT_FOUND besides (KIP-1043). Authorized operations are not told
-until there is authorization.
+A group that does not exist is Dead; v6 says GROUP_ID_NOT_FOUND besides (KIP-1043). From v3 on who asks is told its
+operations (KIP-430).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from appliance.control.coordinator.group.classic_group import ClassicGroup
 from appliance.control.coordinator.group.classic_member import ClassicMember
 from appliance.control.coordinator.group.classic_state import ClassicState
-from appliance.control.coordinator.group.effects import Client
+from appliance.control.coordinator.group.effects import GROUP_OPERATIONS, Client
 from appliance.control.coordinator.group.group_book import GroupBook, shown
 from appliance.protocol.apis.describe_groups import (
     DescribedGroup,
@@ -24,6 +26,11 @@ _NOT_FOUND_FROM = 6
 
 def handle(book: GroupBook, request: DescribeGroupsRequest, client: Client, reply: object) -> None:
     groups = tuple(_describe(book, group_id, client) for group_id in request.groups)
+    if request.include_authorized_operations:
+        groups = tuple(
+            each if each.error_code else replace(each, authorized_operations=GROUP_OPERATIONS)
+            for each in groups
+        )
     book.answer(reply, DescribeGroupsResponse(groups=groups))
 
 

@@ -14,8 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 from uuid import UUID
+
+GROUP_OPERATIONS: Final = sum(1 << bit for bit in (3, 6, 8, 10, 11))
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS: without an authorizer every operation that groups have is
+allowed. Source: KIP-430, Kafka's `AclEntry.supportedOperations`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,17 @@ from __future__ import annotations
 import pytest
 
 from appliance.control.coordinator.group.effects import Client, OffsetExpiry, Record
+from appliance.protocol.apis.consumer_group_describe import ConsumerGroupDescribeRequest
+from appliance.protocol.apis.consumer_group_heartbeat import (
+    JOIN_GROUP_EPOCH,
+    ConsumerGroupHeartbeatRequest,
+)
 from appliance.protocol.apis.delete_groups import DeleteGroupsRequest
+from appliance.protocol.apis.describe_groups import NO_AUTHORIZED_OPERATIONS, DescribeGroupsRequest
 from appliance.protocol.apis.leave_group import MemberIdentity
 from appliance.protocol.apis.list_groups import ListGroupsRequest
 from appliance.protocol.errors import ErrorCode
+from tests.control.coordinator.group.consumer import REBALANCE_MS
 from tests.control.coordinator.group.scene import DELAY_MS, GROUP, Scene, subscription
 
 CLIENT = Client("c", "/127.0.0.1", slot=0, api_version=8)
@@ -33,6 +40,29 @@ def test_a_stable_group_is_described_with_all_its_members_have() -> None:
     assert (first.member_id, first.client_id, first.client_host) == (leader, "c", "/127.0.0.1")
     assert first.member_metadata == subscription("orders")
     assert first.member_assignment == leader.encode()
+
+
+def test_who_asks_for_it_is_told_what_it_may_do_with_a_group() -> None:
+    scene = Scene()
+    scene.stable(1)
+    joins = ConsumerGroupHeartbeatRequest(
+        "new",
+        "m",
+        JOIN_GROUP_EPOCH,
+        rebalance_timeout_ms=REBALANCE_MS,
+        subscribed_topic_names=("orders",),
+        topic_partitions=(),
+    )
+    assert scene.ask(joins, version=1).error_code == 0
+    operations = sum(1 << bit for bit in (3, 6, 8, 10, 11))
+    wanted = DescribeGroupsRequest((GROUP, "never"), include_authorized_operations=True)
+    assert [each.authorized_operations for each in scene.ask(wanted, version=6).groups] == [
+        operations,
+        NO_AUTHORIZED_OPERATIONS,
+    ]
+    assert scene.describe().authorized_operations == NO_AUTHORIZED_OPERATIONS
+    described = ConsumerGroupDescribeRequest(("new",), include_authorized_operations=True)
+    assert scene.ask(described, version=1).groups[0].authorized_operations == operations
 
 
 def test_a_group_in_a_rebalance_shows_no_protocol_and_no_metadata() -> None:

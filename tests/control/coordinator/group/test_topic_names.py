@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from appliance.control.coordinator.group import consumer_changes, topic_names
 from appliance.control.coordinator.group.topic_names import TopicNames
+from appliance.control.coordinator.group.topic_regex import matching_topics
 from appliance.protocol.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
 from tests.control.coordinator.group.consumer import Consumer
 from tests.control.coordinator.group.scene import Cluster, Scene
@@ -62,11 +63,10 @@ def test_many_expressions_are_held_against_new_topics_in_bounded_turns_and_none_
     for member in members:
         member.join()
     matched: list[int] = []
-    match = consumer_changes.matching_topics
 
     def counted(regex: str, names: frozenset[str]) -> tuple[str, ...]:
         matched[-1] += len(names)
-        return match(regex, names)
+        return matching_topics(regex, names)
 
     monkeypatch.setattr(consumer_changes, "matching_topics", counted)
     monkeypatch.setattr(consumer_changes, "MATCHES_A_TURN", 20)
