@@ -18,7 +18,7 @@ from spark_connector.java import find_java
 from tests.support.broker import end_with_the_test_runner
 
 HOME: Final = Path(pyspark.__file__).parent
-START_TIMEOUT_S: Final = 90.0
+START_TIMEOUT_S: Final = 240.0
 _MASTER: Final = re.compile(r"Starting Spark master at (spark://\S+)")
 _WORKER: Final = re.compile(r"Registering worker [\d.]+:\d+ with")
 

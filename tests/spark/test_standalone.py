@@ -17,7 +17,7 @@ from tests.log.batches import batch_of
 from tests.spark.logs import make_log, publish
 from tests.spark.standalone import HOME, spark_environment, standalone
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 JOB = """
 import json, os, sys
@@ -70,7 +70,7 @@ def test_executors_read_with_the_archive_alone(master: str, tmp_path: Path) -> N
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=600,
         cwd=tmp_path,
         env=spark_environment(),
     )
@@ -87,7 +87,7 @@ def test_an_export_runs_on_a_cluster(master: str, tmp_path: Path) -> None:
     appliance(
         *("export", "parquet", "orders", "--to", to, "--data-dir", tmp_path / "data"),
         *("--master", master, "--task-mib", "1"),
-        timeout_s=240,
+        timeout_s=600,
         more={**spark_environment(), "SPARK_CONF_DIR": str(tmp_path)},
     ).succeeded()
     table = ds.dataset(to, format="parquet", partitioning="hive").to_table(columns=["partition", "offset"])
