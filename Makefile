@@ -9,7 +9,7 @@ DATA   ?= ./data
 unexport PYTHONDONTWRITEBYTECODE
 
 # `make compiled` and `make pure` change what every start of this tree runs: the gate always tests the pure source.
-.PHONY: compiled pure test-compiled run test test-all test-zookeeper checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases profile spark-archive bench-spark check format lint types contracts unit clients judges reformat docs clean
+.PHONY: compiled pure test-compiled run test test-all test-zookeeper checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases profile spark-archive demo-spark bench-spark check format lint types contracts unit clients judges reformat docs clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -100,6 +100,11 @@ reformat: $(VENV)/.installed-test
 # The connector as the one file of `spark-submit --py-files`.
 spark-archive: $(VENV)/.installed-test
 	@$(BIN)/python -m spark_connector.archive dist/log-appliance-spark.zip
+
+# A broker, a Kafka client's events, a stream in windows, a join, Parquet, a table and a plot: half a minute.
+demo-spark: $(VENV)/.installed-test
+	@$(BIN)/python -c 'import matplotlib' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'matplotlib>=3.9'
+	@$(BIN)/python -m spark_connector.demo
 
 # Figures. In a virtual environment of its own: what the tests install would be imported, and counted, with the broker.
 # Everything is installed by itself; the appliance is measured as builds of its own under .cache, never this work tree.
