@@ -91,7 +91,7 @@ def segments(directory: str | Path) -> list[SegmentFacts]:
         first = living[0] if living else None
         bases = [(base, True) for base in deleted if first is None or base < first]
         bases += [(base, False) for base in living]
-        nexts = [base for base, _ in bases[1:]] + [-1]
+        nexts = [base for base, _ in bases[1:]] + [-1] * bool(bases)
         try:
             return [
                 _facts(directory, base, next_base, is_deleted)

@@ -7,6 +7,11 @@ from typing import Final
 from appliance.cli.program import LazyCommand, LazyGroup
 
 COMMANDS: Final = {
+    "segments": LazyCommand(
+        "appliance.cli.export_segments",
+        "segments",
+        "Link or copy a topic's closed segments, with a manifest.",
+    ),
     "parquet": LazyCommand(
         "appliance.cli.export_parquet", "parquet", "Write a topic's records to Parquet files, by date."
     ),

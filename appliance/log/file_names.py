@@ -9,6 +9,8 @@
             00000000000000000010.snapshot          producer state up to, not including, offset 10
             leader-epoch-checkpoint  partition.metadata
             handed-over                            (ours) producers, between the slot's two processes
+            .state                                 how far readers off the disk may read (ours)
+            .readers/                              their leases (ours)
             recovered/                             what a recovery cut (ours; Kafka does not look into it)
         <topic>-<partition>.<uuid hex>-delete/     a partition that waits for its removal
         <topic>-<partition>.<uuid hex>-future/     a copy of one in another directory, whose place it will take
