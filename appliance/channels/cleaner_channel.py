@@ -1,8 +1,10 @@
 """What the cleaner and the owners of logs say to each other.
 
-    worker ──LOOK(row)──→ cleaner                       a segment was closed, or settings changed, in a compacted log
-    cleaner ──SURVEY(row)──→ worker ──SURVEYED──→       how far may be cleaned
-    cleaner ──SWAP(row, segments)──→ worker ──SWAPPED──→    put what I prepared into the place of these
+    owner ──LOOK(row)──→ cleaner                       a segment was closed, or settings changed, in a compacted log
+    cleaner ──SURVEY(row)──→ owner ──SURVEYED──→       how far may be cleaned
+    cleaner ──SWAP(row, segments)──→ owner ──SWAPPED──→    put what I prepared into the place of these
+
+A copy's owner is the worker of its slot where that leads, and the slot's replica where another one does.
 
 All messages are 64 bytes, little endian:
 
@@ -17,7 +19,7 @@ All messages are 64 bytes, little endian:
 | SWAPPED | - | - | - | - |
 
 `directory`, in SURVEYED, is the index of the slot's log directory that the partition lies in.
-`flags` DONE on SURVEYED and SWAPPED: otherwise the worker does not serve that incarnation of the row, or the log is not
+`flags` DONE on SURVEYED and SWAPPED: otherwise the owner does not hold that incarnation of the row, or the log is not
 what the cleaner has read. The cleaner asks one question at a time; LOOK may come at any moment, and is a hint only.
 
 `.cleaned` files of a partition are the cleaner's from a SURVEYED on until it says SWAP. From then on they are the
@@ -36,7 +38,7 @@ assert TO_CLEANER.size == 64
 
 
 class CleanerOp(IntEnum):
-    """What is said between the cleaner and a worker."""
+    """What is said between the cleaner and an owner."""
 
     LOOK = 1
     SURVEY = 2

@@ -97,6 +97,8 @@ RING_ROUTES: tuple[tuple[RoleKind, RoleKind], ...] = (
     (RoleKind.IOPROC, RoleKind.PURGATORY),  # pokes
     (RoleKind.CLEANER, RoleKind.IOPROC),  # surveys, swaps
     (RoleKind.IOPROC, RoleKind.CLEANER),  # their answers; what to look at
+    (RoleKind.CLEANER, RoleKind.REPLICA),  # surveys, swaps of followed copies
+    (RoleKind.REPLICA, RoleKind.CLEANER),  # their answers; what to look at
     (RoleKind.NETPROC, RoleKind.COORDINATOR),  # requests of groups
     (RoleKind.COORDINATOR, RoleKind.NETPROC),  # their answers
     (RoleKind.COORDINATOR, RoleKind.IOPROC),  # appends and reads of the internal topics

@@ -48,6 +48,8 @@ RING_MESSAGES: Mapping[tuple[RoleKind, RoleKind], Struct] = {
     (RoleKind.IOPROC, RoleKind.PURGATORY): POKE,
     (RoleKind.CLEANER, RoleKind.IOPROC): FROM_CLEANER,
     (RoleKind.IOPROC, RoleKind.CLEANER): TO_CLEANER,
+    (RoleKind.CLEANER, RoleKind.REPLICA): FROM_CLEANER,
+    (RoleKind.REPLICA, RoleKind.CLEANER): TO_CLEANER,
     (RoleKind.NETPROC, RoleKind.COORDINATOR): FROM_NETPROC,
     (RoleKind.COORDINATOR, RoleKind.NETPROC): TO_NETPROC,
     (RoleKind.COORDINATOR, RoleKind.IOPROC): REQUEST,

@@ -233,7 +233,7 @@ class Worker:
                 self.obey(self._controller.receive())
             if self._sweeper.take_removed():
                 self._tell_removed()
-            self._compaction.serve(self._by_row)
+            self._compaction.serve(self._led_at)
             if self._moves is not None and self._moves.done:
                 self._moves.turn()
         self.serve_rings()

@@ -44,6 +44,7 @@ from appliance.log.log_directories import LogDirectories
 from appliance.log.reader_leases import LeaseBook
 from appliance.log.removal import Removal
 from appliance.log.state_publisher import StatePublisher
+from appliance.replicas.copy_compaction import CopyCompaction
 from appliance.replicas.durable_copies import DurableCopies
 from appliance.replicas.follower import Follower
 from appliance.replicas.followers import Followers
@@ -90,6 +91,14 @@ class Replica:
         for reader in attachment.inbound.values():
             self._cycle.add_inbox(reader)
         self._complain = RateLimited(_logger.warning, clock)
+        self._compaction = CopyCompaction(
+            attachment,
+            self._cycle,
+            retired=self._remove_retired,
+            refused=lambda follower, fault: self._complain(f"partition {follower.topic_partition}: {fault}"),
+            interrupted=self._storage_failed,
+            warn=_logger.warning,
+        )
         self._directories: LogDirectories | None = None
         self._watch = DirectoryWatch()
         self._followers: Followers | None = None
@@ -108,7 +117,7 @@ class Replica:
             is_followed=lambda follower: (
                 self._followers is not None and self._followers.is_followed(follower)
             ),
-            fail=self._flush_failed,
+            fail=self._storage_failed,
         )
         self._cycle.add_inbox(self._durable)
         self._leases = LeaseBook(
@@ -135,6 +144,8 @@ class Replica:
             if self._follow():
                 wait_ms: int | None = 0
             else:
+                if self._compaction.owed:
+                    self._compaction.tell()
                 wait_ms = 1 if self._owed else None
             for descriptor, _ in self._cycle.wait(wait_ms):
                 if descriptor == supervision_fd:
@@ -146,7 +157,11 @@ class Replica:
                     self._controller.wants_look = True
             if self._controller.wants_look:
                 self._obey(self._controller.receive())
+            self._compaction.serve(self._followed_at)
         self._close()
+
+    def _followed_at(self, row: int) -> Follower | None:
+        return None if self._followers is None else self._followers.by_row.get(row)
 
     def _follow(self) -> bool:
         """One round of what there is to copy; whether there may be more."""
@@ -281,11 +296,15 @@ class Replica:
                 case PeerUp():
                     if attachment.peer_up(message.role, message.generation):
                         self._cycle.add_inbox(attachment.inbound[message.role])
+                        self._compaction.peer_up(message.role)
                     if message.role.kind is RoleKind.IOPROC:
                         self._look_at_all(message.role.slot)
                 case PeerDown():
                     if attachment.generations.get(message.role) == message.generation:
-                        self._cycle.remove_inbox(attachment.inbound[message.role])
+                        self._compaction.peer_down(message.role)
+                        reader = attachment.inbound.get(message.role)
+                        if reader is not None:
+                            self._cycle.remove_inbox(reader)
                         self._owed.pop(message.role, None)
                         attachment.peer_down(message.role)
                 case Stop():
@@ -307,6 +326,9 @@ class Replica:
             if done is None:
                 continue
             self._due = {row: each for row, each in self._due.items() if followers.by_row.get(row) is each}
+            self._compaction.assigned(
+                followers.touched_by(envelope.body), removed=bool(envelope.body.removed)
+            )
             for assigned in envelope.body.partitions:
                 follower = followers.by_row.get(assigned.row)
                 if follower is not None:
@@ -380,8 +402,9 @@ class Replica:
         def again() -> None:
             self._opens_later = False
             if self._followers is not None:
-                for follower in self._followers.open_again():
-                    self._due[follower.row] = follower
+                opened = self._followers.open_again()
+                self._due.update((follower.row, follower) for follower in opened)
+                self._compaction.assigned(opened, removed=False)
                 if self._followers.unopened:
                     self._open_later(min(2 * pause_ms, REFUSED_AGAIN_MAX_MS))
 
@@ -450,7 +473,7 @@ class Replica:
         named = tuple((each.topic, each.partition) for each in gone)
         self._controller.ask(PartitionsOffline(self._slot, named))
 
-    def _flush_failed(self, follower: Follower, fault: StorageFault) -> None:
+    def _storage_failed(self, follower: Follower, fault: StorageFault) -> None:
         """What the disk holds of the copy is not known any more; nor of its directory, if that fails a probe."""
         directories, followers, name = self._directories, self._followers, follower.topic_partition
         if directories is None or followers is None:

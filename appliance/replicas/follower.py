@@ -65,6 +65,7 @@ class Follower:
         "_reader",
         "_table",
         "_trimmed_to",
+        "directory",
         "incarnation",
         "is_following",
         "is_marked",
@@ -91,6 +92,7 @@ class Follower:
         self.topic_partition = TopicPartition(assigned.topic, assigned.partition)
         self.log = log
         self.slot = slot
+        self.directory = directory
         self.row = assigned.row
         self.incarnation = assigned.incarnation
         self.leader: int = NO_LEADER
@@ -334,6 +336,17 @@ class Follower:
             leads=False,
             written_ms=now_ms,
         )
+
+    def resized(self) -> None:
+        """Its segments were compacted."""
+        self._publish_extent()
+
+    @property
+    def stable_offset(self) -> int | None:
+        """Below it every record, and every transaction's end, is committed; None while it does not follow."""
+        if not self.is_following:
+            return None
+        return min(self.log.stable_offset(self.high_watermark), self._cells[self._at + LAST_STABLE_OFFSET])
 
     @property
     def high_watermark(self) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import UUID
 
-from appliance.channels.control_channel import AssignedPartition
+from appliance.channels.control_channel import Assign, AssignedPartition
 from appliance.channels.copy_holder import CopyHolder
 from appliance.channels.partition_table import NEVER_OPENED, OPEN, SLOT_CLOSED_INCARNATION, PartitionTable
 from appliance.cluster import TopicPartition
@@ -136,6 +136,13 @@ class Followers(CopyHolder[Follower]):
         self.offline.pop(name, None)
         self._forget(name)
         self._directories.delete_partition(name, topic_id)
+
+    def touched_by(self, command: Assign) -> list[Follower]:
+        """Those that are followed and that `command` has opened, or given other settings."""
+        if command.log_defaults is not None:
+            return list(self.by_name.values())
+        found = (self.by_row.get(assigned.row) for assigned in command.partitions)
+        return [follower for follower in found if follower is not None]
 
     def is_followed(self, follower: Follower) -> bool:
         """Whether it is one of these now."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from appliance.channels.roles import Role, owner_of
-from appliance.cluster import ClusterImage, TopicPartition
+from appliance.channels.roles import Role, owner_of, replica_of
+from appliance.cluster import ClusterImage, PartitionImage, TopicImage, TopicPartition
 from appliance.errors import CorruptFile, StorageFault
 from appliance.log.checkpoint import read_offsets, write_offsets
 from appliance.log.cleaning import Dirtiness
@@ -27,11 +27,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CompactedLog:
-    """One compacted partition. `found` None: to be examined."""
+    """A slot's copy of a compacted partition. `found` None: to be examined. `follows`: another slot leads."""
 
     name: TopicPartition
     topic_id: UUID
     slot: int
+    follows: bool
     row: int
     incarnation: int
     settings: LogSettings
@@ -53,18 +54,25 @@ class CompactedLog:
 
     @property
     def owner(self) -> Role:
-        return owner_of(self.slot)
+        return replica_of(self.slot) if self.follows else owner_of(self.slot)
+
+    def owned_anew(self) -> None:
+        """Another process has it, or another life of the same: all is to be surveyed anew."""
+        self.must_examine = True
+        self.surveyed = False
+        # Cuts are counted from the beginning of the owner's life.
+        self.cleaned_cuts = self.uncleanable_since_cuts = None
 
 
 class CompactedLogs:
-    """All of them, by row. Fed with metadata images.
+    """All of them, by slot and row. Fed with metadata images.
 
     Args:
         directories: the log directories of each slot.
         defaults: of an image and a slot, what its logs go by where their topic says nothing.
     """
 
-    __slots__ = ("_checkpoints", "_defaults", "_directories", "_version", "by_row")
+    __slots__ = ("_checkpoints", "_defaults", "_directories", "_version", "by_place")
 
     def __init__(
         self,
@@ -74,7 +82,7 @@ class CompactedLogs:
         self._directories = directories
         self._defaults = defaults
         self._version = 0
-        self.by_row: dict[int, CompactedLog] = {}
+        self.by_place: dict[tuple[int, int], CompactedLog] = {}
         self._checkpoints: dict[Path, dict[TopicPartition, int]] = {}
 
     def follow(self, image: ClusterImage) -> None:
@@ -82,44 +90,53 @@ class CompactedLogs:
         if image.version == self._version:
             return
         self._version = image.version
-        living: dict[int, CompactedLog] = {}
+        living: dict[tuple[int, int], CompactedLog] = {}
         defaults = {slot: dict(self._defaults(image, slot)) for slot in self._directories}
         for topic in image.topics.values():
             by_slot = {
                 slot: LogSettings.from_configs(defaults[slot] | topic.configs)
-                for slot in {partition.leader for partition in topic.partitions}
+                for slot in {slot for partition in topic.partitions for slot in partition.replicas}
                 if slot in defaults
             }
             for partition in topic.partitions:
-                settings = by_slot.get(partition.leader)
-                if settings is None or not settings.is_compacted:
-                    continue
-                name = TopicPartition(topic.name, partition.partition)
-                known = self.by_row.get(partition.row)
-                if known is None or (known.name, known.topic_id, known.incarnation, known.slot) != (
-                    name,
-                    topic.topic_id,
-                    partition.incarnation,
-                    partition.leader,
-                ):
-                    known = CompactedLog(
-                        name,
-                        topic.topic_id,
-                        partition.leader,
-                        partition.row,
-                        partition.incarnation,
-                        settings,
-                        self._directories[partition.leader][0],
-                    )
-                elif known.settings != settings:
-                    known.settings, known.must_examine = settings, True
-                living[partition.row] = known
-        gone = [log for row, log in self.by_row.items() if row not in living or living[row] is not log]
-        self.by_row = living
-        remaining = {log.name: log.topic_id for log in living.values()}
+                for slot in partition.replicas:
+                    settings = by_slot.get(slot)
+                    if settings is not None and settings.is_compacted:
+                        living[slot, partition.row] = self._known(topic, partition, slot, settings=settings)
+        gone = [log for place, log in self.by_place.items() if living.get(place) is not log]
+        self.by_place = living
+        remaining = {(log.slot, log.name): log.topic_id for log in living.values()}
         for log in gone:
-            if remaining.get(log.name) != log.topic_id:
+            if remaining.get((log.slot, log.name)) != log.topic_id:
                 self._forget(log)
+
+    def _known(
+        self, topic: TopicImage, partition: PartitionImage, slot: int, *, settings: LogSettings
+    ) -> CompactedLog:
+        """A slot's copy as it is known by now, or a new one."""
+        name, follows = TopicPartition(topic.name, partition.partition), slot != partition.leader
+        known = self.by_place.get((slot, partition.row))
+        if known is None or (known.name, known.topic_id, known.incarnation) != (
+            name,
+            topic.topic_id,
+            partition.incarnation,
+        ):
+            return CompactedLog(
+                name,
+                topic.topic_id,
+                slot,
+                follows,
+                partition.row,
+                partition.incarnation,
+                settings,
+                self._directories[slot][0],
+            )
+        if known.follows != follows:
+            known.follows = follows
+            known.owned_anew()
+        if known.settings != settings:
+            known.settings, known.must_examine = settings, True
+        return known
 
     def _forget(self, log: CompactedLog) -> None:
         for parent in self._directories[log.slot]:
@@ -142,33 +159,30 @@ class CompactedLogs:
         except StorageFault as fault:
             _log.warning("the checkpoint of %s, which has moved: %s", log.name, fault)
 
-    def look(self, rows: Iterable[int]) -> None:
-        """These are to be examined; unknown rows are passed over."""
+    def look(self, slot: int, rows: Iterable[int]) -> None:
+        """These of a slot are to be examined; unknown rows are passed over."""
         for row in rows:
-            if (log := self.by_row.get(row)) is not None:
+            if (log := self.by_place.get((slot, row))) is not None:
                 log.must_examine = True
 
-    def look_at_slot(self, slot: int) -> None:
-        """Everything of a slot whose worker has a new life is to be surveyed anew."""
-        for log in self.by_row.values():
-            if log.slot == slot:
-                log.must_examine = True
-                log.surveyed = False
-                # Cuts are counted from the beginning of the owner's life.
-                log.cleaned_cuts = log.uncleanable_since_cuts = None
+    def look_at_owner(self, owner: Role) -> None:
+        """Everything of a worker or a replica that has a new life is to be surveyed anew."""
+        for log in self.by_place.values():
+            if log.owner is owner:
+                log.owned_anew()
 
     def to_examine(self, now_ms: int) -> list[CompactedLog]:
         """Whose state is not known, or may have changed by now."""
-        for log in self.by_row.values():
+        for log in self.by_place.values():
             if log.look_again_ms is not None and log.look_again_ms <= now_ms:
                 log.must_examine = True
-        return [log for log in self.by_row.values() if log.must_examine]
+        return [log for log in self.by_place.values() if log.must_examine]
 
     def dirtiest(self) -> CompactedLog | None:
         """What is to be cleaned next, by the share of dirty bytes; None if nothing is dirty enough."""
         candidates = [
             log
-            for log in self.by_row.values()
+            for log in self.by_place.values()
             if log.found is not None
             and log.uncleanable_since_cuts is None
             and log.found.is_cleanable(log.settings)
@@ -178,7 +192,8 @@ class CompactedLogs:
     def next_look_ms(self) -> int | None:
         """When one must be looked at that nobody writes to, by the wall clock."""
         return min(
-            (log.look_again_ms for log in self.by_row.values() if log.look_again_ms is not None), default=None
+            (log.look_again_ms for log in self.by_place.values() if log.look_again_ms is not None),
+            default=None,
         )
 
     # Checkpoints
@@ -214,7 +229,7 @@ class CompactedLogs:
         write_offsets(parent / CLEANER_OFFSETS, self._checkpoints[parent])
 
     def statistics(self) -> dict[str, int]:
-        logs = self.by_row.values()
+        logs = self.by_place.values()
         return {
             "compacted": len(logs),
             "uncleanable": sum(log.uncleanable_since_cuts is not None for log in logs),

@@ -104,7 +104,7 @@ class CleanerDutyCycle:
         return min(max(wait_ms, _until_ms(self._may_look_ns, now_ns)), 86_400_000)
 
     def _hear(self) -> None:
-        for reader in self._attachment.inbound.values():
+        for peer, reader in self._attachment.inbound.items():
             messages = reader.drain()
             if not messages:
                 continue
@@ -112,7 +112,7 @@ class CleanerDutyCycle:
             looks = [message[3] for message in messages if message[0] == _LOOK]
             if looks:
                 self._looks = LOOKS
-                self._logs.look(looks)
+                self._logs.look(peer.slot, looks)
             for message in messages:
                 if message[0] != _LOOK:
                     self._answer = message
@@ -208,8 +208,8 @@ class CleanerDutyCycle:
                     _log.error("unexpected word of the supervisor: %s", message)
 
     def _look_at(self, owner: Role) -> None:
-        if owner.kind is RoleKind.IOPROC:
-            self._logs.look_at_slot(owner.slot)
+        if owner.kind in (RoleKind.IOPROC, RoleKind.REPLICA):
+            self._logs.look_at_owner(owner)
             self._looks = LOOKS
 
     def _peer_down(self, peer: Role) -> None:
