@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from spark_connector.batch_reader import batch_reader
 from spark_connector.columns import Columns, schema_of, types_of
-from spark_connector.options import View, columns_of, read_options, view_of
+from spark_connector.options import View, columns_of, read_options, refuse_unknown, view_of
 from spark_connector.stream_reader import StreamReader
 
 
@@ -29,6 +29,7 @@ class ApplianceDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns asked for. Options are looked through here already: `load()` refuses a wrong one."""
+        refuse_unknown(self.options)
         names = columns_of(self.options)
         view = view_of(self.options)
         types = types_of(view)

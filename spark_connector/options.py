@@ -174,6 +174,15 @@ def columns_of(given: Mapping[str, str]) -> tuple[str, ...]:
     return _columns(_Given(given))
 
 
+def refuse_unknown(given: Mapping[str, str]) -> None:
+    """Looks at the names alone.
+
+    Raises:
+        InvalidOption: one is not known.
+    """
+    _Given(given).refuse_unknown()
+
+
 def view_of(given: Mapping[str, str]) -> View:
     """The view that the options ask for."""
     return View(_Given(given).read("view", values.choice, View.RECORDS.value, tuple(View)))
