@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TOPIC = "orders"
+pytestmark = pytest.mark.timeout(900)
+
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
 

@@ -31,15 +31,15 @@ LARGE_BYTES: Final = 100_000
 BEGAN_MS: Final = 1_700_000_000_000
 
 
-def until(holds: Callable[[], bool], what: str) -> None:
+def until(holds: Callable[[], bool], what: str, *, patience_s: float = PATIENCE_S) -> None:
     """Returns when it holds.
 
     Raises:
         AssertionError: it did not in time.
     """
-    deadline_s = time.monotonic() + PATIENCE_S
+    deadline_s = time.monotonic() + patience_s
     while not holds():
-        assert time.monotonic() < deadline_s, f"{what}: not within {PATIENCE_S:.0f} s"
+        assert time.monotonic() < deadline_s, f"{what}: not within {patience_s:.0f} s"
         time.sleep(0.02)
 
 
