@@ -175,7 +175,7 @@ def test_following_prints_at_once_what_arrives_and_ctrl_c_ends_it_with_130(conso
         stderr=subprocess.PIPE,
         env=environment(),
     )
-    alarm = Timer(30, follower.kill)  # ends a readline that would wait for ever
+    alarm = Timer(120, follower.kill)  # ends a readline that would wait for ever
     alarm.start()
     try:
         assert follower.stdout is not None
