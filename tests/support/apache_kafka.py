@@ -18,7 +18,7 @@ REPOSITORY: Final = Path(__file__).resolve().parents[2]
 LIBS: Final = REPOSITORY / ".cache" / "kafka" / "libs"
 CLASSES: Final = REPOSITORY / ".cache" / "java-driver"
 INSTALL: Final = REPOSITORY / "scripts" / "install-kafka.sh"
-START_TIMEOUT_S: Final = 60.0
+START_TIMEOUT_S: Final = 120.0
 
 # kafka-server-start.sh's JVM options, with a heap that leaves room on a small machine.
 JVM: Final = ("-Xmx768m", "-Xms256m", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20")
@@ -162,7 +162,7 @@ def tool(name: str, *arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=240,
     )
     assert done.returncode == 0, f"{name} failed:\n{done.stdout}\n{done.stderr}"
     return done.stdout

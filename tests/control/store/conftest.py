@@ -57,7 +57,7 @@ def store(open_store: OpenStore) -> MetadataStore:
     return open_store()
 
 
-def wait_for_events(store: MetadataStore, *, timeout_ms: int = 5_000) -> list[WatchEvent]:
+def wait_for_events(store: MetadataStore, *, timeout_ms: int = 30_000) -> list[WatchEvent]:
     """What the store tells when its descriptor says so; empty when it said nothing in time."""
     poll = select.poll()
     poll.register(store.fileno(), select.POLLIN)
