@@ -148,6 +148,14 @@ class AssignedPartition(msgspec.Struct, frozen=True):
     partition_epoch: int = 0
 
 
+class ReplicationRates(msgspec.Struct, frozen=True):
+    """Bytes a second of throttled copies that are not in sync (KIP-73): what the slot may copy in all, and from each
+    leader, its part of what that one may give. None, or no entry: as fast as it can."""
+
+    follower: int | None = None
+    leaders: dict[int, int] = {}
+
+
 class Assign(msgspec.Struct, tag=True, frozen=True):
     """Controller → worker or replica. `full`: these are all of its partitions, anything else on its disk is not served,
     and what was open of it is released.
@@ -158,7 +166,8 @@ class Assign(msgspec.Struct, tag=True, frozen=True):
 
     `removed` names (topic, topic_id, partition) whose files are to be deleted. `cluster_id` is checked against
     the log directory's meta.properties. `log_defaults` is what the slot's logs go by from now on where their topic
-    says nothing (setting → value); None leaves it as it is. A partition that is served already takes its new configs.
+    says nothing (setting → value); None leaves it as it is, as it does `rates`. A partition that is served already
+    takes its new configs.
     """
 
     controller_epoch: int
@@ -168,6 +177,7 @@ class Assign(msgspec.Struct, tag=True, frozen=True):
     removed: tuple[tuple[str, UUID, int], ...] = ()
     log_defaults: dict[str, str] | None = None
     released: tuple[tuple[str, UUID, int], ...] = ()
+    rates: ReplicationRates | None = None
 
 
 class Assigned(msgspec.Struct, tag=True, frozen=True):

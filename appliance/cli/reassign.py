@@ -1,4 +1,4 @@
-"""`appliance reassign`: move, status, cancel."""
+"""`appliance reassign`: move, status, cancel, unthrottle."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from appliance.cli.cluster_view import (
 )
 from appliance.cli.options import bootstrap_option
 from appliance.cli.output import json_option, print_json, print_table
+from appliance.cli.replication_throttle import throttle, unthrottle
 from appliance.cli.request import request
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.alter_partition_reassignments import (
@@ -40,8 +41,15 @@ def reassign() -> None:
 @click.option(
     "--to", "target", metavar="SLOT,...", required=True, help="The slots that are to hold each partition."
 )
+@click.option(
+    "--throttle",
+    "rate",
+    metavar="BYTES",
+    type=click.IntRange(min=1),
+    help="Bytes a second that are copied to each slot, and from each, at most; `reassign unthrottle` ends it.",
+)
 @bootstrap_option
-def move(*, wanted: tuple[str, ...], target: str, bootstrap: str) -> int:
+def move(*, wanted: tuple[str, ...], target: str, rate: int | None, bootstrap: str) -> int:
     """Have partitions lie on the slots of --to.
 
     The first slot leads. Of several partitions each one begins one slot further, so that their leaders are spread. Done
@@ -53,7 +61,17 @@ def move(*, wanted: tuple[str, ...], target: str, bootstrap: str) -> int:
         each: slots[shift % len(slots) :] + slots[: shift % len(slots)]
         for shift, each in enumerate(named_partitions(cluster_view(address), wanted))
     }
+    if rate is not None:
+        throttle(address, places, rate)
     return _alter(address, places)
+
+
+@reassign.command(name="unthrottle")
+@bootstrap_option
+def end_throttle(*, bootstrap: str) -> None:
+    """Copy as fast as can be again: takes the rates of all slots away, and of all topics which copies they are for."""
+    address = first_that_answers(bootstrap)
+    unthrottle(address, cluster_view(address))
 
 
 @reassign.command()

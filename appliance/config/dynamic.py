@@ -15,7 +15,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from appliance.config.declaration import ConfigSource, ConfigType, Declaration, Effect, unknown_name
+from appliance.config.declaration import (
+    INT64_MAX,
+    ConfigSource,
+    ConfigType,
+    Declaration,
+    Effect,
+    unknown_name,
+)
 from appliance.config.settings import Settings, option_declarations
 from appliance.config.topic_configs import BROKER_WIDE, TOPIC_CONFIGS, scaled, topic_defaults
 from appliance.errors import ConfigurationError
@@ -24,6 +31,8 @@ PRODUCER_ID_EXPIRATION_MS: Final = "producer.id.expiration.ms"
 
 
 SLOT_STOPPED: Final = "slot.stopped"
+FOLLOWER_RATE: Final = "follower.replication.throttled.rate"
+LEADER_RATE: Final = "leader.replication.throttled.rate"
 
 PER_SLOT: Final[Mapping[str, Declaration]] = {
     SLOT_STOPPED: Declaration(
@@ -32,7 +41,25 @@ PER_SLOT: Final[Mapping[str, Declaration]] = {
         default=False,
         doc="Whether the slot is stopped: it leads and follows nothing and is no broker to clients, over restarts too.",
         effect=Effect.AT_ONCE,
-    )
+    ),
+    FOLLOWER_RATE: Declaration(
+        name=FOLLOWER_RATE,
+        type=ConfigType.LONG,
+        default=INT64_MAX,
+        doc="What the slot may copy of partitions in which it is a throttled follower, while it is not in sync.",
+        unit="bytes a second",
+        minimum=0,
+        effect=Effect.AT_ONCE,
+    ),
+    LEADER_RATE: Declaration(
+        name=LEADER_RATE,
+        type=ConfigType.LONG,
+        default=INT64_MAX,
+        doc="What may be copied of partitions that the slot leads, throttled, by followers that are not in sync.",
+        unit="bytes a second",
+        minimum=0,
+        effect=Effect.AT_ONCE,
+    ),
 }
 """What is said of one slot while the appliance runs, never of all, nor in the file."""
 
@@ -100,6 +127,12 @@ class BrokerConfigs:
             "max.decompressed.bytes": str(settings.broker.max_decompressed_message_bytes),
             PRODUCER_ID_EXPIRATION_MS: expiration_ms or str(settings.broker.producer_id_expiration_ms),
         }
+
+
+def replication_rate(stored: Mapping[str, Mapping[str, str]], slot: int, name: str) -> int | None:
+    """The rate that was set on `slot` under FOLLOWER_RATE or LEADER_RATE, bytes a second; None: no limit."""
+    rate = int(stored.get(str(slot), {}).get(name, INT64_MAX))
+    return None if rate >= INT64_MAX else rate
 
 
 def validate_broker_configs(configs: Mapping[str, str]) -> None:

@@ -350,7 +350,6 @@ class BrokerSettings:
         type=ConfigType.LONG,
         unit="ms",
         minimum=1,
-        effect=Effect.NONE,
         doc="How long a follower may stay behind before it leaves the in-sync replicas.",
     )
     auto_leader_rebalance_enable: bool = option(

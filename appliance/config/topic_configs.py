@@ -177,6 +177,7 @@ _DECLARATIONS: Final = (
         LIST,
         (),
         "Followers whose replication is throttled: `partition:broker` pairs, or `*` for all.",
+        effect=_NOW,
     ),
     _topic(
         "index.interval.bytes",
@@ -193,6 +194,7 @@ _DECLARATIONS: Final = (
         LIST,
         (),
         "Leaders whose replication is throttled: `partition:broker` pairs, or `*` for all.",
+        effect=_NOW,
     ),
     _topic(
         "local.retention.bytes",
@@ -391,6 +393,7 @@ _DECLARATIONS: Final = (
         False,
         "Whether a replica that was not in sync may lead as a last resort, which loses acknowledged records.",
         broker="unclean.leader.election.enable",
+        effect=_NOW,
     ),
 )
 

@@ -49,6 +49,7 @@ from appliance.replicas.durable_copies import DurableCopies
 from appliance.replicas.follower import Follower
 from appliance.replicas.followers import Followers
 from appliance.replicas.leader_log import ReadBuffer
+from appliance.replicas.throttle import FREE, Throttle, Throttled
 
 MESSAGES_AT_ONCE: Final = 256
 COPY_BYTES_A_TURN: Final = 1 << 20
@@ -105,6 +106,8 @@ class Replica:
         self._buffer = ReadBuffer()
         self._due: dict[int, Follower] = {}
         self._pauses_ms: dict[int, int] = {}
+        self._throttle = Throttle(clock)
+        self._throttled_rows: set[int] = set()
         self._owed: dict[Role, dict[int, int]] = {}
         self._serves = False
         self._opens_later = False
@@ -203,10 +206,15 @@ class Replica:
             if followers.by_row.get(row) is not follower:
                 del self._due[row]  # let go of since
                 continue
+            how = FREE if follower.is_in_sync else follower.throttled
+            if how is not FREE and self._must_wait(row, how):
+                continue
+            # A throttled copy takes one read at a time.
+            budget_bytes, copied = COPY_BYTES_A_TURN if how is FREE else 1, follower.copied_bytes
             end, cuts = follower.log.log_end_offset, follower.log.cuts
             try:
                 if follower.look(
-                    self._buffer, now_ms=now_ms, budget_bytes=COPY_BYTES_A_TURN, is_time_up=is_time_up
+                    self._buffer, now_ms=now_ms, budget_bytes=budget_bytes, is_time_up=is_time_up
                 ):
                     del self._due[row]
                 elif follower.log.log_end_offset == end:
@@ -219,6 +227,7 @@ class Replica:
                     self._remove_retired()
             except ApplianceError as fault:
                 self._refused(row, follower, fault)
+            self._throttle.copied(how, follower.copied_bytes - copied)
             self._buffer.shrink()
             if follower.log.cuts != cuts:
                 self._note_cut()
@@ -248,6 +257,17 @@ class Replica:
                 self._due[row] = follower
 
         self._cycle.timers.add(self._clock.monotonic_ns() + pause_ms * _NS_PER_MS, again)
+
+    def _must_wait(self, row: int, how: Throttled) -> bool:
+        """Whether its rates leave no room: then it is looked at later, once for however many words of its leader."""
+        pause_ms = self._throttle.pause_ms(how)
+        if pause_ms and row in self._throttled_rows:
+            del self._due[row]
+        elif pause_ms:
+            self._throttled_rows.add(row)
+            self._after_ms(pause_ms, lambda: self._throttled_rows.discard(row))
+            self._later(row, pause_ms)
+        return bool(pause_ms)
 
     def _refused(self, row: int, follower: Follower, fault: ApplianceError) -> None:
         """Our disk, or what the leader's file holds: the slot falls behind, leaves the ISR, and tries again."""
@@ -322,6 +342,8 @@ class Replica:
             followers = self._followers or self._open(envelope.body)
             if followers is None:
                 return
+            if envelope.body.rates is not None:
+                self._throttle.go_by(envelope.body.rates)
             done = self._carry_out(followers, envelope.body)
             if done is None:
                 continue

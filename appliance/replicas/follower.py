@@ -22,6 +22,7 @@ from appliance.channels.control_channel import AssignedPartition
 from appliance.channels.partition_table import (
     FILES_VERSION,
     HIGH_WATERMARK,
+    ISR_BITS,
     LAST_STABLE_OFFSET,
     LOG_START,
     NOT_FOLLOWING,
@@ -47,6 +48,7 @@ from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_state import NO_ID, Mode, PartitionState, StateFile
 from appliance.log.state_publisher import unpublished
 from appliance.replicas.leader_log import LeaderLog, ReadBuffer
+from appliance.replicas.throttle import FREE
 from appliance.replicas.truncation import common_end
 
 DirectoriesOf = Callable[[int], Sequence[Path]]
@@ -65,6 +67,7 @@ class Follower:
         "_reader",
         "_table",
         "_trimmed_to",
+        "copied_bytes",
         "directory",
         "incarnation",
         "is_following",
@@ -76,6 +79,7 @@ class Follower:
         "row",
         "slot",
         "state_file",
+        "throttled",
         "topic_partition",
     )
 
@@ -98,6 +102,8 @@ class Follower:
         self.leader: int = NO_LEADER
         self.leader_epoch: int = NOT_FOLLOWING
         self.is_following = False
+        self.throttled = FREE
+        self.copied_bytes = 0
         # For `StatePublisher`, which readers off the disk hear of it by.
         self.is_marked = True
         self.mark: Callable[[], None] = unpublished
@@ -216,6 +222,7 @@ class Follower:
                 return False
             log.append_as_follower(batches, segment_base_offset=reader.base_offset)
             copied += len(batches)
+            self.copied_bytes += len(batches)
             cells[self._own_at + SLOT_SIZE_BYTES] += len(batches)
             if self._durable is None:
                 cells[self._own_at + SLOT_LOG_END] = log.log_end_offset
@@ -223,6 +230,11 @@ class Follower:
                 self.mark()
         cells[self._own_at + SLOT_CAUGHT_UP_MS] = now_ms
         return True
+
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether the slot is in the ISR, as the controller says."""
+        return bool(self._cells[self._at + ISR_BITS] >> self.slot & 1)
 
     def trim(self) -> bool:
         """Follows the leader's log start, and retires the segments below it; whether there were any.

@@ -19,6 +19,7 @@ from appliance.log.config import LogSettings
 from appliance.log.log_directories import LogDirectories
 from appliance.log.state_publisher import StatePublisher
 from appliance.replicas.follower import DirectoriesOf, Follower
+from appliance.replicas.throttle import Throttled, throttled
 
 OPENED_AT_ONCE: Final = 16
 
@@ -105,6 +106,7 @@ class Followers(CopyHolder[Follower]):
             directories_of=self._directories_of,
             directory=self._directories.index_of(name),
         )
+        follower.throttled = self._throttled(follower)
         self.by_name[name] = self.by_row[assigned.row] = follower
         self._publisher.take(follower)
         self.unopened.pop(name, None)
@@ -114,6 +116,11 @@ class Followers(CopyHolder[Follower]):
         follower = self.by_name[name]
         follower.log.update_settings(LogSettings.from_configs(configs))
         follower.settings_changed()
+        follower.throttled = self._throttled(follower)
+
+    def _throttled(self, follower: Follower) -> Throttled:
+        name = follower.topic_partition
+        return throttled(self._configs[name], name.partition, slot=self._slot, leader=follower.leader)
 
     def _forget(self, name: TopicPartition) -> Follower | None:
         self.unopened.pop(name, None)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from kafka import KafkaAdminClient, TopicPartition
 
 from tests.cli.command import Outcome, appliance
@@ -111,6 +112,31 @@ def test_partitions_move_under_load_and_lose_nothing(broker: Appliance, run: Con
     left = broker.data_dir / "slot-0"
     names = {f"{TOPIC}-{number}" for number in range(PARTITIONS)}
     run.until(lambda: not names & set(os.listdir(left)), f"{sorted(os.listdir(left))} to go")
+
+
+def test_a_throttled_move_waits_for_its_rate_and_ends_when_that_is_taken_back(
+    broker: Appliance, run: Console
+) -> None:
+    create(broker, TOPIC, 1, replicas=1)
+    (before,) = run.partitions().values()
+    (source,) = before["replicas"]
+    producer = Producer({"bootstrap.servers": broker.address})
+    for _ in range(40):
+        producer.produce(TOPIC, os.urandom(100_000), partition=0)
+    assert producer.flush(WAIT_S) == 0
+    target = (source + 1) % SLOTS
+    copy = broker.data_dir / f"slot-{target}" / f"{TOPIC}-0" / "00000000000000000000.log"
+    moved = run("reassign", "move", TOPIC, "--to", f"{target},{source}", "--throttle", 1)
+    moved.succeeded()
+    run.until(lambda: copy.exists() and copy.stat().st_size > 0, "the first read, which is free")
+    # A second read would be free in a million seconds.
+    assert run.json("reassign", "status") != []
+    assert run.partitions()[0]["isr"] == [source]
+    run("reassign", "unthrottle").succeeded()
+    run.until(lambda: run.json("reassign", "status") == [], "the rest")
+    assert sorted(run.partitions()[0]["isr"]) == sorted((source, target))
+    told = run("configs", "describe", "--broker", target, "--all").succeeded().text
+    assert "follower.replication.throttled.rate" in told
 
 
 def test_what_cannot_be_is_said_in_one_sentence_and_changes_nothing(broker: Appliance, run: Console) -> None:

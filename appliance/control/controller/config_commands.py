@@ -166,9 +166,9 @@ def _group(resource: AlteredResource, altering: Altering, replace: bool) -> dict
 
 
 def _check_stop(name: str, configs: Mapping[str, str], altering: Altering) -> None:
-    if not name and PER_SLOT.keys() & configs.keys():
+    if not name and (of_one := sorted(PER_SLOT.keys() & configs.keys())):
         raise RejectedRequest(
-            ErrorCode.INVALID_REQUEST, f"{SLOT_STOPPED} is said of one broker, not of all of them."
+            ErrorCode.INVALID_REQUEST, f"{', '.join(of_one)}: said of one broker, not of all of them."
         )
     if configs.get(SLOT_STOPPED) != "true":
         return

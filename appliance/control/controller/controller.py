@@ -37,6 +37,7 @@ from appliance.channels.control_channel import (
     Envelope,
     PartitionsOffline,
     ReplicaHello,
+    ReplicationRates,
     TopicOutcome,
     TopicOutcomes,
     WorkerHello,
@@ -46,6 +47,7 @@ from appliance.channels.roles import Role, RoleKind, owner_of
 from appliance.clock import Clock
 from appliance.cluster import BrokerSlot, ClusterImage, TopicImage
 from appliance.config import BrokerConfigs, Settings
+from appliance.config.dynamic import FOLLOWER_RATE, LEADER_RATE, replication_rate
 from appliance.control.controller.alarms import Alarm, Alarms
 from appliance.control.controller.cluster_state import NO_ROW, ClusterState
 from appliance.control.controller.copies import PIECE, PIECES_MAX, Copies, Order, Place
@@ -311,8 +313,10 @@ class Controller:
         number = self._next_wave()
         waiting = self._tell(turn, appearing, number)
         state.dirty |= turn.groups_altered or turn.brokers_altered
-        if turn.brokers_altered:
+        if turn.altered or turn.brokers_altered:
             self.leadership.stop(stopped_slots(state.broker_configs))
+            # An unclean election may be allowed by now.
+            self.leadership.review()
         self._begin(
             Wave(
                 number,
@@ -354,7 +358,8 @@ class Controller:
                 order = order or Order()
                 if half.kind is RoleKind.IOPROC or order.removed or turn.altered or defaults is not None:
                     concerned.add(half)
-                self._order(half, order, waves=(number,), log_defaults=defaults)
+                rates = None if defaults is None else self._rates(slot)
+                self._order(half, order, waves=(number,), log_defaults=defaults, rates=rates)
         return concerned
 
     def _send_orders(self) -> None:
@@ -369,14 +374,25 @@ class Controller:
         *,
         waves: tuple[int, ...] = (),
         log_defaults: dict[str, str] | None = None,
+        rates: ReplicationRates | None = None,
     ) -> None:
         for piece in order.pieces(None if waves else PIECES_MAX):
-            number = self.lines.assign(half, piece, waves=waves, log_defaults=log_defaults)
+            number = self.lines.assign(half, piece, waves=waves, log_defaults=log_defaults, rates=rates)
             self._copies.sent(half, number, piece)
-            log_defaults = None
+            log_defaults = rates = None
 
     def _log_defaults(self, slot: int) -> dict[str, str]:
         return BrokerConfigs.of(self.state.broker_configs, slot).log_defaults(self._settings)
+
+    def _rates(self, slot: int) -> ReplicationRates:
+        """A leader's rate is divided among the other slots, which copy each by itself."""
+        stored = self.state.broker_configs
+        others = [each for each in self._slots.all if each != slot]
+        rates = {each: replication_rate(stored, each, LEADER_RATE) for each in others}
+        return ReplicationRates(
+            follower=replication_rate(stored, slot, FOLLOWER_RATE),
+            leaders={each: -(-rate // len(others)) for each, rate in rates.items() if rate is not None},
+        )
 
     def _next_wave(self) -> int:
         self._wave_number += 1
@@ -440,7 +456,8 @@ class Controller:
             order = self._copies.full_order(half)
         waves = tuple(number for number, wave in self._waves.items() if half in wave.waiting)
         defaults = self._log_defaults(hello.slot)
-        number = self.lines.assign(half, order, waves=waves, full=True, log_defaults=defaults)
+        rates = self._rates(hello.slot)
+        number = self.lines.assign(half, order, waves=waves, full=True, log_defaults=defaults, rates=rates)
         if half in self._slots:
             self._copies.sent(half, number, order, full=True)
 

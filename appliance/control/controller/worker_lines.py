@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
-from appliance.channels.control_channel import Assign, Assigned, Envelope
+from appliance.channels.control_channel import Assign, Assigned, Envelope, ReplicationRates
 from appliance.channels.roles import Role
 from appliance.control.controller.copies import Order
 
@@ -115,6 +115,7 @@ class WorkerLines:
         waves: tuple[int, ...],
         full: bool = False,
         log_defaults: dict[str, str] | None = None,
+        rates: ReplicationRates | None = None,
     ) -> int:
         """Sends to a worker that is up; the command's number. `waves`: who waits for the answer."""
         line = self._lines[worker]
@@ -129,6 +130,7 @@ class WorkerLines:
             removed=tuple(order.removed),
             log_defaults=log_defaults,
             released=tuple(order.released),
+            rates=rates,
         )
         self._send(line.identity, Envelope(number, command))
         return number
