@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from appliance.protocol.apis.describe_log_dirs import DescribeLogDirsRequest
+from appliance.protocol.errors import ErrorCode
 from tests.support.broker import Appliance
 from tests.support.raw_fetch import parse_batches
 from tests.support.wire import WireSocket
@@ -62,6 +68,12 @@ def test_each_slot_tells_where_its_copies_lie_and_how_large_they_are_led_or_foll
             for each in topic.partitions
         }
 
+    def moved(slot: int, path: str, number: int) -> int:
+        wanted = (AlterReplicaLogDir(path, (AlterReplicaLogDirTopic(TOPIC, (number,)),)),)
+        with WireSocket(broker.port + slot) as connection:
+            answer = ask(connection, ApiKey.ALTER_REPLICA_LOG_DIRS, AlterReplicaLogDirsRequest(wanted))
+        return int(answer.results[0].partitions[0].error_code)
+
     def lies(slot: int) -> set[tuple[str, int, int, int]]:
         copies = [tmp_path / f"{side}-{slot}" / f"{TOPIC}-{n}" for side in "ab" for n in range(PARTITIONS)]
         return {
@@ -73,4 +85,11 @@ def test_each_slot_tells_where_its_copies_lie_and_how_large_they_are_led_or_foll
     for slot in range(3):
         wait_until(lambda slot=slot: told(slot) == lies(slot), f"slot {slot} tells all", timeout_s=30)  # type: ignore[misc]
         assert len(lies(slot)) == PARTITIONS
+        for path, number, _, _ in lies(slot):
+            assert moved(slot, path, number) == 0
+            if leaders(broker, TOPIC)[number] != slot:
+                other = next(
+                    str(tmp_path / f"{side}-{slot}") for side in "ab" if not path.endswith(f"{side}-{slot}")
+                )
+                assert moved(slot, other, number) == ErrorCode.REPLICA_NOT_AVAILABLE
     broker.stop()

@@ -5,11 +5,12 @@
 | the name is too long for a copy's directory (KAFKA-4893) | INVALID_TOPIC_EXCEPTION |
 | the slot has no log directory of that path | LOG_DIR_NOT_FOUND |
 | it, the partition's own, or any other, has failed | KAFKA_STORAGE_ERROR |
-| the slot does not serve the partition | REPLICA_NOT_AVAILABLE |
+| the slot does not serve the partition, nor follow it with a copy that lies there already | REPLICA_NOT_AVAILABLE |
 
 No error means that the move goes on, not that it is done: DescribeLogDirs shows that. As in Kafka, a partition that is
-named twice goes where it was named last. Left out: remembering where a partition that does not exist yet shall be made;
-the permission to alter the cluster (security issue). Source: `ReplicaManager.alterReplicaLogDirs`.
+named twice goes where it was named last. Left out: moves of followed copies, until their slot leads; remembering where
+a partition that does not exist yet shall be made; the permission to alter the cluster (security issue). Source:
+`ReplicaManager.alterReplicaLogDirs`.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class AlterReplicaLogDirsHandler:
         self._finish(pending, [frame])
 
     def _begin_partition(self, asker: _Asker, item: int, partition: TopicPartition, path: str) -> int:
-        """Asks the owner, or says at once what is wrong; 0 while it is asked."""
+        """Asks the owner, or says at once what is wrong; 0 while it is asked, or where nothing is to be done."""
         slot = asker.pending.connection.slot
         if future_directory_name(partition) is None:
             return int(ErrorCode.INVALID_TOPIC_EXCEPTION)
@@ -111,7 +112,10 @@ class AlterReplicaLogDirsHandler:
             return int(ErrorCode.KAFKA_STORAGE_ERROR)
         topic = self._routes.by_name(partition.topic)
         route = topic.partition(partition.partition) if topic is not None else None
-        if route is None or route.worker is None or route.leader != slot:
+        if route is not None and route.leader != slot:
+            copy = self._table.followed_copy(route.row, route.incarnation, slot)
+            return 0 if copy is not None and copy[0] == directory else _NOT_AVAILABLE
+        if route is None or route.worker is None:
             return _NOT_AVAILABLE
         if self._table.is_offline(route.row, route.incarnation):
             return int(ErrorCode.KAFKA_STORAGE_ERROR)
