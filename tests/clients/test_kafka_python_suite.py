@@ -20,6 +20,8 @@ SUITE: Final = ("test_consumer_integration.py", "test_admin_integration.py", "te
 
 # What is not served yet; TLS and SASL have files of their own, which are not run.
 LATER: Final = ("transaction", "txn", "acls", "metadata_quorum")
+# The suite's topics have one replica, and this test takes for granted that it lies with the first broker.
+ONE_BROKER: Final = ("alter_replica_log_dirs",) if SLOTS > 1 else ()
 PASSED_MIN: Final = 50
 
 
@@ -42,7 +44,7 @@ def test_kafka_pythons_own_integration_tests_pass(tmp_path: Path) -> None:
                     "--timeout=120",
                     "--timeout-method=signal",
                     "-k",
-                    " and ".join(f"not {word}" for word in LATER),
+                    " and ".join(f"not {word}" for word in (*LATER, *ONE_BROKER)),
                 ),
                 *(f"test/integration/{name}" for name in SUITE),
             ],
