@@ -18,6 +18,7 @@ Source of names and rules: Spark's `KafkaSourceProvider.scala`.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -296,7 +297,11 @@ def _paths(options: _Given) -> tuple[str, ...]:
     name = options.one_of(("path", "paths"))
     if name is None:
         raise InvalidOption("path", "is missing: the data directory to read, as option or as load(path)")
-    return values.names(name, options.text(name) or "")
+    # Executors have working directories of their own.
+    return tuple(
+        path if "://" in path else os.path.abspath(path)
+        for path in values.names(name, options.text(name) or "")
+    )
 
 
 def _choice(options: _Given) -> Choice:
