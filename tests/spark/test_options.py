@@ -45,7 +45,9 @@ def test_several_directories_are_given_as_list_or_json() -> None:
     assert read_options(several, streaming=False).paths == ("/a", "/b,c")
 
 
-def test_a_relative_path_is_the_same_for_every_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_is_the_same_for_every_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     options = read_options({**BARE, "path": "data,s3://bucket/export"}, streaming=False)
     assert options.paths == (str(tmp_path / "data"), "s3://bucket/export")
