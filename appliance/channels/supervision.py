@@ -59,7 +59,8 @@ class Stop(msgspec.Struct, tag=True, frozen=True):
 
 
 class Heartbeat(msgspec.Struct, tag=True, frozen=True):
-    """Supervisor → child → supervisor: are you alive? Asked only when systemd's watchdog is on."""
+    """Supervisor → child → supervisor: are you alive? Asked when systemd's watchdog is on, and of workers where there
+    are several slots; a worker says it unasked in the middle of long work."""
 
     number: int
 

@@ -399,6 +399,14 @@ class BrokerSettings:
         minimum=0,
         doc="Longest pause before a process is started again.",
     )
+    worker_hang_timeout_ms: int = option(
+        10_000,
+        "worker.hang.timeout.ms",
+        unit="ms",
+        minimum=1000,
+        special=(0,),
+        doc="With several slots: how long an I/O worker may be silent until it is ended and others lead; 0: for ever.",
+    )
 
     def __post_init__(self) -> None:
         _check_fields(self)

@@ -30,10 +30,12 @@ MIN_INSYNC_REPLICAS = "min.insync.replicas"
 class Partitions(CopyHolder[Partition]):
     """Led partitions: `by_row[row]` is None where this worker leads nothing. One slot, all its log directories.
 
-    `withdrawn` hears of each that is served no more, and which error who waits is told.
+    `withdrawn` hears of each that is served no more, and which error who waits is told; `beat` is called while many are
+    opened.
     """
 
     __slots__ = (
+        "_beat",
         "_clock",
         "_commits",
         "_configs",
@@ -59,9 +61,11 @@ class Partitions(CopyHolder[Partition]):
         clock: Clock,
         withdrawn: Callable[[Partition, int], None],
         publisher: StatePublisher,
+        beat: Callable[[], None],
         warn: Callable[[str], None],
     ) -> None:
         super().__init__(log_defaults=log_defaults, warn=warn)
+        self._beat = beat
         self._commits = commits
         self._clock = clock
         self._withdrawn = withdrawn
@@ -79,6 +83,9 @@ class Partitions(CopyHolder[Partition]):
             return list(self.by_name.values())
         named = (self.by_name.get(TopicPartition(p.topic, p.partition)) for p in command.partitions)
         return [partition for partition in named if partition is not None]
+
+    def _before_taking(self, count: int) -> None:
+        self._beat()
 
     def _take(self, assigned: AssignedPartition, *, is_new: bool) -> None:
         name = TopicPartition(assigned.topic, assigned.partition)

@@ -85,6 +85,7 @@ BURSTS_A_LOOK: Final = 8
 # How long a checkpoint waits for another one under way.
 CHECKPOINT_AGAIN_MS: Final = 100
 END_COMMITS_LOOK_MS: Final = 100
+BEAT_MS: Final = 500
 
 _PRODUCE: Final = int(Op.PRODUCE)
 _FETCH: Final = int(Op.FETCH)
@@ -190,6 +191,7 @@ class Worker:
         )
         self._has_followers = self._settings.slots > 1
         self._running = True
+        self._beaten_ns = 0
         self._say_hello()
 
     def _published(self, partition: Partition) -> None:
@@ -575,6 +577,7 @@ class Worker:
             clock=self._clock,
             withdrawn=self._followed.withdrawn,
             publisher=self._publisher,
+            beat=self._beat,
             warn=self._warn,
         )
         self._by_row = self._partitions.by_row
@@ -649,6 +652,13 @@ class Worker:
         self._flusher = threading.Thread(target=task, name="flush", daemon=True)
         self._flusher.start()
 
+    def _beat(self) -> None:
+        """Says in the middle of long work that it goes on, as an answer to who may have asked meanwhile."""
+        now_ns = self._clock.monotonic_ns()
+        if now_ns - self._beaten_ns >= BEAT_MS * _NS_PER_MS:
+            self._beaten_ns = now_ns
+            self._supervision.send(Heartbeat(now_ns))
+
     def _tidy(self, partitions: Partitions) -> bool:
         """Lets partitions at rest go of what they hold; whether some took records since the last time."""
         before, self._log_ends = self._log_ends, {}
@@ -658,6 +668,7 @@ class Worker:
             self._log_ends[name] = log.log_end_offset
             if partition.has_unsaid_flush and not partition.is_marked:
                 partition.mark()
+            self._beat()
             try:
                 log.expire_producers(now_ms)
                 if before.get(name, 0) == log.log_end_offset:

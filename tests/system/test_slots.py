@@ -217,3 +217,22 @@ def test_disk_that_was_replaced_while_nothing_ran_takes_no_record_with_it(broker
     assert 1 not in leaders(broker, TOPIC).values()
     load.check(broker)
     settled(broker, TOPIC, PARTITIONS)
+
+
+def test_a_leader_that_hangs_is_ended_and_another_one_leads(tmp_path: Path) -> None:
+    broker = Appliance(tmp_path / "data", slots=SLOTS, settings={"worker.hang.timeout.ms": 3000})
+    broker.start()
+    create(broker, TOPIC, PARTITIONS, replicas=3, min_insync_replicas="2")
+    with AckedLoad(broker, TOPIC, PARTITIONS) as load:
+        load.until(300)
+        (hung,) = broker.pids("ioproc 1.0")
+        suspend(hung)
+        # All partitions take turns, so those that it leads are among them.
+        load.until(300 + 3 * PARTITIONS, timeout_s=60)
+        wait_until(lambda: broker.pids("ioproc 1.0") not in ([hung], []), "its next life", timeout_s=30)
+        load.until(300)
+    assert not load.failed
+    load.check(broker)
+    settled(broker, TOPIC, PARTITIONS)
+    broker.stop()
+    assert "ioproc 1.0 has not answered for 3000 ms: killed" in broker.output()

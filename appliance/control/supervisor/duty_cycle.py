@@ -3,7 +3,7 @@
 What it does: forks the roles in start order, says who died and who serves again, gives each new generation
 fresh rings and pools, restarts with back-off, stops in the written order, feeds systemd's watchdog.
 What it never does: start a thread, make a ZeroMQ context, touch a byte of shared memory, read a client's byte.
-It never polls: with nothing to do it sleeps for ever.
+It never polls: with nothing to do it sleeps, with several slots until it asks the workers whether they live.
 How it fails: every child sees the end of its supervision socket and stops in good order; the data directory's
 lock is free when the last of them is gone.
 
@@ -114,6 +114,9 @@ class Supervisor:
         self._epoll = select.epoll()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._epoll.register(self._wake_read, select.EPOLLIN)
+        # One slot has nobody else to lead: there its operator's watchdog decides.
+        self._hang_timeout_ms = broker.worker_hang_timeout_ms if wiring.settings.slots > 1 else 0
+        self._asked_workers_ns = 0
         self._was_ready = False
         self._stopping: Stopping | None = None
         self._exit_code = EXIT_CLEAN
@@ -124,6 +127,8 @@ class Supervisor:
         self._start(self._children.values())
         if self._notifier.watchdog_ms:
             self._watch()
+        if self._hang_timeout_ms:
+            self._watch_workers()
         while any(child.state is not State.GONE for child in self._children.values()):
             self._turn()
         self._give_signals_back()
@@ -426,10 +431,29 @@ class Supervisor:
 
     def _watch(self) -> None:
         """Under systemd's watchdog: tells it that the supervisor lives, and asks the children the same."""
-        now_ns = self._clock.monotonic_ns()
         allowed_ms = self._notifier.watchdog_ms
         self._notifier.alive()
-        for child in self._children.values():
+        self._ask_whether_they_live(self._children.values(), allowed_ms)
+        self._after(max(1, allowed_ms // 3), self._watch)
+
+    def _watch_workers(self) -> None:
+        """Whoever leads and hangs keeps its partitions from everybody, and another slot could lead them. Only the end
+        of its process says that it writes no more, so that is brought about (decision 0036)."""
+        now_ns = self._clock.monotonic_ns()
+        period_ms = self._hang_timeout_ms // 3
+        workers = [child for child in self._children.values() if child.role.kind is RoleKind.IOPROC]
+        if now_ns - self._asked_workers_ns > 2 * period_ms * _NS_PER_MS:
+            # It is we who stood still, or the host: what was asked before may not have been heard.
+            for child in workers:
+                child.heartbeat_unanswered_since_ns = 0
+        self._asked_workers_ns = now_ns
+        self._ask_whether_they_live(workers, self._hang_timeout_ms)
+        self._after(period_ms, self._watch_workers)
+
+    def _ask_whether_they_live(self, children: Iterable[ChildRecord], allowed_ms: int) -> None:
+        """Asks who has answered the last time; kills who has not for `allowed_ms`. Any word of it is an answer."""
+        now_ns = self._clock.monotonic_ns()
+        for child in children:
             if child.state is not State.SERVING:
                 continue
             since_ns = child.heartbeat_unanswered_since_ns
@@ -439,7 +463,6 @@ class Supervisor:
             elif now_ns - since_ns >= allowed_ms * _NS_PER_MS and not child.killed:
                 _logger.error("%s has not answered for %d ms: killed", child.role, allowed_ms)
                 child.kill()
-        self._after(max(1, allowed_ms // 3), self._watch)
 
     # Small parts
 
