@@ -555,7 +555,7 @@ def out_of_range(play: Play) -> None:
     play.create()
     play.witness.produce(play.topic, mixed_records(10, seed=15))
     with refused_with(OFFSET_OUT_OF_RANGE):
-        play.client.consume(play.topic, 0, start=11, count=1, timeout_s=15)
+        play.client.consume(play.topic, 0, start=11, count=1, timeout_s=60)
 
 
 def out_of_range_reset(play: Play) -> None:

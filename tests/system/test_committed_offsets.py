@@ -277,7 +277,7 @@ def test_offsets_go_with_their_topic_and_with_their_time(broker: Appliance) -> N
         ask(
             connection,
             ApiKey.DELETE_TOPICS,
-            DeleteTopicsRequest((TopicSelector("short-lived"),), timeout_ms=5000),
+            DeleteTopicsRequest((TopicSelector("short-lived"),), timeout_ms=30_000),
         )
         wait_until(lambda: create_topic(broker.port, "short-lived") == 0, "the name is free again")
         assert committed(connection, "mourner", "short-lived") == -1

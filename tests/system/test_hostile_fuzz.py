@@ -238,7 +238,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
 
 def survives(broker: Appliance, *frames: bytes) -> None:
     """The frames on one connection to its end, whatever that is; then a request on a fresh one."""
-    with WireSocket(broker.port, timeout_s=10) as connection:
+    with WireSocket(broker.port, timeout_s=60) as connection:
         try:
             for frame in frames:
                 connection.send(frame)

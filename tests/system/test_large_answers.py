@@ -31,8 +31,8 @@ def test_connection_goes_on_after_a_large_answer_that_came_later(
 ) -> None:
     """The controller answers with every setting of every topic, long after the socket was read."""
     topics = tuple(CreatableTopic(f"wide-{number}", 1, -1) for number in range(TOPICS))
-    with WireSocket(broker.port, timeout_s=5) as connection:
-        request = CreateTopicsRequest(topics, 5000, validate_only)
+    with WireSocket(broker.port, timeout_s=120) as connection:
+        request = CreateTopicsRequest(topics, 100_000, validate_only)
         response = ask(connection, ApiKey.CREATE_TOPICS, request)
         assert [topic.error_code for topic in response.topics] == [0] * TOPICS
         assert len(ask(connection, ApiKey.CREATE_TOPICS, request).topics) == TOPICS
