@@ -4,13 +4,15 @@ A path may be the data directory of the appliance (all its slots), log directori
 Apache Kafka broker, or any directory of partition directories. Of a partition that lies in several, as copies of
 several slots, the leader's is read, or else the one that goes furthest.
 
-How far is said by the owner in `<partition>/.state` (`appliance.log.partition_state`). Apache Kafka says it in its
+How far is said by the owner in `<partition>/.state` (`appliance.log.partition_state`), unless Apache Kafka has gone on
+with the log since. Apache Kafka says it in its
 checkpoint files, which it writes every few seconds; what it does not say, the last stable offset, is found by reading.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -25,10 +27,12 @@ from appliance.log.file_names import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LEADER_EPOCHS,
+    LOG,
     LOG_STARTS,
     META_PROPERTIES,
     parse_partition_directory_name,
     partition_directory_name,
+    segment_file_name,
 )
 from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.partition_metadata import read_topic_id
@@ -39,6 +43,9 @@ from spark_connector.segments import listing
 UNKNOWN: Final = -1
 _KRAFT_METADATA: Final = "__cluster_metadata"
 _LOOKS: Final = 3
+_OWNER_PATIENCE_S: Final = 1.0
+_OWNER_LOOK_S: Final = 0.05
+_STALE_MS: Final = 10_000
 
 
 class Isolation(StrEnum):
@@ -181,6 +188,8 @@ class Directories:
         state = read_state(directory)
         bases, _ = listing(directory)
         first, last = (bases[0], bases[-1]) if bases else (0, 0)
+        if state is not None and self._is_left_behind(name, home, directory, state):
+            state = None
         if state is not None:
             rank = (state.leader_epoch, state.leads, state.high_watermark)
             return rank, _said_by_owner(name, directory, state, first)
@@ -211,6 +220,36 @@ class Directories:
             is_live=True,
         )
         return (epoch, False, high_watermark), view
+
+    def _is_left_behind(
+        self, name: TopicPartition, home: Path, directory: Path, state: PartitionState
+    ) -> bool:
+        """Whether somebody who writes no state, Apache Kafka, has gone on with the log since."""
+        deadline_s = time.monotonic() + _OWNER_PATIENCE_S
+        while self._has_gone_on(name, home, directory, state):
+            if time.monotonic() > deadline_s:
+                return True
+            # Its owner may have started, or moved the log on, and not come to say so.
+            time.sleep(_OWNER_LOOK_S)
+            found = read_state(directory)
+            if found is None or found.sequence != state.sequence:
+                return False
+        return False
+
+    def _has_gone_on(self, name: TopicPartition, home: Path, directory: Path, state: PartitionState) -> bool:
+        if state.mode is Mode.CLOSED:
+            bases, _ = listing(directory)
+            if not bases or bases[-1] != state.active_base:
+                return bool(bases)
+            size_bytes = os.stat(directory / segment_file_name(bases[-1], LOG)).st_size
+            return size_bytes != state.active_bytes
+        try:
+            written_ms = os.stat(home / HIGH_WATERMARKS).st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            return False
+        if written_ms < state.written_ms + _STALE_MS:
+            return False
+        return self._offsets(home / HIGH_WATERMARKS).get(name, UNKNOWN) > state.high_watermark
 
     def _offsets(self, path: Path) -> Mapping[TopicPartition, int]:
         """A checkpoint file; parsed again only if it was replaced."""

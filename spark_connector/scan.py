@@ -69,6 +69,8 @@ BUFFER_BYTES: Final = 4 << 20
 BATCH_BYTES_MAX: Final = 1 << 30
 PAUSES_S: Final = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 ANY_FILE: Final = -1
+NOBODY_SAID: Final = 0
+"""The incarnation of a log whose owner writes no state."""
 OnCorrupt = Literal["fail", "skip"]
 Corruption = tuple[str, int, str]
 """(file, position, what does not hold) of something that was skipped."""
@@ -260,7 +262,7 @@ class _Reading:
         task = self._task
         if view.topic_id != task.topic_id:
             raise DataLost(f"topic {task.topic} was deleted and made anew: it has another id")
-        if view.incarnation != task.incarnation:
+        if NOBODY_SAID != task.incarnation != view.incarnation:
             raise DataLost(
                 f"{task.name}: the log was cut below what readers could see, or another copy leads"
             )
@@ -280,6 +282,8 @@ class _Reading:
 
     def _still_the_same(self) -> None:
         task = self._task
+        if task.incarnation == NOBODY_SAID:
+            return
         try:
             state = read_state(Path(task.directory))
         except ApplianceError:

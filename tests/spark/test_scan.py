@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 from appliance.log.config import LogSettings
 from appliance.log.file_names import DELETED, LOG, segment_file_name
 from appliance.log.partition_log import PartitionLog
+from appliance.log.partition_state import Mode
 from appliance.protocol.records.compression import Codec
-from spark_connector import planning, scan
+from spark_connector import directory, planning, scan
 from spark_connector.directory import Directories, Isolation
 from spark_connector.errors import (
     CorruptSegment,
@@ -329,8 +331,6 @@ def test_a_log_that_was_cut_below_what_readers_saw_is_not_read_on(tmp_path: Path
 
 
 def _cut_at(*, publish_numbers: int, state_file: Any) -> Any:
-    from dataclasses import replace
-
     assert state_file.last is not None
     return replace(state_file.last, log_end=90, high_watermark=90, last_stable=90)
 
@@ -378,6 +378,25 @@ def test_messages_of_old_formats_are_named(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(UnsupportedFormat, match="format v1"):
         read(tasks_of(tmp_path))
+
+
+@pytest.mark.parametrize("mode", [Mode.CLOSED, Mode.RUNNING])
+def test_a_log_that_apache_kafka_has_gone_on_with_is_read_as_far_as_kafka_says(
+    tmp_path: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "_OWNER_PATIENCE_S", 0.1)
+    log, state_file = filled(tmp_path, batches=5)
+    log.release()
+    said = publish(log, state_file)
+    state_file.publish(replace(said, mode=mode))
+    (tmp_path / "replication-offset-checkpoint").write_text("0\n1\norders 0 15\n")
+    assert Directories([tmp_path]).partition("orders", 0).durable_offset >= 0
+    for _ in range(5):
+        log.append(batch_of([b"written by Kafka"] * 3), leader_epoch=0)
+    log.release()
+    (tmp_path / "replication-offset-checkpoint").write_text("0\n1\norders 0 27\n")
+    assert Directories([tmp_path]).partition("orders", 0).high_watermark == 27
+    assert read(tasks_of(tmp_path)) == read_all(log)[:27]
 
 
 def test_headers_count_without_a_look_at_records(tmp_path: Path) -> None:

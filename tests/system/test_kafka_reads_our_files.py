@@ -19,6 +19,10 @@ from confluent_kafka.cimpl import NewTopic
 
 from appliance.log.partition_metadata import read_topic_id, write_topic_id
 from appliance.protocol.records.crc32c import checksum
+from appliance.protocol.records.record import decode_records
+from spark_connector.directory import Directories, Isolation
+from spark_connector.planning import OffsetRange, plan
+from spark_connector.scan import scan
 from tests.clients.adapters.aiokafka import AiokafkaClient
 from tests.clients.adapters.confluent import ConfluentClient
 from tests.clients.adapters.kafka_python import KafkaPythonClient
@@ -227,6 +231,10 @@ def test_kafkas_broker_serves_our_directory(left: dict[str, Path], tmp_path: Pat
             shutil.rmtree(log / path.name)
             shutil.copytree(path, log / path.name)
             write_topic_id(log / path.name, topic_id)
+            # What readers off the disk leave there is nothing to Kafka.
+            assert (log / path.name / ".state").exists()
+            (log / path.name / ".readers").mkdir()
+            (log / path.name / ".readers" / "somebody.lease").write_text("{}")
         kafka.start()
         for path in ours:
             copy = tmp_path / path.name
@@ -241,5 +249,21 @@ def test_kafkas_broker_serves_our_directory(left: dict[str, Path], tmp_path: Pat
                 + " ".join(str(-1 if part is None else checksum(part)) for part in (each.key, each.value))
                 for each in received
             ] == lines[1:]
+        ConfluentClient(kafka.address).produce("rolled", [Record(b"written by Kafka")])
+        kafka.stop()
+        assert values_off_the_disk(log, "rolled")[-1] == b"written by Kafka"
     finally:
         kafka.stop()
+
+
+def values_off_the_disk(directory: Path, topic: str) -> list[bytes | None]:
+    """Of a topic with one partition, read as Spark does, up to what Kafka's checkpoint says."""
+    view = Directories([directory]).partition(topic, 0)
+    wanted = OffsetRange(topic, 0, view.log_start_offset, view.end(Isolation.READ_COMMITTED))
+    found = []
+    for chunk in (chunk for task in plan([view], [wanted]) for chunk in scan(task)):
+        for batch in chunk.batches:
+            at, length_bytes = int(batch["position"]), int(batch["length_bytes"])
+            records = decode_records(chunk.data.data[at : at + length_bytes])
+            found += [record.value for record in records]
+    return found
