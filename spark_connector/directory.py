@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from appliance.cluster import TopicPartition
@@ -39,6 +39,7 @@ from appliance.log.partition_metadata import read_topic_id
 from appliance.log.partition_state import NO_ID, Mode, PartitionState, read_state
 from spark_connector.errors import NotALogDirectory, NotReadable, UnknownTopic
 from spark_connector.segments import listing
+from spark_connector.storage import MANIFEST, is_address, manifests
 
 UNKNOWN: Final = -1
 _KRAFT_METADATA: Final = "__cluster_metadata"
@@ -116,13 +117,19 @@ class Directories:
         NotALogDirectory: a path is missing, unreadable, or holds no partitions and no `meta.properties`.
     """
 
-    __slots__ = ("_checkpoints", "log_directories")
+    __slots__ = ("_checkpoints", "addresses", "log_directories")
 
     def __init__(self, paths: Sequence[str | Path]) -> None:
         if not paths:
             raise NotALogDirectory("no directory was given")
         found: list[Path] = []
+        addresses = [str(path).rstrip("/") for path in paths if is_address(str(path))]
+        for address in addresses:
+            _manifests(address)
+        self.addresses: Final = tuple(addresses)
         for path in paths:
+            if is_address(str(path)):
+                continue
             for each in _log_directories(Path(path)):
                 if each not in found:
                     found.append(each)
@@ -139,6 +146,10 @@ class Directories:
         for directory in self.log_directories:
             for partition in _partitions_in(directory):
                 found.setdefault(partition.topic, set()).add(partition.partition)
+        for address in self.addresses:
+            for manifest in _manifests(address):
+                numbers = (each["partition"] for each in manifest["partitions"])
+                found.setdefault(manifest["topic"], set()).update(numbers)
         return {topic: sorted(found[topic]) for topic in sorted(found)}
 
     def partition(self, topic: str, partition: int, *, prefer: str | None = None) -> PartitionView:
@@ -152,7 +163,12 @@ class Directories:
         for look in range(_LOOKS):
             copies = [(home, home / name) for home in self.log_directories if (home / name).is_dir()]
             if not copies:
-                where = ", ".join(map(str, self.log_directories))
+                for address in self.addresses:
+                    for manifest in _manifests(address):
+                        for told in manifest["partitions"]:
+                            if (manifest["topic"], told["partition"]) == (topic, partition):
+                                return _exported(address, manifest, told)
+                where = ", ".join([*map(str, self.log_directories), *self.addresses])
                 raise UnknownTopic(f"partition {name} is in none of {where}")
             try:
                 preferred = [each for each in copies if str(each[1]) == prefer]
@@ -288,6 +304,43 @@ def _said_by_owner(
         is_compacted=state.generation > 0,
         is_live=state.mode is not Mode.CLOSED,
     )
+
+
+def _exported(address: str, manifest: dict[str, Any], told: dict[str, Any]) -> PartitionView:
+    """A partition of an export that pyarrow reads."""
+    end = told["end_offset"]
+    return PartitionView(
+        topic=manifest["topic"],
+        partition=told["partition"],
+        topic_id=None if manifest["topic_id"] is None else UUID(manifest["topic_id"]),
+        directory=f"{address}/{manifest['topic']}-{told['partition']}",
+        others=(),
+        homes=(address,),
+        log_start_offset=told["log_start_offset"],
+        high_watermark=end,
+        last_stable_offset=end,
+        durable_offset=UNKNOWN,
+        log_end_offset=end,
+        active_base=UNKNOWN,
+        active_bytes=UNKNOWN,
+        leader_epoch=told["leader_epoch"],
+        incarnation=0,
+        clean_generation=0,
+        is_compacted=True,
+        is_live=False,
+    )
+
+
+def _manifests(address: str) -> list[dict[str, Any]]:
+    try:
+        found = manifests(address)
+    except (OSError, ValueError) as error:
+        raise NotALogDirectory(f"{address}: {error}") from error
+    except ImportError as error:
+        raise NotALogDirectory(f"{address}: pyarrow is not installed, which reads addresses") from error
+    if not found:
+        raise NotALogDirectory(f"{address} holds no {MANIFEST} of `appliance export segments`")
+    return found
 
 
 def _log_directories(path: Path) -> list[Path]:

@@ -27,6 +27,7 @@ from spark_connector.errors import DataLost, NotReadable
 from spark_connector.indexes import OffsetEntries, offset_entries, time_entries
 from spark_connector.lease import LeaseRef
 from spark_connector.segments import SegmentFacts, aborted_transactions, segments
+from spark_connector.storage import open_file
 
 SPLIT_BYTES: Final = 64 << 20
 SPLIT_BYTES_MIN: Final = 1 << 20
@@ -363,16 +364,15 @@ def _entries(stretch: Stretch) -> OffsetEntries:
 def _offset_at(stretch: Stretch, position: int, *, last_offset: int) -> int | None:
     """The base offset of the batch at `position`; None if there is none, or not of this file any more."""
     try:
-        descriptor = os.open(stretch.path, os.O_RDONLY | os.O_CLOEXEC)
+        file = open_file(stretch.path)
     except OSError:
         return None
     try:
-        status = os.fstat(descriptor)
-        if (status.st_dev, status.st_ino) != (stretch.device, stretch.inode):
+        if file.identity != (stretch.device, stretch.inode):
             return None
-        header = os.pread(descriptor, HEADER_BYTES, position)
+        header = file.read(HEADER_BYTES, position)
     finally:
-        os.close(descriptor)
+        file.close()
     if len(header) < HEADER_BYTES:
         return None
     words = HEADER.unpack(header)

@@ -64,6 +64,7 @@ from spark_connector.errors import (
 from spark_connector.indexes import offset_entries
 from spark_connector.lease import is_revoked, renew
 from spark_connector.planning import OffsetRange, ScanRange, Stretch, plan
+from spark_connector.storage import OpenFile, is_address, open_file
 
 BUFFER_BYTES: Final = 4 << 20
 BATCH_BYTES_MAX: Final = 1 << 30
@@ -296,25 +297,25 @@ class _Reading:
     # One stretch
 
     def _stretch(self, task: ScanRange, stretch: Stretch) -> Iterator[_Window]:
-        descriptor, path = _open(stretch)
+        file, path = _open(stretch)
         try:
-            yield from self._read(task, stretch, descriptor, path)
+            yield from self._read(task, stretch, file, path)
         finally:
-            os.close(descriptor)
+            file.close()
 
-    def _read(self, task: ScanRange, stretch: Stretch, descriptor: int, path: str) -> Iterator[_Window]:
+    def _read(self, task: ScanRange, stretch: Stretch, file: OpenFile, path: str) -> Iterator[_Window]:
         """The stretch's batches; returns when its end is proved."""
-        position, byte_end = self._trusted(stretch, descriptor), stretch.byte_end
+        position, byte_end = self._trusted(stretch, file), stretch.byte_end
         next_offset = stretch.base_offset
         while True:
             if position >= byte_end:
                 if stretch.ends_with_batch and position == byte_end:
                     return
-                size_bytes = os.fstat(descriptor).st_size
+                size_bytes = file.size_bytes()
                 if position >= size_bytes:
                     raise _Gone(f"{path} ends at {position}, before offset {stretch.end}")
                 byte_end = size_bytes  # where to stop looking was a hint
-            data = self._fill(descriptor, position, byte_end)
+            data = self._fill(file, position, byte_end)
             if not len(data):
                 raise _Gone(f"{path} ends at {position}, before offset {stretch.end}")
             walk = walk_headers(data.data, file_position=position)
@@ -338,28 +339,28 @@ class _Reading:
                     return
             position += walk.position
             if fault is None:
-                fault = self._fault(descriptor, path, position, walk)
+                fault = self._fault(file, path, position, walk)
             if walk.stop is Stop.CUT:
                 byte_end = max(byte_end, position + walk.needed_bytes)
             if fault is not None:
-                further = self._skip(stretch, descriptor, *fault)
+                further = self._skip(stretch, file, *fault)
                 if further is None:
                     return
                 position = further
 
-    def _fault(self, descriptor: int, path: str, position: int, walk: Walk) -> tuple[int, str] | None:
+    def _fault(self, file: OpenFile, path: str, position: int, walk: Walk) -> tuple[int, str] | None:
         """What is wrong with the batch at `position`, before which the walk ended; None: nothing, read on."""
         if walk.stop is Stop.END:
             return None
         if walk.stop is Stop.ZEROS:
             raise _Gone(f"{path} holds zeros at {position}")
         if walk.stop is Stop.BAD_MAGIC:
-            return position, _old_format(descriptor, path, position)
+            return position, _old_format(file, path, position)
         if walk.stop is Stop.BAD_LENGTH:
             return position, "a batch that is shorter than its header"
         if walk.needed_bytes > BATCH_BYTES_MAX:
             return position, f"a batch claims {walk.needed_bytes} bytes"
-        size_bytes = os.fstat(descriptor).st_size
+        size_bytes = file.size_bytes()
         if position + walk.needed_bytes > size_bytes:
             # Whoever sees another host's files late sees more of it soon; else it is for good.
             if self._attempt < len(PAUSES_S):
@@ -372,29 +373,29 @@ class _Reading:
             self._buffer = np.empty(walk.needed_bytes, np.uint8)
         return None
 
-    def _fill(self, descriptor: int, position: int, byte_end: int) -> npt.NDArray[np.uint8]:
+    def _fill(self, file: OpenFile, position: int, byte_end: int) -> npt.NDArray[np.uint8]:
         if not len(self._buffer):
             self._buffer = np.empty(max(self._buffer_bytes, 1 << 12), np.uint8)
         wanted = min(len(self._buffer), byte_end - position)
         view = self._buffer.data[:wanted]
         filled = 0
         while filled < wanted:
-            count = os.preadv(descriptor, [view[filled:]], position + filled)
+            count = file.read_into(view[filled:], position + filled)
             if not count:
                 break
             filled += count
         return self._buffer[:filled]
 
-    def _trusted(self, stretch: Stretch, descriptor: int) -> int:
+    def _trusted(self, stretch: Stretch, file: OpenFile) -> int:
         """Where to begin: at the planned byte if a batch of the segment begins there, else at the file's first."""
         position = stretch.byte_start
-        header = os.pread(descriptor, HEADER_BYTES, position)
+        header = file.read(HEADER_BYTES, position)
         if position == 0 or walk_headers(header).stop not in (Stop.CUT, Stop.END):
             return 0
         base_offset = int.from_bytes(header[:8], "big")
         return position if stretch.base_offset <= base_offset <= stretch.start else 0
 
-    def _skip(self, stretch: Stretch, descriptor: int, position: int, reason: str) -> int | None:
+    def _skip(self, stretch: Stretch, file: OpenFile, position: int, reason: str) -> int | None:
         """Refuses what lies at `position`, or finds where to read on behind it; None: nowhere in this stretch."""
         if not self._skips:
             raise CorruptSegment(stretch.path, position, reason)
@@ -403,16 +404,16 @@ class _Reading:
         entries = offset_entries(
             os.path.dirname(stretch.path),
             stretch.base_offset,
-            size_bytes=os.fstat(descriptor).st_size,
+            size_bytes=file.size_bytes(),
             suffix=DELETED if stretch.path.endswith(DELETED) else "",
         )
         later = entries.positions[entries.positions > position]
         return int(later[0]) if len(later) and later[0] < stretch.byte_end else None
 
 
-def _old_format(descriptor: int, path: str, position: int) -> str:
+def _old_format(file: OpenFile, path: str, position: int) -> str:
     """What is wrong with a batch that is not of format v2."""
-    magic = os.pread(descriptor, 1, position + MAGIC)
+    magic = file.read(1, position + MAGIC)
     if magic in (b"\0", b"\1"):
         raise UnsupportedFormat(path, position, f"a message of format v{magic[0]}; only v2 is read")
     return f"no batch begins here: its format would be {magic.hex() or 'cut'}"
@@ -481,34 +482,38 @@ def _lies_there(task: ScanRange, offset: int) -> bool:
     for stretch in task.stretches:
         if stretch.end > offset:
             try:
-                os.close(_open(stretch)[0])
+                _open(stretch)[0].close()
             except _Gone:
                 return False
             return True
     return True
 
 
-def _open(stretch: Stretch) -> tuple[int, str]:
+def _open(stretch: Stretch) -> tuple[OpenFile, str]:
     """The planned file, under its name, as deleted, or in the directory of a topic that was deleted; and its path."""
+    if is_address(stretch.path):
+        try:
+            return open_file(stretch.path), stretch.path
+        except FileNotFoundError as gone:
+            raise _Gone(str(gone)) from gone
     path = Path(stretch.path.removesuffix(DELETED))
     for each in (path, path.with_name(path.name + DELETED)):
-        if (descriptor := _planned(stretch, each)) is not None:
-            return descriptor, str(each)
+        if (file := _planned(stretch, each)) is not None:
+            return file, str(each)
     for marked in path.parent.parent.glob(f"{glob.escape(path.parent.name)}.*{DIRECTORY_DELETED}"):
         for each in (marked / path.name, marked / (path.name + DELETED)):
-            if (descriptor := _planned(stretch, each)) is not None:
-                return descriptor, str(each)
+            if (file := _planned(stretch, each)) is not None:
+                return file, str(each)
     raise _Gone(f"{stretch.path} is not there, or is another file")
 
 
-def _planned(stretch: Stretch, path: Path) -> int | None:
-    """A descriptor of `path`, if that is the file that was planned."""
+def _planned(stretch: Stretch, path: Path) -> OpenFile | None:
+    """The file `path`, if that is the one that was planned."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = open_file(str(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    status = os.fstat(descriptor)
-    if stretch.inode == ANY_FILE or (status.st_dev, status.st_ino) == (stretch.device, stretch.inode):
-        return descriptor
-    os.close(descriptor)
+    if stretch.inode == ANY_FILE or file.identity == (stretch.device, stretch.inode):
+        return file
+    file.close()
     return None

@@ -26,6 +26,7 @@ from appliance.log.file_names import (
 )
 from appliance.log.transaction_index import AbortedTransaction, decode_transactions
 from spark_connector.errors import NotReadable
+from spark_connector.storage import is_address, partition_of
 
 _LOOKS: Final = 200
 _PAUSE_S: Final = 0.01
@@ -86,6 +87,8 @@ def segments(directory: str | Path) -> list[SegmentFacts]:
     Raises:
         As `listing`.
     """
+    if is_address(str(directory)):
+        return _exported(str(directory))
     for _ in range(_LOOKS):
         living, deleted = listing(directory)
         first = living[0] if living else None
@@ -117,6 +120,24 @@ def _facts(directory: str | Path, base: int, next_base: int, is_deleted: bool) -
     )
 
 
+def _exported(directory: str) -> list[SegmentFacts]:
+    """What the manifest of an export says; all of it is closed."""
+    address = directory.rpartition("/")[0]
+    return [
+        SegmentFacts(
+            base_offset=each["base_offset"],
+            next_base=each["next_base"],
+            path=f"{address}/{each['file']}",
+            size_bytes=each["size_bytes"],
+            modified_ms=0,
+            device=0,
+            inode=each["size_bytes"],
+            is_deleted=False,
+        )
+        for each in partition_of(directory)[1]["segments"]
+    ]
+
+
 def aborted_transactions(directory: str | Path, *, start: int, end: int) -> list[AbortedTransaction]:
     """The aborted transactions with records in [start, end), by the end of each.
 
@@ -128,6 +149,9 @@ def aborted_transactions(directory: str | Path, *, start: int, end: int) -> list
         OSError: an index cannot be read.
     """
     found: list[AbortedTransaction] = []
+    if is_address(str(directory)):
+        told = [AbortedTransaction(*each) for each in partition_of(str(directory))[1]["aborted"]]
+        return [each for each in told if each.first_offset < end and each.last_offset >= start]
     known = segments(directory)
     for each in known:
         if 0 <= each.next_base <= start:

@@ -10,8 +10,10 @@ import pytest
 
 from appliance.log.config import LogSettings
 from appliance.log.producer_state import AppendOrigin
+from spark_connector import planning
 from spark_connector.directory import Directories, Isolation
-from spark_connector.errors import DataLost
+from spark_connector.errors import CorruptSegment, DataLost, NotALogDirectory, ShortRead
+from spark_connector.planning import OffsetRange, plan
 from spark_connector.segment_export import export_segments
 from tests.cli.command import appliance
 from tests.log.batches import NOW_MS, batch_of, marker, read_all
@@ -60,6 +62,28 @@ def test_the_manifest_says_what_is_there(tmp_path: Path) -> None:
     assert ends[-1] == partition["end_offset"]
     for each in partition["segments"]:
         assert (tmp_path / "out" / each["file"]).stat().st_size == each["size_bytes"]
+
+
+def test_an_export_is_read_through_pyarrow_by_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "SPLIT_BYTES_MIN", 100)
+    log, _ = filled(tmp_path / "data")
+    export_segments("orders", paths=[tmp_path / "data"], to=tmp_path / "out")
+    address = f"file://{tmp_path}/out"
+    directories = Directories([address])
+    assert directories.topics() == {"orders": [0]}
+    view = directories.partition("orders", 0)
+    end = view.end(Isolation.READ_COMMITTED)
+    assert end == log.active_segment[0]
+    tasks = plan([view], [OffsetRange("orders", 0, 5, end)], split_bytes=300)
+    assert len(tasks) > 10
+    assert read(tasks) == read_all(log)[5:end]
+    (tmp_path / "out" / "orders-0" / "00000000000000000000.log").write_bytes(b"short")
+    with pytest.raises((ShortRead, DataLost, CorruptSegment)):
+        read(tasks)
+    with pytest.raises(NotALogDirectory, match="holds no"):
+        Directories([f"file://{tmp_path}/data"])
 
 
 def test_an_abort_whose_marker_is_not_in_the_export_is_known_there(tmp_path: Path) -> None:

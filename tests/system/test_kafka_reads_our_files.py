@@ -249,7 +249,7 @@ def test_kafkas_broker_serves_our_directory(left: dict[str, Path], tmp_path: Pat
                 + " ".join(str(-1 if part is None else checksum(part)) for part in (each.key, each.value))
                 for each in received
             ] == lines[1:]
-        ConfluentClient(kafka.address).produce("rolled", [Record(b"written by Kafka")])
+        ConfluentClient(kafka.address).produce("rolled", [Record(key=None, value=b"written by Kafka")])
         kafka.stop()
         assert values_off_the_disk(log, "rolled")[-1] == b"written by Kafka"
     finally:
