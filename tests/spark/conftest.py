@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -22,6 +23,17 @@ SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+
+HOME: Final = Path(__file__).parent
+PATIENCE_S: Final = 1200
+"""A virtual machine and a worker for each step of planning start on whatever the machine has left over."""
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Whoever starts Spark waits for it, and the first test of the room waits for the session too."""
+    for item in items:
+        if item.path.is_relative_to(HOME) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(PATIENCE_S))
 
 
 @pytest.fixture(scope="session")
