@@ -5,10 +5,11 @@ A row is `NAME = key, min, max, first flexible version, state`. The ranges are t
 from the set of maxima, so a range is served whole or not at all. To serve one more API, give its row
 `SERVED` and write its shapes (see the room's README); what is not built is not advertised.
 
-Three rows need a reason:
+Four rows need a reason:
   Produce          advertised from 0 though 0-2 are refused: librdkafka before 2.11.1 asks for v0 before it
                    compresses, and would silently send everything plain (KAFKA-18659).
   ApiVersions      a version above ours is answered in the body of v0 with error 35 and our range (KIP-511).
+  …Telemetry       Apache Kafka advertises both only with a plugin that receives client metrics; there is none here.
   InitProducerId   v6 is marked unstable in Kafka 4.3 and therefore not advertised.
 """
 
