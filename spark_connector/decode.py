@@ -21,6 +21,7 @@ from appliance.errors import RejectedRequest
 from appliance.protocol.records import batch as b
 from appliance.protocol.records.compression import DECOMPRESSED_BYTES_MAX, decompress
 from spark_connector import record_kernel as kernel
+from spark_connector import record_steps as steps
 from spark_connector.batch_headers import Batches
 from spark_connector.chunk import Chunk
 from spark_connector.compiled import Buffer, Kernel, has_compiler, machine_bytes
@@ -176,6 +177,11 @@ class Decoder:
 
     def _stretch(self, chunk: Chunk, stretch: _Stretch) -> Iterator[Rows]:
         batches, wanted, machine = stretch.batches, self._wanted, self._machine
+        if not machine and len(batches) >= steps.BATCHES_MIN:
+            found = _in_steps(stretch)
+            if found is not None:
+                yield from self._told(chunk, stretch, found)
+                return
         # A lying count is found by the kernel before it writes; here it must only not ask for the room.
         most = (stretch.ends - stretch.begins) // kernel.RECORD_BYTES_MIN
         room = int(np.minimum(batches["records"].clip(0), most).sum())
@@ -216,6 +222,31 @@ class Decoder:
             self._headers(stretch.data, header_begins[:rows], header_counts[:rows])
             if wanted.headers
             else None,
+        )
+
+    def _told(self, chunk: Chunk, stretch: _Stretch, found: steps.Found) -> Iterator[Rows]:
+        """What numpy has found, none of it with headers, within the bounds."""
+        wanted = self._wanted
+        inside = (found.offsets >= chunk.start) & (found.offsets < chunk.end)
+        inside &= (found.timestamps_ms >= wanted.from_ms) & (found.timestamps_ms < wanted.until_ms)
+        if not inside.any():
+            return
+        nulls = found.nulls[inside]
+
+        def fields(begins: _Longs, ends: _Longs, bit: int) -> Fields:
+            bounds = np.empty(2 * len(nulls), np.int32)
+            bounds[::2], bounds[1::2] = begins[inside], ends[inside]
+            return Fields(bounds, (nulls & bit) != 0)
+
+        nothing = Fields(np.empty(0, np.int32), np.empty(0, np.bool_))
+        yield Rows(
+            stretch.data,
+            found.offsets[inside],
+            found.timestamps_ms[inside] * 1000,
+            found.appended[inside].astype(np.int32),
+            fields(found.keys, found.key_ends, kernel.NULL_KEY) if wanted.key else None,
+            fields(found.values, found.value_ends, kernel.NULL_VALUE) if wanted.value else None,
+            Headers(np.zeros(len(nulls) + 1, np.int32), nothing, nothing) if wanted.headers else None,
         )
 
     def _headers(self, data: Buffer, begins: _Longs, counts: _Ints) -> Headers:
@@ -263,6 +294,20 @@ def _in_place(chunk: Chunk, begin: int, end: int) -> _Stretch:
     batches = chunk.batches[begin:end]
     positions = batches["position"]
     return _Stretch(chunk.data.data, batches, positions + b.HEADER_BYTES, positions + batches["length_bytes"])
+
+
+def _in_steps(stretch: _Stretch) -> steps.Found | None:
+    fields = {name: stretch.batches[name].astype(np.int64) for name in _HEADER_FIELDS}
+    return steps.find_records(
+        machine_bytes(stretch.data),
+        stretch.begins,
+        stretch.ends,
+        base_offsets=fields["base_offset"],
+        base_timestamps_ms=fields["base_timestamp_ms"],
+        max_timestamps_ms=fields["max_timestamp_ms"],
+        attributes=fields["attributes"],
+        counts=fields["records"],
+    )
 
 
 def _given(array: npt.NDArray[Any], *, machine: bool) -> Any:

@@ -23,6 +23,7 @@ from spark_connector.chunk import Chunk
 from spark_connector.decode import Decoder, Rows, Wanted
 from spark_connector.errors import CorruptSegment
 from spark_connector.record_kernel import TIMESTAMP_MS_MAX
+from spark_connector.record_steps import BATCHES_MIN
 
 
 def decode(chunk: Chunk, wanted: Wanted, **how: Any) -> Iterator[Rows]:
@@ -147,6 +148,40 @@ def test_timestamps_outside_of_the_bounds_are_left_out(
     expected = [r for r in decode_records(batch) if from_ms <= r.timestamp_ms < until_ms]
     assert as_records(decode(chunk_of(batch), wanted)) == expected
     assert as_records(decode(chunk_of(batch), wanted, compiled=False)) == expected
+
+
+plain_record = st.builds(Record, value=field, key=field, timestamp_ms=st.integers(-1, 1 << 43))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.lists(plain_record, max_size=6), codecs, st.booleans()), min_size=1, max_size=6))
+def test_many_batches_are_decoded_in_step_as_one_by_one(
+    made: list[tuple[list[Record], Codec, bool]],
+) -> None:
+    made = [each for each in made * BATCHES_MIN if each[0]] * 2
+    made.sort(key=lambda each: each[1] != Codec.NONE)
+    data, base_offset = b"", 0
+    for batch_records, codec, log_append in made:
+        attributes = b.LOG_APPEND_TIME if log_append else 0
+        data += encode_batch(batch_records, base_offset=base_offset, codec=codec, attributes=attributes)
+        base_offset += len(batch_records)
+    assert len(decoded(chunk_of(data))) == base_offset
+    bounded = chunk_of(data, base_offset // 3, base_offset // 2)
+    assert len(decoded(bounded)) == base_offset // 2 - base_offset // 3
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(plain_record, min_size=1, max_size=6), st.data())
+def test_a_wrong_byte_among_many_batches_is_told_as_alone(made: list[Record], data: Any) -> None:
+    payload = bytearray(
+        b"".join(
+            encode_record(one, offset_delta=index, timestamp_delta_ms=0) for index, one in enumerate(made)
+        )
+    )
+    good = frame_batch(bytes(payload), count=len(made)) * BATCHES_MIN
+    payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
+    many = good + frame_batch(bytes(payload), count=len(made))
+    assert outcome(many, compiled=False) == outcome(many, compiled=True)
 
 
 def outcome(data: bytes, *, compiled: bool) -> list[Record] | str:
