@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TOPIC = "orders"
-pytestmark = pytest.mark.timeout(900)
-
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 TOPIC = "orders"
 JOB_TIMEOUT_S = 300
 
-pytestmark = pytest.mark.timeout(900)
-
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
