@@ -10,6 +10,7 @@ import pytest
 
 from appliance.clock import ManualClock
 from appliance.errors import CorruptFile, StorageFault
+from appliance.log import state_publisher
 from appliance.log.config import LogSettings
 from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.partition_log import PartitionLog
@@ -23,7 +24,7 @@ from appliance.log.partition_state import (
     decode,
     read_state,
 )
-from appliance.log.state_publisher import OPEN_MAX, StatePublisher, unpublished
+from appliance.log.state_publisher import StatePublisher, unpublished
 from tests.log.batches import NOW_MS, batch_of, open_log
 
 BOOT = UUID(int=5)
@@ -191,16 +192,17 @@ def test_many_appends_make_one_record_and_none_makes_no_timer(tmp_path: Path) ->
     assert said == []
 
 
-def test_descriptors_are_bounded_and_let_go_of(tmp_path: Path) -> None:
+def test_descriptors_are_bounded_and_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_publisher, "OPEN_MAX", 8)
     clock = ManualClock(NOW_MS)
     timers = Timers(clock)
     publisher = publisher_of(clock, timers, [])
-    partitions = [Counted(open_log(tmp_path / f"a-{n}")) for n in range(OPEN_MAX + 3)]
+    partitions = [Counted(open_log(tmp_path / f"a-{n}")) for n in range(11)]
     for partition in partitions:
         publisher.take(partition)
     while publisher.statistics()["waiting"]:
         timers.run(20)
-    assert publisher.statistics()["open"] == OPEN_MAX
+    assert publisher.statistics()["open"] == 8
     assert all(read_state(partition.log.directory) is not None for partition in partitions)
     publisher.release()
     assert publisher.statistics()["open"] == 0
