@@ -31,7 +31,7 @@ class Partitions(CopyHolder[Partition]):
     """Led partitions: `by_row[row]` is None where this worker leads nothing. One slot, all its log directories.
 
     `withdrawn` hears of each that is served no more, and which error who waits is told; `beat` is called while many are
-    opened.
+    opened. `is_emptied`: the slot's directories were empty when the instance began.
     """
 
     __slots__ = (
@@ -40,6 +40,7 @@ class Partitions(CopyHolder[Partition]):
         "_commits",
         "_configs",
         "_directories",
+        "_is_emptied",
         "_publisher",
         "_slot",
         "_table",
@@ -62,10 +63,12 @@ class Partitions(CopyHolder[Partition]):
         withdrawn: Callable[[Partition, int], None],
         publisher: StatePublisher,
         beat: Callable[[], None],
+        is_emptied: bool = False,
         warn: Callable[[str], None],
     ) -> None:
         super().__init__(log_defaults=log_defaults, warn=warn)
         self._beat = beat
+        self._is_emptied = is_emptied
         self._commits = commits
         self._clock = clock
         self._withdrawn = withdrawn
@@ -107,6 +110,8 @@ class Partitions(CopyHolder[Partition]):
         # Before it is opened: whoever dies in between leaves a log that has to be recovered.
         cells[closed_at] = OPEN
         try:
+            if not is_new:
+                self._refuse_lost(assigned)
             log = self._directories.open_partition(
                 name,
                 assigned.topic_id,
@@ -139,6 +144,20 @@ class Partitions(CopyHolder[Partition]):
         self._commits.bind(partition)
         self._publisher.take(partition)
         partition.serve()
+
+    def _refuse_lost(self, assigned: AssignedPartition) -> None:
+        """An empty disk in the place of the one that was in sync must not lead: followers would cut their copies to it.
+
+        Another replica may have records still, so somebody has to allow that it leads though it was not in sync.
+
+        Raises:
+            LogDirectoryOffline: this is one of those.
+        """
+        if not self._is_emptied or assigned.leader_epoch == 0 or len(assigned.replicas) == 1:
+            return
+        name = TopicPartition(assigned.topic, assigned.partition)
+        if not self._directories.has(name):
+            raise LogDirectoryOffline(f"{name} was in sync on a disk that an empty one has replaced")
 
     def _lead_on(self, partition: Partition, assigned: AssignedPartition) -> None:
         """A partition that is served already takes what is new; its row is served all the while."""

@@ -578,6 +578,7 @@ class Worker:
             withdrawn=self._followed.withdrawn,
             publisher=self._publisher,
             beat=self._beat,
+            is_emptied=self._slot in self._attachment.wiring.emptied_slots,
             warn=self._warn,
         )
         self._by_row = self._partitions.by_row

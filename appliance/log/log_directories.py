@@ -219,6 +219,11 @@ class LogDirectories:
         if len(homes) > 1:
             self._twice.add(partition)
 
+    def has(self, partition: TopicPartition) -> bool:
+        """Whether there is a directory of it in any log directory that serves."""
+        name = partition_directory_name(partition)
+        return any((each.path / name).is_dir() for each in self.serving.values())
+
     def hand_over(self, partition: TopicPartition) -> None:
         """As `LogDirectory.hand_over`, wherever it is; nothing where it is not open.
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError, Message, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.offset_for_leader_epoch import (
@@ -22,6 +22,7 @@ from appliance.protocol.apis.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from appliance.protocol.errors import ErrorCode
+from tests.cli.command import appliance
 from tests.support.broker import Appliance
 from tests.support.wire import WireSocket
 from tests.system.acked_load import AckedLoad, bootstrap, create, in_sync, leaders, settled
@@ -34,10 +35,10 @@ TOPIC = "followed"
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Appliance]:
-    appliance = Appliance(tmp_path / "data", slots=SLOTS, settings={"replica.lag.time.max.ms": 3000})
-    appliance.start()
-    yield appliance
-    appliance.stop()
+    started = Appliance(tmp_path / "data", slots=SLOTS, settings={"replica.lag.time.max.ms": 3000})
+    started.start()
+    yield started
+    started.stop()
 
 
 def kill_slot(broker: Appliance, slot: int) -> None:
@@ -217,6 +218,38 @@ def test_disk_that_was_replaced_while_nothing_ran_takes_no_record_with_it(broker
     assert 1 not in leaders(broker, TOPIC).values()
     load.check(broker)
     settled(broker, TOPIC, PARTITIONS)
+
+
+@pytest.mark.slow
+def test_empty_disk_of_the_last_one_in_sync_leads_nothing_until_another_may(broker: Appliance) -> None:
+    create(broker, TOPIC, 1, replicas=2)
+    (leader,) = leaders(broker, TOPIC).values()
+    (other,) = in_sync(broker, TOPIC)[0] - {leader}
+    with AckedLoad(broker, TOPIC, 1) as load:
+        load.until(200)
+    command = {"APPLIANCE_BOOTSTRAP": broker.address}
+    appliance("slots", "stop", other, more=command).succeeded()
+    with AckedLoad(broker, TOPIC, 1) as alone:
+        alone.until(100)
+    broker.stop()
+    copy = broker.data_dir / f"slot-{other}" / f"{TOPIC}-0" / "00000000000000000000.log"
+    kept = copy.read_bytes()
+    shutil.rmtree(broker.data_dir / f"slot-{leader}")
+    broker.start()
+    command = {"APPLIANCE_BOOTSTRAP": f"127.0.0.1:{broker.port + leader}"}
+    appliance("slots", "start", other, more=command).succeeded()
+    assert in_sync(broker, TOPIC)[0] == {leader}
+    admin = AdminClient({"bootstrap.servers": bootstrap(broker)})
+    with pytest.raises(KafkaException):
+        admin.list_offsets({TopicPartition(TOPIC, 0): OffsetSpec.latest()}, request_timeout=3)[
+            TopicPartition(TOPIC, 0)
+        ].result(10)
+    appliance("partitions", "elect", TOPIC, "--unclean", more=command).succeeded()
+    assert leaders(broker, TOPIC) == {0: other}
+    assert copy.read_bytes()[: len(kept)] == kept
+    wait_until(
+        lambda: in_sync(broker, TOPIC)[0] == {leader, other}, "the empty one has caught up", timeout_s=30
+    )
 
 
 def test_a_leader_that_hangs_is_ended_and_another_one_leads(tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ Sources: Kafka's `ReplicationControlManager.electLeaders`, release 4.3;
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from appliance.channels.control_channel import ElectLeaders, PartitionOutcome
 from appliance.cluster import PartitionImage, TopicImage
-from appliance.control.controller.partition_changes import is_reassigning, preferred, unclean
+from appliance.control.controller.partition_changes import is_reassigning, preferred, unclean, without_storage
 from appliance.control.controller.reassignment import Decided, partition_of
 from appliance.control.controller.slot_states import SlotStates
 from appliance.errors import RejectedRequest
@@ -30,9 +30,14 @@ from appliance.protocol.errors import ErrorCode
 
 
 def plan_elections(
-    request: ElectLeaders, topics: Mapping[str, TopicImage], slots: SlotStates
+    request: ElectLeaders,
+    topics: Mapping[str, TopicImage],
+    slots: SlotStates,
+    *,
+    failed: Collection[tuple[str, int, int]] = (),
 ) -> tuple[Decided, list[PartitionOutcome]]:
-    """What is to change, and what is said of each partition once it has."""
+    """What is to change, and what is said of each partition once it has. `failed`: topic, partition and slot of copies
+    whose storage failed: who leads one of these leads nothing."""
     asked: Iterable[tuple[str, int]] = request.partitions or ()
     if request.partitions is None:
         asked = ((topic.name, each.partition) for topic in topics.values() for each in topic.partitions)
@@ -41,7 +46,11 @@ def plan_elections(
     outcomes: list[PartitionOutcome] = []
     for name, number in asked:
         try:
-            after = elect(partition_of(topics, name, number), slots)
+            partition = partition_of(topics, name, number)
+            if request.unclean and (name, number, partition.leader) in failed:
+                after = without_storage(partition, partition.leader, slots, unclean_allowed=True)
+            else:
+                after = elect(partition, slots)
         except RejectedRequest as refusal:
             if request.partitions is not None or refusal.code != ErrorCode.ELECTION_NOT_NEEDED:
                 outcomes.append(PartitionOutcome(name, number, refusal.code, refusal.message))

@@ -67,6 +67,7 @@ class Leadership:
         "_topic_defaults",
         "_unseen",
         "copies",
+        "failed",
         "slots",
     )
 
@@ -94,6 +95,8 @@ class Leadership:
         self._unseen: dict[tuple[str, int], None] = {}
         self.slots = slots
         self.copies = copies
+        # Topic, partition and slot of copies whose storage failed in this life of who has them.
+        self.failed: set[tuple[str, int, int]] = set()
         for topic in state.topics.values():
             seen = state.visible.get(topic.name)
             for before, now in zip(seen.partitions if seen else (), topic.partitions, strict=False):
@@ -109,6 +112,7 @@ class Leadership:
 
     def came(self, half: Role) -> None:
         """A process has said hello."""
+        self.failed = {each for each in self.failed if each[2] != half.slot}
         if self.slots.up(half):
             self._look_at_slots()
 
@@ -135,10 +139,17 @@ class Leadership:
     def storage_failed(self, slot: int, places: Iterable[tuple[str, int]]) -> None:
         """The copies of these (topic, partition) on `slot` cannot be served in this life of its process."""
         changes: dict[str, dict[int, PartitionImage]] = {}
+        defaults = self._topic_defaults()
         for name, number in places:
             topic = self._state.topics.get(name)
             if topic is not None and 0 <= number < len(topic.partitions):
-                after = without_storage(topic.partitions[number], slot, self.slots)
+                self.failed.add((name, number, slot))
+                after = without_storage(
+                    topic.partitions[number],
+                    slot,
+                    self.slots,
+                    unclean_allowed=_unclean_allowed(topic, defaults),
+                )
                 if after is not None:
                     changes.setdefault(name, {})[number] = after
         try:
@@ -165,14 +176,14 @@ class Leadership:
     def review(self) -> None:
         """Looks whether the states of the slots ask for any change."""
         defaults = self._topic_defaults()
-        unclean_by_default = defaults.get(UNCLEAN_ELECTION) == "true"
         changes: dict[str, dict[int, PartitionImage]] = {}
         for topic in self._state.topics.values():
-            unclean = topic.configs.get(UNCLEAN_ELECTION)
-            unclean_allowed = unclean == "true" if unclean is not None else unclean_by_default
+            unclean_allowed = _unclean_allowed(topic, defaults)
             min_insync = int(topic.configs.get(MIN_INSYNC) or defaults.get(MIN_INSYNC) or 1)
             for each in topic.partitions:
                 after = reviewed(each, self.slots, unclean_allowed=unclean_allowed, min_insync=min_insync)
+                if unclean_allowed and (topic.name, each.partition, each.leader) in self.failed:
+                    after = without_storage(each, each.leader, self.slots, unclean_allowed=True) or after
                 if after is not None:
                     changes.setdefault(topic.name, {})[each.partition] = after
         if not changes:
@@ -391,6 +402,10 @@ class Leadership:
 
     def _may_show(self, topic: TopicImage, partition: PartitionImage) -> bool:
         return partition.leader == NO_LEADER or self.copies.is_led(topic, partition)
+
+
+def _unclean_allowed(topic: TopicImage, defaults: Mapping[str, str]) -> bool:
+    return topic.configs.get(UNCLEAN_ELECTION, defaults.get(UNCLEAN_ELECTION)) == "true"
 
 
 def _placement(topic: TopicImage) -> list[tuple[tuple[int, ...], ...]]:

@@ -140,18 +140,24 @@ def with_isr(
     return stepped(partition, _reassigned(after, slots))
 
 
-def without_storage(partition: PartitionImage, slot: int, slots: SlotStates) -> PartitionImage | None:
+def without_storage(
+    partition: PartitionImage, slot: int, slots: SlotStates, *, unclean_allowed: bool = False
+) -> PartitionImage | None:
     """After the storage of `slot`'s copy failed: the copy is in sync no more, and leads no more where another can.
 
-    The last one in sync stays what it is: its directory may come back with the records.
+    The last one in sync stays what it is: its directory may come back with the records. Unless a copy that was not in
+    sync may lead.
     """
     rest = tuple(each for each in partition.isr if each != slot)
     leader = partition.leader
     if leader == slot:
-        chosen = of_offline_partition(partition.replicas, rest, live=_leaders(partition, slots), staying=rest)
+        live = tuple(each for each in _leaders(partition, slots) if each != slot)
+        chosen = of_offline_partition(
+            partition.replicas, rest, live=live, staying=rest, unclean_allowed=unclean_allowed and not rest
+        )
         if chosen is None:
             return None
-        leader = chosen.leader
+        leader, rest = chosen.leader, chosen.isr
     return stepped(partition, replace(partition, leader=leader, isr=rest or partition.isr))
 
 

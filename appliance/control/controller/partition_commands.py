@@ -74,7 +74,10 @@ class PartitionCommands:
         self._answer(sender, number, PartitionOutcomes(tuple(self._made(decided, outcomes))))
 
     def elect(self, sender: bytes, number: int, request: ElectLeaders) -> None:
-        decided, outcomes = plan_elections(request, self._state.topics, self._leadership.slots)
+        leadership = self._leadership
+        decided, outcomes = plan_elections(
+            request, self._state.topics, leadership.slots, failed=leadership.failed
+        )
         outcomes = self._made(decided, outcomes)
         waiting = {(name, each) for name, changed in decided.items() for each in changed}
         waiting -= {(each.topic, each.partition) for each in outcomes if each.error}
