@@ -6,6 +6,7 @@ time; what the appliance's processes use while its files are scanned is measured
 
 import argparse
 import json
+import signal
 import statistics
 import sys
 import tempfile
@@ -61,6 +62,8 @@ def main() -> int:
     chosen = options.cases or names
     if unknown := [name for name in chosen if name not in names]:
         parser.error(f"no case {', '.join(unknown)}; there are {', '.join(names)}")
+    # A broker must not outlive the harness: SIGTERM unwinds as Ctrl-C does.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     DATA.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=DATA) as directory:
         return _measure(options, [name for name in names if name in chosen], Path(directory))
