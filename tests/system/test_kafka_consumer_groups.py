@@ -70,14 +70,14 @@ def test_kafka_s_consumers_share_a_topic_and_its_tool_tells_how(appliance: Appli
             records = encode_batch([Record(b"%d" % number) for number in range(10)])
             produce(connection, "orders", records, partition=partition)
     first = ConsoleConsumer(appliance.address, "--topic", "orders")
-    wait_until(lambda: len(first.lines) == 40, "everything is read", timeout_s=30)
+    wait_until(lambda: len(first.lines) == 40, "everything is read", timeout_s=120)
     second = ConsoleConsumer(appliance.address, "--include", "ord.*")
 
     def shared() -> bool:
         members = told("--describe", "--group", GROUP, "--members")
         return [row[4] for row in members] == ["2", "2"]
 
-    wait_until(shared, "both have two partitions", timeout_s=60)
+    wait_until(shared, "both have two partitions", timeout_s=120)
     (state,) = told("--describe", "--group", GROUP, "--state")
     assert state[-3:] == ["uniform", "Stable", "2"]
     assert told("--list", "--type") == [[GROUP, "Consumer"]]
