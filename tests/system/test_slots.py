@@ -240,10 +240,9 @@ def test_empty_disk_of_the_last_one_in_sync_leads_nothing_until_another_may(brok
     appliance("slots", "start", other, more=command).succeeded()
     assert in_sync(broker, TOPIC)[0] == {leader}
     admin = AdminClient({"bootstrap.servers": bootstrap(broker)})
+    asked, latest = TopicPartition(TOPIC, 0), OffsetSpec.latest()  # type: ignore[no-untyped-call]
     with pytest.raises(KafkaException):
-        admin.list_offsets({TopicPartition(TOPIC, 0): OffsetSpec.latest()}, request_timeout=3)[
-            TopicPartition(TOPIC, 0)
-        ].result(10)
+        admin.list_offsets({asked: latest}, request_timeout=3)[asked].result(10)
     appliance("partitions", "elect", TOPIC, "--unclean", more=command).succeeded()
     assert leaders(broker, TOPIC) == {0: other}
     assert copy.read_bytes()[: len(kept)] == kept
