@@ -118,10 +118,11 @@ def test_silent_store_refuses_in_time_changes_nothing_and_is_used_again_when_it_
     assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR
     assert sorted(instance.image.topics) == ["old"]
     own_zookeeper.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while (outcome := instance.create("new")[0]).error == ErrorCode.KAFKA_STORAGE_ERROR:
         assert time.monotonic() < deadline, "the store is not used again"
-    assert outcome.error == 0
+    # One that was refused while the connection came back may have taken place: its answer was lost.
+    assert outcome.error in (0, ErrorCode.TOPIC_ALREADY_EXISTS)
     assert sorted(instance.image.topics) == ["new", "old"]
     check_served(instance)
 
