@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 PARTITIONS: Final = 2
 PATIENCE_S: Final = 30.0
-SMALL_SEGMENTS: Final = {"segment.bytes": "1048576", "index.interval.bytes": "1024"}
+SETTINGS: Final = {
+    "segment.bytes": "1048576",
+    "index.interval.bytes": "1024",
+    "retention.ms": "-1",  # the records are of a fixed day, long ago
+}
 LARGE_BYTES: Final = 100_000
 BEGAN_MS: Final = 1_700_000_000_000
 
@@ -45,7 +49,7 @@ def until(holds: Callable[[], bool], what: str, *, patience_s: float = PATIENCE_
 
 def write_by_several_clients(address: str, topic: str, *, rounds: int = 1) -> None:
     """A topic of small segments: every codec, by two clients, with null and empty keys and values, and headers."""
-    ConfluentClient(address).create_topic(topic, PARTITIONS, settings=SMALL_SEGMENTS)
+    ConfluentClient(address).create_topic(topic, PARTITIONS, settings=SETTINGS)
     write_more(address, topic, rounds=rounds)
 
 
