@@ -107,6 +107,8 @@ class SegmentFile:
 
     def _write(self, batch: memoryview, placement: bytes, start: int) -> None:
         rest = batch[PLACEMENT_BYTES:]
+        if self._descriptor < 0:
+            self._open()  # room that was handed over is there before the file is open
         try:
             written = os.pwritev(self._descriptor, (placement, rest), start)
             while written < len(batch):

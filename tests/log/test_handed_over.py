@@ -10,6 +10,7 @@ from appliance.cluster import TopicPartition
 from appliance.log.config import LogSettings
 from appliance.log.halves import Half
 from appliance.log.log_directory import LogDirectory
+from appliance.log.segment_file import SMALL_BATCH_BYTES
 from tests.log.batches import NOW_MS, batch_of
 
 PARTITION = TopicPartition("t", 0)
@@ -59,6 +60,17 @@ def test_the_next_process_goes_on_in_the_room_that_the_last_one_took(tmp_path: P
     opened.release()
     opened.check()
     assert opened.statistics().allocated_bytes == opened.statistics().size_bytes
+
+
+def test_the_first_batch_that_the_next_process_copies_may_be_a_large_one(tmp_path: Path) -> None:
+    leaders, followers = half(tmp_path, Half.LEADERS), half(tmp_path, Half.FOLLOWERS)
+    leaders.open_partition(PARTITION, TOPIC_ID, LogSettings()).append(batch_of(), leader_epoch=0)
+    leaders.hand_over(PARTITION)
+    opened = followers.open_partition(PARTITION, TOPIC_ID, LogSettings(), closed=True)
+    large = batch_of([bytes(2 * SMALL_BATCH_BYTES)], base_offset=1, leader_epoch=0)
+    opened.append_as_follower(large, segment_base_offset=0)
+    assert opened.log_end_offset == 2
+    opened.check()
 
 
 def test_what_was_handed_over_is_believed_only_where_the_files_can_hold_it(tmp_path: Path) -> None:
