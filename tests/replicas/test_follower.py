@@ -12,6 +12,7 @@ import pytest
 from appliance.channels.control_channel import AssignedPartition
 from appliance.channels.partition_table import (
     FILES_VERSION,
+    HIGH_WATERMARK,
     LOG_START,
     NOT_FOLLOWING,
     SERVING_EPOCH,
@@ -27,6 +28,7 @@ from appliance.clock import ManualClock
 from appliance.log.config import LogSettings
 from appliance.log.file_names import LOG
 from appliance.log.partition_log import PartitionLog
+from appliance.log.partition_state import PartitionState, StateFile, read_state
 from appliance.replicas.follower import Follower
 from appliance.replicas.leader_log import BATCHES_MAX, ReadBuffer
 from tests.log.batches import NOW_MS, batch_of
@@ -173,6 +175,37 @@ def test_records_that_only_the_follower_has_are_cut_by_epoch(tmp_path: Path) -> 
         pair.follower.log.leader_epochs.entries() == pair.leader.leader_epochs.entries() == [(0, 0), (2, 10)]
     )
     pair.follower.log.check()
+
+
+def test_readers_off_the_disk_are_told_before_what_they_saw_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The follower led once, and its readers saw all it had; another one, without the last of it, was elected."""
+    pair = Pair(tmp_path)
+    pair.append(10)
+    pair.catch_up()
+    follower, log = pair.follower, pair.follower.log
+    log.append(batch_of([b"seen and lost"]), leader_epoch=0)
+    pair.table.cells[pair.table.at(ROW) + HIGH_WATERMARK] = log.log_end_offset
+    state_file = StateFile(log.directory, UUID(int=1))
+    follower.state_file = state_file
+    before = state_file.publish(follower.state(now_ms=NOW_MS))
+    assert before.high_watermark == 11
+    told: list[PartitionState | None] = []
+    truncate = PartitionLog.truncate_to
+
+    def watched(self: PartitionLog, offset: int) -> bool:
+        told.append(read_state(log.directory))
+        return truncate(self, offset)
+
+    monkeypatch.setattr(PartitionLog, "truncate_to", watched)
+    pair.elect()
+    pair.append(3)
+    pair.catch_up()
+    (state,) = told
+    assert state is not None
+    assert (state.high_watermark, state.log_end) == (10, 10)
+    assert state.incarnation != before.incarnation
 
 
 def test_nothing_is_copied_before_the_leader_serves_the_epoch(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -155,6 +157,31 @@ def test_a_lease_keeps_what_is_deleted_until_it_is_released(broker: Appliance) -
     lease.release()
     eventually(lambda: not list(directory.glob("*.deleted")), "what was held is not removed")
     assert values(tasks_of(view_of(broker, "leased"))) == list(range(3000, 4000))
+
+
+@pytest.mark.slow
+def test_of_three_slots_the_copy_that_leads_is_read_and_another_one_after_it_died(tmp_path: Path) -> None:
+    appliance = Appliance(tmp_path / "data", slots=3)
+    appliance.start()
+    try:
+        admin = AdminClient({"bootstrap.servers": appliance.address})
+        admin.create_topics([NewTopic("copied", 1, 3)])["copied"].result(30)
+        produce(appliance, "copied", 0, 1000)
+        eventually(lambda: view_of(appliance, "copied").high_watermark == 1000, "the state is late")
+        before = view_of(appliance, "copied")
+        planned = tasks_of(before)
+        assert len(before.others) == 2
+        slot = Path(before.directory).parent.name.removeprefix("slot-")
+        (pid,) = (row.pid for row in appliance.processes() if row.role == f"ioproc {slot}.0")
+        os.kill(pid, signal.SIGKILL)
+        produce(appliance, "copied", 1000, 500)
+        eventually(lambda: view_of(appliance, "copied").high_watermark == 1500, "the state is late")
+        after = view_of(appliance, "copied")
+        assert after.leader_epoch > before.leader_epoch
+        assert values(tasks_of(after)) == list(range(1500))
+        assert values(planned) == list(range(1000))
+    finally:
+        appliance.stop()
 
 
 def test_the_records_of_a_deleted_topic_are_read_on_under_a_lease(broker: Appliance) -> None:
