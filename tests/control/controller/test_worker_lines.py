@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
-from appliance.channels.control_channel import Assigned, Envelope
+from appliance.channels.control_channel import Assigned, AssignedPartition, Envelope
 from appliance.channels.roles import Role, RoleKind
-from appliance.control.controller.copies import Order
+from appliance.control.controller.copies import PIECE, Order
 from appliance.control.controller.worker_lines import WorkerLines, identity_of
 
 WORKER = Role(RoleKind.IOPROC, 0, 0)
@@ -70,3 +72,27 @@ def test_late_word_of_an_old_death_does_not_end_the_new_life(lines: WorkerLines)
     assert lines.down(WORKER, 1) is None
     assert lines.is_up(WORKER)
     assert not lines.hello(WORKER, 2)
+
+
+def test_an_order_in_pieces_names_every_copy_once_and_releases_first() -> None:
+    places = [("t", UUID(int=7), number) for number in range(3 * PIECE)]
+    order = Order(released=places[: PIECE + 5], removed=places[PIECE + 5 : 2 * PIECE])
+    order.partitions = [
+        AssignedPartition(*place, number, 1, 0, 0, (0,), (0,), {})
+        for number, place in enumerate(places[2 * PIECE :])
+    ]
+    for count_max, pieces in ((None, 3), (2, 2), (8, 3)):
+        given = list(order.pieces(count_max))
+        assert len(given) == pieces
+        named = [place for piece in given for place in piece.places()]
+        assert named == places
+        assert [place for piece in given for place in piece.released] == order.released
+    assert [list(piece.places()) for piece in Order().pieces()] == [[]]
+
+
+def test_a_wave_waits_for_the_last_piece_that_a_worker_was_sent(lines: WorkerLines) -> None:
+    lines.hello(WORKER, 1)
+    first = lines.assign(WORKER, Order(), waves=(7,))
+    second = lines.assign(WORKER, Order(), waves=(7,))
+    told = [lines.confirmed(number, Assigned(EPOCH)) for number in (second, first)]
+    assert [each.waves for each in told if each is not None] == [(), (7,)]
