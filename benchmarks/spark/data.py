@@ -13,7 +13,8 @@ from benchmarks.void import Void
 
 PARTITIONS = 4
 DAY_MS = 86_400_000
-FIRST_MS = 1_750_000_000_000
+FIRST_MS = int(time.time()) // 3600 * 3_600_000 - DAY_MS
+"""A day ago: what is older than a week, a broker's retention deletes."""
 KEYS = [b"key-%04d" % number for number in range(1000)]
 
 
