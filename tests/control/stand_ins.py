@@ -10,6 +10,7 @@ Each life tells every event to the datagram socket `STAGE/diary.sock` as one JSO
     leaves N  says Ready and leaves with code 7, in every generation up to N
     babbles   says Ready twice, and in its first life something that is no message
     deaf      says Ready and never reads its socket again
+    long N    in its first life works for N ms, a little at a time, before it reads its socket
     slow N    waits for N ms before it obeys Stop or the end of its supervisor
 """
 
@@ -79,6 +80,9 @@ def run(child: Child) -> int:
             os.write(child.supervision.fileno(), b"{]")
     while behaviour == "deaf":
         signal.pause()
+    if behaviour == "long" and child.generation == 1:
+        for _ in range(int(numbers[0]) // 100):
+            time.sleep(0.1)
     return _obey(child, attachment, note=note, slow_ms=int(numbers[0]) if behaviour == "slow" else 0)
 
 

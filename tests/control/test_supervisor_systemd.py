@@ -69,6 +69,17 @@ def test_watchdog_is_fed_and_a_process_that_does_not_answer_is_restarted(
     assert "netproc 1 has not answered for 2000 ms: killed" in instance.errors()
 
 
+def test_who_is_silent_over_long_work_is_left_to_it(start_instance: StartInstance, systemd: Systemd) -> None:
+    instance = start_instance(
+        behaviours={"netproc1": "long 7000"},
+        environment={"NOTIFY_SOCKET": str(systemd.path), "WATCHDOG_USEC": "2000000"},
+    )
+    instance.wait_ready()
+    instance.wait_event("netproc 1", "heartbeat", 1)
+    assert not [note for note in instance.events("born") if note["generation"] > 1]
+    assert instance.stop() == 0, instance.errors()
+
+
 def test_children_do_not_see_what_was_meant_for_the_service(
     start_instance: StartInstance, systemd: Systemd
 ) -> None:

@@ -11,6 +11,7 @@ from appliance.channels.roles import Role
 from appliance.channels.supervision import Failed, Message, SupervisionSocket
 from appliance.control.supervisor.back_off import BackOff
 from appliance.control.supervisor.child_states import ALIVE, Event, State, after
+from appliance.control.supervisor.silence import Silence
 
 
 @dataclass(slots=True)
@@ -34,7 +35,7 @@ class ChildRecord:
     failure: Failed | None = None
     ever_served: bool = False
     killed: bool = False
-    heartbeat_unanswered_since_ns: int = 0
+    silence: Silence = field(default_factory=Silence)
 
     def meet(self, event: Event) -> None:
         self.state = after(self.state, event)

@@ -48,6 +48,7 @@ from appliance.control.supervisor.entry_points import Main
 from appliance.control.supervisor.fork import fork_child
 from appliance.control.supervisor.listening import close_all
 from appliance.control.supervisor.signals import SUPERVISOR_SIGNALS
+from appliance.control.supervisor.silence import Silence, processor_ns
 from appliance.control.systemd import Notifier
 from appliance.errors import HostFault
 from appliance.ipc.agent import Timer, Timers
@@ -195,7 +196,7 @@ class Supervisor:
                 case Failed():
                     child.failure = message
                 case Heartbeat():
-                    child.heartbeat_unanswered_since_ns = 0
+                    child.silence.answered()
                 case _:
                     _logger.error("%s says %r, which is not a child's to say", child.role, message)
 
@@ -246,7 +247,7 @@ class Supervisor:
             theirs.close()
         child.supervision = SupervisionSocket(ours)
         child.killed = False
-        child.heartbeat_unanswered_since_ns = 0
+        child.silence = Silence()
         self._by_pidfd[child.pidfd] = child
         self._by_socket[ours.fileno()] = child
         self._epoll.register(child.pidfd, select.EPOLLIN)
@@ -445,22 +446,24 @@ class Supervisor:
         if now_ns - self._asked_workers_ns > 2 * period_ms * _NS_PER_MS:
             # It is we who stood still, or the host: what was asked before may not have been heard.
             for child in workers:
-                child.heartbeat_unanswered_since_ns = 0
+                child.silence.answered()
         self._asked_workers_ns = now_ns
         self._ask_whether_they_live(workers, self._hang_timeout_ms)
         self._after(period_ms, self._watch_workers)
 
     def _ask_whether_they_live(self, children: Iterable[ChildRecord], allowed_ms: int) -> None:
-        """Asks who has answered the last time; kills who has not for `allowed_ms`. Any word of it is an answer."""
+        """Asks who has answered the last time; kills who hangs (see silence.py). Any word of it is an answer."""
         now_ns = self._clock.monotonic_ns()
         for child in children:
             if child.state is not State.SERVING:
                 continue
-            since_ns = child.heartbeat_unanswered_since_ns
-            if since_ns == 0:
-                child.heartbeat_unanswered_since_ns = now_ns
+            ran_ns = processor_ns(child.pid)
+            if not child.silence.is_owed:
+                child.silence.asked(now_ns, ran_ns)
                 self._tell(child, Heartbeat(now_ns))
-            elif now_ns - since_ns >= allowed_ms * _NS_PER_MS and not child.killed:
+            elif (
+                child.silence.is_hang(now_ns, ran_ns, allowed_ns=allowed_ms * _NS_PER_MS) and not child.killed
+            ):
                 _logger.error("%s has not answered for %d ms: killed", child.role, allowed_ms)
                 child.kill()
 
