@@ -14,6 +14,7 @@ from tests.clients.adapters.kafka_python import KafkaPythonClient
 from tests.spark.topics import (
     consumed,
     delete_below,
+    end,
     gaps,
     read_files,
     wait_for_state,
@@ -35,7 +36,7 @@ def appliance(tmp_path: Path) -> Iterator[Appliance]:
         wait_for_state(started.data_dir, ConfluentClient(started.address), TOPIC)
         yield started
     finally:
-        started.kill()
+        end(started)
 
 
 def test_records_are_those_that_consumers_get_with_the_broker_running_stopped_and_killed(

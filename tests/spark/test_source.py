@@ -11,7 +11,7 @@ import pytest
 
 from tests.clients.adapters.confluent import ConfluentClient
 from tests.clients.client import Received
-from tests.spark.topics import BEGAN_MS, collected, consumed, wait_for_state, write_by_several_clients
+from tests.spark.topics import BEGAN_MS, collected, consumed, end, wait_for_state, write_by_several_clients
 from tests.support.broker import Appliance
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
         broker.stop()
         yield Made(broker.data_dir, records)
     finally:
-        broker.kill()
+        end(broker)
 
 
 def frame(spark: SparkSession, made: Made, **options: str) -> DataFrame:

@@ -17,7 +17,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 
 from tests.clients.adapters.confluent import ConfluentClient
 from tests.clients.client import Received
-from tests.spark.topics import consumed, until, wait_for_state, write_by_several_clients, write_more
+from tests.spark.topics import consumed, end, until, wait_for_state, write_by_several_clients, write_more
 from tests.support.broker import Appliance, end_with_the_test_runner
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
         wait_for_state(started.data_dir, ConfluentClient(started.address), TOPIC)
         yield started
     finally:
-        started.kill()
+        end(started)
 
 
 def stream(spark: SparkSession, broker: Appliance, **options: str) -> DataStreamReader:

@@ -20,6 +20,7 @@ from spark_connector.scan import Corruption
 from tests.clients.adapters.aiokafka import AiokafkaClient
 from tests.clients.adapters.confluent import ConfluentClient
 from tests.clients.client import CODECS, Client, Received, Record
+from tests.support.broker import SHARED_MEMORY, Appliance, shared_memory_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,6 +46,13 @@ def until(holds: Callable[[], bool], what: str, *, patience_s: float = PATIENCE_
     while not holds():
         assert time.monotonic() < deadline_s, f"{what}: not within {patience_s:.0f} s"
         time.sleep(0.02)
+
+
+def end(broker: Appliance) -> None:
+    """Kills a broker that is not wanted any more, and removes what the next start would have removed."""
+    broker.kill()
+    for name in shared_memory_names(broker.data_dir):
+        (SHARED_MEMORY / name).unlink(missing_ok=True)
 
 
 def write_by_several_clients(address: str, topic: str, *, rounds: int = 1) -> None:
