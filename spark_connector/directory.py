@@ -202,6 +202,8 @@ class Directories:
     ) -> tuple[tuple[int, bool, int], PartitionView]:
         """With how good the copy is."""
         state = read_state(directory)
+        if state is None and name not in self._offsets(home / HIGH_WATERMARKS):
+            state = _first_state(directory)
         bases, _ = listing(directory)
         first, last = (bases[0], bases[-1]) if bases else (0, 0)
         if state is not None and self._is_left_behind(name, home, directory, state):
@@ -278,6 +280,14 @@ class Directories:
         if known is None or known[0] != mark:
             known = self._checkpoints[path] = mark, read_offsets(path)
         return known[1]
+
+
+def _first_state(directory: Path) -> PartitionState | None:
+    """The state of a log that may be so new that its owner has not come to write one; None after some patience."""
+    deadline_s = time.monotonic() + _OWNER_PATIENCE_S
+    while (state := read_state(directory)) is None and time.monotonic() < deadline_s:
+        time.sleep(_OWNER_LOOK_S)
+    return state
 
 
 def _said_by_owner(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import shutil
 import signal
 import socket
@@ -21,6 +20,7 @@ import psutil
 
 from appliance.channels.wiring import instance_name
 from tests.control.stand_ins import DIARY, STAGE
+from tests.support.ready import is_readable
 from tests.support.wire import free_ports
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -35,7 +35,7 @@ def kill_and_wait(*pids: int) -> None:
     for pidfd in pidfds:
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     for pidfd in pidfds:
-        assert select.select([pidfd], [], [], PATIENCE_S)[0]
+        assert is_readable(pidfd, within_s=PATIENCE_S)
         os.close(pidfd)
 
 

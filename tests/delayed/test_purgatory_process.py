@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import select
 import signal
 import socket
 import time
@@ -39,6 +38,7 @@ from appliance.ioproc.pokes import Pokes
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.fence import full_fence
 from appliance.ipc.process_table import LOOPS
+from tests.support.ready import is_readable
 
 IOPROC = Role(RoleKind.IOPROC, 0, 0)
 NETPROCS = (Role(RoleKind.NETPROC, 0), Role(RoleKind.NETPROC, 1))
@@ -97,7 +97,7 @@ class House:
         assert self.hear() == [Ready()]
 
     def hear(self) -> list[Message]:
-        assert select.select([self.supervision.fileno()], [], [], PATIENCE_MS / 1000)[0], (
+        assert is_readable(self.supervision.fileno(), within_s=PATIENCE_MS / 1000), (
             "the purgatory says nothing"
         )
         return self.supervision.receive() or []
@@ -159,7 +159,7 @@ class House:
         while len(found) < count and time.monotonic() < deadline:
             peer.doorbell.announce_sleep()
             if reader.is_empty():
-                select.select([peer.doorbell.eventfd], [], [], max(0.0, deadline - time.monotonic()))
+                is_readable(peer.doorbell.eventfd, within_s=max(0.0, deadline - time.monotonic()))
             peer.doorbell.awake()
             peer.doorbell.drain()
             found += [(message[3], CompletionReason(message[1])) for message in reader.drain()]

@@ -1,20 +1,16 @@
 from __future__ import annotations
 
 import os
-import select
 
 import pytest
 
 from appliance.ipc.doorbell import Doorbell
+from tests.support.ready import is_readable
 
 
 @pytest.fixture
 def doorbell() -> Doorbell:
     return Doorbell(Doorbell.create_eventfd(), memoryview(bytearray(8)).cast("q"))
-
-
-def is_readable(descriptor: int) -> bool:
-    return bool(select.select([descriptor], [], [], 0)[0])
 
 
 def test_nobody_rings_at_a_process_that_is_awake(doorbell: Doorbell) -> None:

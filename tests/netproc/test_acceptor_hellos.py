@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from appliance.ipc.fd_passing import receive_descriptor
 from appliance.ipc.process_table import ProcessTable, process_table_size_bytes
 from appliance.netproc.acceptor import Acceptor
 from appliance.netproc.acceptor_book import ConnectionBook
+from tests.support.ready import is_readable
 
 PATIENCE_S = 30.0
 
@@ -136,7 +136,7 @@ def test_newer_generation_takes_the_place_of_an_older_one(stage: Stage) -> None:
     successor.send(encode(Hello(0, 2, 1)))
     stage.turn_until(lambda: stage.book.connections == 0)
     # The old one's channel is closed: it learns that it is not wanted any more.
-    assert select.select([channel], [], [], PATIENCE_S)[0]
+    assert is_readable(channel, within_s=PATIENCE_S)
     assert channel.recv(1) == b""
     channel.close()
 
@@ -167,7 +167,7 @@ def test_end_of_the_channel_is_the_end_of_its_network_process(stage: Stage) -> N
 @pytest.mark.parametrize("garbage", [b"\x00", b"\xff" * 500, encode(Load(1, ()))])
 def test_stranger_without_a_hello_is_shown_out(stage: Stage, garbage: bytes) -> None:
     channel = stage.channel(garbage)
-    stage.turn_until(lambda: select.select([channel], [], [], 0)[0])
+    stage.turn_until(lambda: is_readable(channel))
     assert channel.recv(1) == b""
     channel.close()
     dealer = stage.dealer(b"stranger")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import select
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +28,7 @@ from appliance.clock import ManualClock
 from appliance.config import load_settings
 from appliance.ipc.fd_passing import send_descriptor
 from appliance.netproc.fan_out import FanOut
+from tests.support.ready import is_readable
 
 ROLE = Role(RoleKind.NETPROC, 1)
 PATIENCE_S = 30.0
@@ -109,7 +109,7 @@ class Bench:
         whole: list[tuple[Assignment, socket.socket]] = []
         while len(whole) < count:
             if self.fan_out.is_empty():
-                assert select.select([self.fan_out.fileno()], [], [], PATIENCE_S)[0], "no connection came"
+                assert is_readable(self.fan_out.fileno(), within_s=PATIENCE_S), "no connection came"
             whole += self.fan_out.accepted()
         return whole
 
@@ -119,7 +119,7 @@ class Bench:
             statistics = self.fan_out.statistics()
             if (statistics.assignments_waiting, statistics.descriptors_waiting) == (assignments, descriptors):
                 return
-            assert select.select([self.fan_out.fileno()], [], [], PATIENCE_S)[0]
+            assert is_readable(self.fan_out.fileno(), within_s=PATIENCE_S)
 
     def restart_acceptor(self) -> None:
         self.acceptor.close()

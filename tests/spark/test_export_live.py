@@ -11,6 +11,8 @@ import pytest
 from confluent_kafka import Producer
 
 from spark_connector.export.job import export_parquet
+from tests.clients.adapters.confluent import ConfluentClient
+from tests.spark.topics import wait_for_state
 from tests.support.broker import Appliance
 
 if TYPE_CHECKING:
@@ -30,13 +32,15 @@ def broker(tmp_path: Path) -> Iterator[Appliance]:
 
 
 def produce(broker: Appliance, codec: str, numbers: range) -> None:
-    """Records that all the columns can be told from; every third has no key, every fifth no value."""
+    """Records that all the columns can be told from; every third has no key, every fifth no value. Returns when readers
+    off the disk are told of them."""
     producer = Producer({"bootstrap.servers": broker.address, "compression.type": codec})
     for number in numbers:
         key = None if number % 3 == 0 else b"%d" % number
         value = None if number % 5 == 0 else b"value-%d" % number
         producer.produce(TOPIC, value, key, headers=[("number", b"%d" % number), ("none", None)])
     assert producer.flush(60) == 0
+    wait_for_state(broker.data_dir, ConfluentClient(broker.address), TOPIC, partitions=1)
 
 
 def test_what_a_client_produced_is_exported_whether_the_broker_runs_or_not(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -368,6 +369,18 @@ def test_a_directory_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
         Directories([tmp_path]).partition("payments", 0)
     with pytest.raises(NotReadable, match="nobody says"):
         Directories([tmp_path]).partition("orders", 0)
+
+
+def test_a_log_so_new_that_its_owner_has_not_spoken_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "_OWNER_PATIENCE_S", 30.0)
+    log, state_file = make_log(tmp_path)
+    log.append(batch_of(), leader_epoch=0)
+    owner = threading.Timer(0.2, publish, (log, state_file))
+    owner.start()
+    assert Directories([tmp_path]).partition("orders", 0).high_watermark == log.log_end_offset
+    owner.join()
 
 
 def test_messages_of_old_formats_are_named(tmp_path: Path) -> None:

@@ -108,12 +108,12 @@ def consumed(client: Client, topic: str) -> list[Received]:
     return found
 
 
-def wait_for_state(data_dir: Path, client: Client, topic: str) -> None:
+def wait_for_state(data_dir: Path, client: Client, topic: str, *, partitions: int = PARTITIONS) -> None:
     """Returns when the files say what the broker says."""
 
     def agree() -> bool:
         directories = Directories([data_dir])
-        for partition in range(PARTITIONS):
+        for partition in range(partitions):
             try:
                 view = directories.partition(topic, partition)
             except (NotReadable, UnknownTopic):

@@ -29,6 +29,7 @@ from typing import Final, Self
 from appliance.protocol.records.record import Record, decode_records, encode_batch
 from tests.support.broker import Appliance
 from tests.support.raw_fetch import fetch
+from tests.support.ready import is_readable
 from tests.support.wire import ConnectionEnded, WireSocket
 from tests.system.raw import create_topic, generations, produce
 
@@ -78,7 +79,7 @@ class SteadyClient:
         """Whether it has done so many rounds that its report says something, or failed in one."""
         assert self._process is not None
         assert self._process.stdout is not None
-        if not self._has_enough and select.select([self._process.stdout], [], [], 0)[0]:
+        if not self._has_enough and is_readable(self._process.stdout):
             self._has_enough = True
             self._process.stdout.readline()
         return self._has_enough
