@@ -118,7 +118,7 @@ TARGETS: tuple[Target, ...] = (
         "spark",
         "Spark select-all; a one-minute window out of a day",
         "≥ 2×; ≥ 10× spark-sql-kafka",
-        waits_for="the Spark connector",
+        waits_for="`make bench-spark`, which keeps a page of its own in benchmarks/results/spark",
     ),
     Target(
         "idle",

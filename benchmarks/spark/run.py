@@ -109,7 +109,7 @@ def _measure(options: argparse.Namespace, chosen: list[str], at: Path) -> int:
         "latency_ms": slow,
     }
     whole = not options.cases and not options.sets and not options.without_kafka
-    stem = (RESULTS if whole else CACHE / "results") / f"{name_of_now()}-spark"
+    stem = (RESULTS if whole else CACHE / "results") / "spark" / name_of_now()
     stem.parent.mkdir(parents=True, exist_ok=True)
     stem.with_suffix(".json").write_text(json.dumps(kept, indent=1) + "\n")
     text = page(wanted, queries, seconds, used_s=used_s, slow=slow, rounds=options.rounds)
