@@ -92,15 +92,10 @@ class DeleteRecordsHandler:
             asker.results[item] = (-1, int(ErrorCode.INVALID_TOPIC_EXCEPTION))
         elif self._table.is_offline(route.row, route.incarnation):
             asker.results[item] = (-1, int(ErrorCode.KAFKA_STORAGE_ERROR))
-        elif (
-            route.worker is None
-            or route.leader != asker.pending.connection.slot
-            or not self._table.serves(route.row, route.incarnation)
-            or not self._lines.place(route.worker, _operation(asker, item, route, offset))
+        elif not asker.ask_leader(
+            item, route, _operation(asker, item, route, offset), table=self._table, lines=self._lines
         ):
             asker.results[item] = (-1, _NOT_LEADER)
-        else:
-            asker.asked(item, route.worker)
 
 
 def _operation(asker: _Asker, item: int, route: PartitionRoute, offset: int) -> tuple[int, ...]:

@@ -97,15 +97,8 @@ class DescribeProducersHandler:
             0,
             0,
         )
-        if (
-            route.worker is None
-            or route.leader != asker.pending.connection.slot
-            or not self._table.serves(route.row, route.incarnation)
-            or not self._lines.place(route.worker, operation)
-        ):
+        if not asker.ask_leader(item, route, operation, table=self._table, lines=self._lines):
             asker.fail(item, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        else:
-            asker.asked(item, route.worker)
 
     def complete(self, asker: _Asker) -> None:
         """Every partition has its answer."""

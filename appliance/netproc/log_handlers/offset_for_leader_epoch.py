@@ -107,15 +107,8 @@ class OffsetForLeaderEpochHandler:
         )
         if self._table.is_offline(route.row, route.incarnation):
             asker.fail(item, int(ErrorCode.KAFKA_STORAGE_ERROR))
-        elif (
-            route.worker is None
-            or route.leader != asker.pending.connection.slot
-            or not self._table.serves(route.row, route.incarnation)
-            or not self._lines.place(route.worker, operation)
-        ):
+        elif not asker.ask_leader(item, route, operation, table=self._table, lines=self._lines):
             asker.fail(item, _NOT_LEADER)
-        else:
-            asker.asked(item, route.worker)
 
 
 class _Asker(OwnersAsked):

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from appliance.channels.partition_table import PartitionTable
 from appliance.channels.roles import Role
 from appliance.netproc.connection import Pending
-from appliance.netproc.worker_lines import Answer
+from appliance.netproc.topic_routes import PartitionRoute
+from appliance.netproc.worker_lines import Answer, Operation, WorkerLines
 
 
 class OwnersAsked(ABC):
@@ -25,6 +27,28 @@ class OwnersAsked(ABC):
     def asked(self, item: int, worker: Role) -> None:
         """The operation of partition `item` was placed."""
         self._workers[item] = worker
+
+    def ask_leader(
+        self,
+        item: int,
+        route: PartitionRoute,
+        operation: Operation,
+        *,
+        table: PartitionTable,
+        lines: WorkerLines,
+    ) -> bool:
+        """Places the operation of partition `item` with its owner. False: the slot that was asked does not serve it as
+        its leader.
+        """
+        if (
+            route.worker is None
+            or route.leader != self.pending.connection.slot
+            or not table.serves(route.row, route.incarnation)
+            or not lines.place(route.worker, operation)
+        ):
+            return False
+        self.asked(item, route.worker)
+        return True
 
     @property
     def is_waiting(self) -> bool:
