@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from appliance.cli.options import data_dirs_option, data_paths
 from appliance.cli.output import json_option, print_json, shown_bytes
-from appliance.config import load_settings
 from appliance.errors import OperatorFault
 
 if TYPE_CHECKING:
@@ -36,13 +36,7 @@ ISOLATION: Final = ("read_committed", "read_uncommitted")
     type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
     help="Where to; a directory of its own. Given again, it takes what is new.",
 )
-@click.option(
-    "--data-dir",
-    "data_dirs",
-    metavar="DIR",
-    multiple=True,
-    help="The broker's data; repeatable for log directories of several slots.  [default: ./data]",
-)
+@data_dirs_option
 @click.option("--master", metavar="URL", default="local[*]", show_default=True, help="Where Spark runs it.")
 @click.option("--isolation", type=click.Choice(ISOLATION), default=ISOLATION[0], show_default=True)
 @click.option("--durable", is_flag=True, help="Only what would outlive a power cut by now.")
@@ -79,7 +73,7 @@ def parquet(
     from spark_connector.errors import DataLost
     from spark_connector.export.job import export_parquet
 
-    paths = data_dirs or (str(load_settings(None, {}).data_dir),)
+    paths = data_paths(data_dirs)
     Directories(paths).partitions(
         topic
     )  # what is asked for wrongly is said before Spark takes seconds to start

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from appliance.cli.options import data_dirs_option, data_paths
 from appliance.cli.output import json_option, print_json, shown_bytes
-from appliance.config import load_settings
 
 
 @click.command(short_help="Link or copy a topic's closed segments, with a manifest.")
@@ -19,13 +19,7 @@ from appliance.config import load_settings
     type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
     help="Where to. Given again, it takes what was closed since.",
 )
-@click.option(
-    "--data-dir",
-    "data_dirs",
-    metavar="DIR",
-    multiple=True,
-    help="The broker's data; repeatable for log directories of several slots.  [default: ./data]",
-)
+@data_dirs_option
 @click.option("--copy", is_flag=True, help="Copy even where links would do.")
 @json_option
 def segments(*, topic: str, to: Path, data_dirs: tuple[str, ...], copy: bool, as_json: bool) -> None:
@@ -37,7 +31,7 @@ def segments(*, topic: str, to: Path, data_dirs: tuple[str, ...], copy: bool, as
     """
     from spark_connector.segment_export import export_segments
 
-    paths = data_dirs or (str(load_settings(None, {}).data_dir),)
+    paths = data_paths(data_dirs)
     result = export_segments(topic, paths=paths, to=to, copy=copy)
     facts = {
         "topic": topic,

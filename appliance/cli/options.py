@@ -18,6 +18,23 @@ bootstrap_option = click.option(
     help="A broker to begin with; several with commas. Also $APPLIANCE_BOOTSTRAP.",
 )
 
+data_dirs_option = click.option(
+    "--data-dir",
+    "data_dirs",
+    metavar="DIR",
+    multiple=True,
+    help="The broker's data; repeatable for log directories of several slots.  [default: ./data]",
+)
+
+
+def data_paths(data_dirs: tuple[str, ...]) -> tuple[str, ...]:
+    """What `--data-dir` named, or the directory that a broker without settings keeps."""
+    from appliance.config import (
+        load_settings,
+    )  # other commands that take their flags from here need no settings
+
+    return data_dirs or (str(load_settings(None, {}).data_dir),)
+
 
 def name_and_value(flag: str, text: str) -> tuple[str, str]:
     """`NAME=VALUE` split at the first equals sign.
