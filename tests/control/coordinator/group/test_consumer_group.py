@@ -47,6 +47,15 @@ def settle(*consumers: Consumer) -> None:
         consumers[0].scene.groups.check()
 
 
+def settled_pair(scene: Scene) -> tuple[Consumer, Consumer]:
+    """Two consumers who have joined and own what they should."""
+    one, two = Consumer(scene, "one"), Consumer(scene, "two")
+    one.join()
+    two.join()
+    settle(one, two)
+    return one, two
+
+
 def described(scene: Scene, version: int = 1) -> DescribedConsumerGroup:
     response = scene.ask(ConsumerGroupDescribeRequest((GROUP,)), version=version)
     group = response.groups[0]
@@ -153,10 +162,7 @@ def test_range_gives_ranges() -> None:
 
 def test_more_members_than_partitions_leaves_some_without() -> None:
     scene = scene_with(1)
-    one, two = Consumer(scene, "one"), Consumer(scene, "two")
-    one.join()
-    two.join()
-    settle(one, two)
+    one, two = settled_pair(scene)
     assert (one.count, two.count) == (1, 0)
     assert described(scene).group_state == "Stable"
 
@@ -334,10 +340,7 @@ def test_a_full_group_refuses_new_members_and_keeps_its_own() -> None:
 
 def test_a_silent_member_is_out_after_its_session_and_its_partitions_are_free() -> None:
     scene = scene_with()
-    one, two = Consumer(scene, "one"), Consumer(scene, "two")
-    one.join()
-    two.join()
-    settle(one, two)
+    one, two = settled_pair(scene)
     scene.pass_time(SESSION_MS)
     assert two.beat().error_code == 0
     scene.pass_time(1)
@@ -348,10 +351,7 @@ def test_a_silent_member_is_out_after_its_session_and_its_partitions_are_free() 
 
 def test_a_session_that_ends_while_the_members_heartbeat_is_written_does_not_put_it_out() -> None:
     scene = scene_with(2)
-    one, two = Consumer(scene, "one"), Consumer(scene, "two")
-    one.join()
-    two.join()
-    settle(one, two)
+    one, two = settled_pair(scene)
     scene.pass_time(SESSION_MS - 15_000)
     one.beat()
     grow(scene, 3)
@@ -369,10 +369,7 @@ def test_a_session_that_ends_while_the_members_heartbeat_is_written_does_not_put
 
 def test_a_session_that_ended_while_another_was_written_ends_for_who_stayed_silent() -> None:
     scene = scene_with(2)
-    one, two = Consumer(scene, "one"), Consumer(scene, "two")
-    one.join()
-    two.join()
-    settle(one, two)
+    one, two = settled_pair(scene)
     scene.pass_time(SESSION_MS - 15_000)
     grow(scene, 3)
     scene.commits = False
@@ -390,10 +387,7 @@ def test_a_session_that_ended_while_another_was_written_ends_for_who_stayed_sile
 
 def test_who_let_go_while_its_heartbeat_was_written_gets_all_of_it_when_it_joins_anew() -> None:
     scene = scene_with(4)
-    one, two = Consumer(scene, "one"), Consumer(scene, "two")
-    one.join()
-    two.join()
-    settle(one, two)
+    one, two = settled_pair(scene)
     grow(scene, 5)
     scene.commits = False
     given_up = two.send(topic_partitions=two.said())
@@ -424,10 +418,7 @@ def test_a_member_that_does_not_give_up_in_time_is_out() -> None:
 
 def test_who_gave_up_in_time_is_not_out() -> None:
     scene = scene_with(2)
-    one, two = Consumer(scene, "one"), Consumer(scene, "two")
-    one.join()
-    two.join()
-    settle(one, two)
+    one, two = settled_pair(scene)
     for _ in range(5):
         scene.pass_time(20_000)
         settle(one, two)
@@ -622,10 +613,7 @@ def test_members_commit_and_fetch_in_their_epoch_only() -> None:
 
 def test_a_commit_that_crosses_with_a_new_epoch_counts_while_the_member_has_lost_nothing() -> None:
     scene = scene_with(4)
-    one, two = Consumer(scene, "one"), Consumer(scene, "two")
-    one.join()
-    two.join()
-    settle(one, two)
+    one, two = settled_pair(scene)
     assert (one.epoch, two.epoch) == (2, 2)
     assert commit_error(scene, "one", 1) == ErrorCode.STALE_MEMBER_EPOCH
     two.ask(member_epoch=-1)
