@@ -192,6 +192,7 @@ def test_connections_of_a_dead_network_process_are_off_the_books(start: Callable
 def test_burst_of_connections_is_served_whole(start: Callable[..., Instance]) -> None:
     instance = start()
     with ExitStack() as stack:
+        wait_joined(instance, stack)
         socks = [stack.enter_context(connect(instance)) for _ in range(900)]
         counts = Counter(map(ask, socks))
         assert set(counts) == {"netproc0.g1", "netproc1.g1"}
@@ -210,6 +211,7 @@ def test_network_process_that_takes_nothing_is_passed_over_and_made_up_for(
     instance = start()
     asleep = instance.children()["netproc 1"]
     with ExitStack() as stack:
+        wait_joined(instance, stack)  # one that sleeps before its hello is heard is given nothing at all
         asleep.suspend()
         stack.callback(asleep.resume)
         socks = [stack.enter_context(connect(instance)) for _ in range(900)]
