@@ -44,6 +44,10 @@ PYTEST  := $(BIN)/python -m pytest
 CLIENT  ?=
 SLOTS   ?= 1
 
+# Of the gate alone: a test in which processes take part is run once more when it failed, three of a run at the most, and
+# the run's end names it (decision 0045).
+SECOND_TRY := --reruns 1 --max-suite-reruns 3
+
 test: pure check unit clients
 
 # Adds what is marked slow, examples that the gate does not try, librdkafka's own test-runner, all clients against three
@@ -79,10 +83,10 @@ contracts: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 
 unit: judges
-	$(PYTEST) -q -m "not slow" --ignore=tests/clients
+	$(PYTEST) -q -m "not slow" $(SECOND_TRY) --ignore=tests/clients
 
 clients: judges
-	APPLIANCE_SLOTS=$(SLOTS) $(PYTEST) -q -m "not slow" tests/clients$(if $(CLIENT),/test_$(CLIENT).py)
+	APPLIANCE_SLOTS=$(SLOTS) $(PYTEST) -q -m "not slow" $(SECOND_TRY) tests/clients$(if $(CLIENT),/test_$(CLIENT).py)
 
 # Random faults under load by hand; seed and faults are told, and what was found: `make checker MINUTES=60 SLOTS=3`.
 MINUTES ?= 5

@@ -7,8 +7,15 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.second_try import (
+    pytest_collection_modifyitems,
+    pytest_sessionstart,
+    pytest_terminal_summary,
+)
 from tests.support.store import ADDRESS, is_zookeeper_asked_for
 from tests.support.zookeeper import ZooKeeper
+
+__all__ = ["pytest_collection_modifyitems", "pytest_sessionstart", "pytest_terminal_summary"]
 
 # The gate tries the same examples each time, so that what it says is about the change; `make test-all` looks for new
 # ones. How long one takes is the machine's affair in both.
