@@ -7,9 +7,11 @@ from typing import Final
 
 from appliance.errors import ApplianceError
 from appliance.log.leader_epochs import UNDEFINED_EPOCH, LeaderEpochs
+from appliance.log.sealed_segments import newest_snapshot
 from appliance.protocol.records.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
 from appliance.protocol.records.record import decode_records
-from spark_connector.directory import PartitionView
+from spark_connector.batch_headers import Batches
+from spark_connector.directory import Decided, PartitionView
 from spark_connector.planning import OffsetRange, plan
 from spark_connector.scan import headers, scan
 
@@ -40,23 +42,37 @@ def offset_for_timestamp(view: PartitionView, timestamp_ms: int, *, end: int) ->
 
 
 def last_stable_offset(view: PartitionView) -> int:
-    """Below which every transaction is decided, where nobody says it: found in the headers of the whole log.
+    """Below which every transaction is decided, where nobody says it.
+
+    Found in the newest snapshot of the producers and in the headers of the batches behind it; where the directories
+    remember an earlier look, in the headers of what has come since.
 
     Raises:
         As `scan`.
     """
-    open_since: dict[int, int] = {}
-    end = view.high_watermark
-    if view.log_start_offset >= end:
-        return end
-    for task in plan([view], [OffsetRange(view.topic, view.partition, view.log_start_offset, end)]):
-        for batches in headers(task):
-            for batch in batches[batches["attributes"] & TRANSACTIONAL != 0]:
-                if batch["attributes"] & CONTROL:
-                    open_since.pop(int(batch["producer_id"]), None)
-                else:
-                    open_since.setdefault(int(batch["producer_id"]), int(batch["base_offset"]))
+    end, known = view.high_watermark, view.decided or Decided()
+    if known.up_to == 0 or known.up_to > end or known.topic_id != view.topic_id:
+        producers, start = newest_snapshot(Path(view.directory), end)
+        firsts = {each.producer_id: each.transaction_first_offset for each in producers.entries()}
+        open_since = {producer_id: first for producer_id, first in firsts.items() if first >= 0}
+    else:
+        start, open_since = known.up_to, dict(known.open_since)
+    start = max(start, view.log_start_offset)
+    if start < end:
+        for task in plan([view], [OffsetRange(view.topic, view.partition, start, end)]):
+            for batches in headers(task):
+                _follow(batches[batches["attributes"] & TRANSACTIONAL != 0], open_since)
+    known.topic_id, known.up_to, known.open_since = view.topic_id, end, open_since
     return min(open_since.values(), default=end)
+
+
+def _follow(batches: Batches, open_since: dict[int, int]) -> None:
+    """Transactions begin with their first batch, and end with their marker."""
+    for batch in batches:
+        if batch["attributes"] & CONTROL:
+            open_since.pop(int(batch["producer_id"]), None)
+        else:
+            open_since.setdefault(int(batch["producer_id"]), int(batch["base_offset"]))
 
 
 def epoch_of(view: PartitionView, offset: int) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -56,6 +56,16 @@ class Isolation(StrEnum):
     READ_COMMITTED = "read_committed"
 
 
+@dataclass(slots=True)
+class Decided:
+    """How far a log was looked through for transactions: below `up_to`, and where those began that are open there."""
+
+    topic_id: UUID | None = None
+    up_to: int = 0
+    open_since: dict[int, int] = field(default_factory=dict)
+    """First offset by producer id."""
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionView:
     """A partition at one instant. Offsets, but for what is named as something else; UNKNOWN (-1): nobody says it."""
@@ -83,6 +93,8 @@ class PartitionView:
     """Compaction has been at the log, so that offsets may be missing in it."""
     is_live: bool
     """The owner has not closed the log: there may be more by now."""
+    decided: Decided | None = field(default=None, compare=False, repr=False)
+    """What the directories remember of its transactions where nobody says the last stable offset."""
 
     @property
     def name(self) -> str:
@@ -117,7 +129,7 @@ class Directories:
         NotALogDirectory: a path is missing, unreadable, or holds no partitions and no `meta.properties`.
     """
 
-    __slots__ = ("_checkpoints", "addresses", "log_directories")
+    __slots__ = ("_checkpoints", "_decided", "addresses", "log_directories")
 
     def __init__(self, paths: Sequence[str | Path]) -> None:
         if not paths:
@@ -135,6 +147,7 @@ class Directories:
                     found.append(each)
         self.log_directories: Final = tuple(found)
         self._checkpoints: dict[Path, tuple[tuple[int, int, int], Mapping[TopicPartition, int]]] = {}
+        self._decided: dict[Path, Decided] = {}
 
     def topics(self) -> dict[str, list[int]]:
         """Topics and their partitions, in order. Internal topics too.
@@ -236,6 +249,7 @@ class Directories:
             clean_generation=0,
             is_compacted=name in self._offsets(home / CLEANER_OFFSETS),
             is_live=True,
+            decided=self._decided.setdefault(directory, Decided()),
         )
         return (epoch, False, high_watermark), view
 

@@ -160,7 +160,7 @@ def last_batches(
     Raises:
         CorruptFile, StorageFault: a segment cannot be read.
     """
-    producers, start = _newest_snapshot(directory, end_offset)
+    producers, start = newest_snapshot(directory, end_offset)
     state: dict[int, tuple[LastBatch, int]] = {
         entry.producer_id: (
             LastBatch(entry.epoch, entry.batches[-1].last_offset if entry.batches else -1),
@@ -189,7 +189,12 @@ def last_batches(
     }
 
 
-def _newest_snapshot(directory: Path, end_offset: int) -> tuple[Producers, int]:
+def newest_snapshot(directory: Path, end_offset: int) -> tuple[Producers, int]:
+    """The producers of a log's newest sound snapshot that is not above `end_offset`, and its offset; none: 0.
+
+    Raises:
+        StorageFault: the directory cannot be read.
+    """
     with storage_faults(directory):
         parsed = [parse_segment_file_name(name) for name in os.listdir(directory)]
     offsets = [found[0] for found in parsed if found is not None and found[1] == PRODUCER_SNAPSHOT]
