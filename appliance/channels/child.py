@@ -22,7 +22,7 @@ class Child:
     leaves `run` counts as Failed(fatal) and ends the appliance with its text, any other ApplianceError as
     Failed, anything else as a defect whose traceback is logged.
 
-    Beside `run`, the module may have a `before_fork()`: the supervisor calls it once, before the first fork, so
+    Beside `run`, the module may have a `before_fork()`: the supervisor calls it once, before its first fork, so
     that what every life needs is built once and its pages are shared.
 
     Args:

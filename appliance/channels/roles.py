@@ -13,17 +13,17 @@ from appliance.config import Settings
 
 
 class RoleKind(StrEnum):
-    """The processes of the appliance, in the order in which they are started."""
+    """The processes of the appliance, in the order in which they are started: what a record needs comes first."""
 
     SUPERVISOR = "supervisor"
     CONTROLLER = "controller"
     PURGATORY = "purgatory"
     IOPROC = "ioproc"
     REPLICA = "replica"
-    COORDINATOR = "coordinator"
-    CLEANER = "cleaner"
     NETPROC = "netproc"
     ACCEPTOR = "acceptor"
+    COORDINATOR = "coordinator"
+    CLEANER = "cleaner"
 
 
 class Role:
@@ -117,9 +117,8 @@ def planned_roles(settings: Settings) -> tuple[Role, ...]:
     roles = [SUPERVISOR, CONTROLLER, PURGATORY]
     roles += [Role(RoleKind.IOPROC, worker, slot) for slot in slots for worker in range(settings.io.workers)]
     roles += [Role(RoleKind.REPLICA, 0, slot) for slot in slots]
-    roles += [COORDINATOR, CLEANER]
     roles += [Role(RoleKind.NETPROC, index) for index in range(settings.network.processes)]
-    roles += [ACCEPTOR]
+    roles += [ACCEPTOR, COORDINATOR, CLEANER]
     return tuple(roles)
 
 

@@ -23,6 +23,11 @@ _log = logging.getLogger(__name__)
 PREPARED = ((int(ApiKey.API_VERSIONS), 3), (int(ApiKey.METADATA), 12))
 
 
+def before_fork() -> None:
+    """What the first client of each network process asks."""
+    prepare(*PREPARED)
+
+
 def run(child: Child) -> int:
     """The life of one network process; its exit code."""
     attachment = child.attach()
@@ -31,7 +36,6 @@ def run(child: Child) -> int:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     controller = ControllerLink(child.wiring, child.role, child.generation, context=context)
     fan_out = FanOut(child.wiring, child.role, child.generation, context=context, clock=clock)
-    prepare(*PREPARED)
     processor = Processor(
         attachment, controller, child.supervision, fan_out=fan_out, clock=clock, warn=_log.warning
     )

@@ -122,10 +122,13 @@ class Supervisor:
         self._stopping: Stopping | None = None
         self._exit_code = EXIT_CLEAN
 
-    def run(self) -> int:
-        """Starts everything, keeps it, stops it; the exit code. Call once, from the main thread."""
+    def start(self) -> None:
+        """Forks everything, in the order of the roles. Call once, from the main thread."""
         self._take_signals()
         self._start(self._children.values())
+
+    def run(self) -> int:
+        """Keeps what was started, and stops it; the exit code. Call once, from the main thread."""
         if self._notifier.watchdog_ms:
             self._watch()
         if self._hang_timeout_ms:

@@ -6,6 +6,7 @@ imported before the fork stays in pages shared by all.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -52,6 +53,7 @@ def _be(child: Child, main: Main, let_go: Callable[[], None]) -> None:
     """The child's life, from the fork to its end."""
     code = EXIT_DEFECT
     try:
+        gc.enable()
         signal.set_wakeup_fd(-1)
         for number in SUPERVISOR_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
