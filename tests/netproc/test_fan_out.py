@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -314,6 +315,11 @@ class _Farewell(zmq.Socket[bytes]):
         self.acceptor.close()
         assert recv_monitor_message(monitor)["event"] == zmq.EVENT_DISCONNECTED
         self.disable_monitor()
+        # The event is told before the way to the peer is closed, and what is sent between the two has a place.
+        deadline = time.monotonic() + PATIENCE_S
+        while self.get(zmq.EVENTS) & zmq.POLLOUT:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
 
 
 def test_acceptor_that_goes_during_the_hello_holds_nobody_up(
