@@ -317,7 +317,7 @@ class _Farewell(zmq.Socket[bytes]):
         self.disable_monitor()
         # The event is told before the way to the peer is closed, and what is sent between the two has a place.
         deadline = time.monotonic() + PATIENCE_S
-        while self.get(zmq.EVENTS) & zmq.POLLOUT:
+        while self.poll(0, zmq.POLLOUT):
             assert time.monotonic() < deadline
             time.sleep(0.001)
 

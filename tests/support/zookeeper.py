@@ -86,8 +86,10 @@ class ZooKeeper:
         return False
 
     def pause(self) -> None:
-        """SIGSTOP: it takes connections and answers nobody, and its clock runs on."""
+        """SIGSTOP: it takes connections and answers nobody, and its clock runs on. Returns when all of it stands."""
         self._signal(signal.SIGSTOP)
+        assert self._process is not None
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
