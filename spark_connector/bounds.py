@@ -1,12 +1,10 @@
-"""From times and epochs to offsets."""
+"""From times and transactions to offsets."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final
 
-from appliance.errors import ApplianceError
-from appliance.log.leader_epochs import UNDEFINED_EPOCH, LeaderEpochs
 from appliance.log.sealed_segments import newest_snapshot
 from appliance.protocol.records.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
 from appliance.protocol.records.record import decode_records
@@ -73,24 +71,3 @@ def _follow(batches: Batches, open_since: dict[int, int]) -> None:
             open_since.pop(int(batch["producer_id"]), None)
         else:
             open_since.setdefault(int(batch["producer_id"]), int(batch["base_offset"]))
-
-
-def epoch_of(view: PartitionView, offset: int) -> int:
-    """The leader epoch under which `offset` was, or would be, written; -1 where that is not known."""
-    epochs = _epochs(view)
-    return UNDEFINED_EPOCH if epochs is None else epochs.epoch_of(offset)
-
-
-def epoch_end(view: PartitionView, epoch: int) -> int:
-    """Where the leader epoch `epoch` ended: what a reader has seen of it beyond that was cut. -1: not known."""
-    epochs = _epochs(view)
-    if epochs is None:
-        return -1
-    return epochs.end_offset(epoch, log_end_offset=max(view.log_end_offset, view.high_watermark))[1]
-
-
-def _epochs(view: PartitionView) -> LeaderEpochs | None:
-    try:
-        return LeaderEpochs.load(Path(view.directory))
-    except ApplianceError:
-        return None

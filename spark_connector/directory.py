@@ -165,8 +165,11 @@ class Directories:
                 found.setdefault(manifest["topic"], set()).update(numbers)
         return {topic: sorted(found[topic]) for topic in sorted(found)}
 
-    def partition(self, topic: str, partition: int, *, prefer: str | None = None) -> PartitionView:
-        """A fresh look at a partition; at the copy in the directory `prefer` as long as there is one.
+    def partition(
+        self, topic: str, partition: int, *, prefer: str | None = None, avoid: str | None = None
+    ) -> PartitionView:
+        """A fresh look at a partition; at the copy in the directory `prefer` as long as there is one, and never at the
+        one in `avoid`.
 
         Raises:
             UnknownTopic: it is in none of the directories.
@@ -174,7 +177,11 @@ class Directories:
         """
         name = partition_directory_name(TopicPartition(topic, partition))
         for look in range(_LOOKS):
-            copies = [(home, home / name) for home in self.log_directories if (home / name).is_dir()]
+            copies = [
+                (home, home / name)
+                for home in self.log_directories
+                if (home / name).is_dir() and str(home / name) != avoid
+            ]
             if not copies:
                 for address in self.addresses:
                     for manifest in _manifests(address):

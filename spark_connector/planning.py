@@ -20,9 +20,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
+from appliance.log.leader_epochs import UNDEFINED_EPOCH
 from appliance.log.transaction_index import AbortedTransaction
 from appliance.protocol.records.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD, MAGIC_V2
 from spark_connector.directory import Isolation, PartitionView
+from spark_connector.epochs import epoch_of
 from spark_connector.errors import DataLost, NotReadable
 from spark_connector.indexes import OffsetEntries, offset_entries, time_entries
 from spark_connector.lease import LeaseRef
@@ -85,6 +87,8 @@ class ScanRange:
     aborted: tuple[AbortedTransaction, ...]
     incarnation: int
     clean_generation: int
+    leader_epoch: int
+    """Of the partition's last record that is read, by which another copy is known to hold the same; -1: not known."""
     homes: tuple[str, ...]
     lease: LeaseRef | None
     timestamps_ms: tuple[int | None, int | None]
@@ -142,8 +146,10 @@ def plan(
             continue
         view = by_name[each.topic, each.partition]
         _check(view, each)
-        found.append((view, *_stretches(view, each, timestamps_ms, disorder_ms)))
-    total_bytes = sum(stretch.size_bytes for _, stretches, _ in found for stretch in stretches)
+        # With one log directory there is no other copy to be asked for.
+        epoch = epoch_of(view, each.end - 1) if len(view.homes) > 1 else UNDEFINED_EPOCH
+        found.append((view, epoch, *_stretches(view, each, timestamps_ms, disorder_ms)))
+    total_bytes = sum(stretch.size_bytes for _, _, stretches, _ in found for stretch in stretches)
     piece_bytes = max(SPLIT_BYTES_MIN, min(split_bytes, -(-total_bytes // max(1, min_splits))))
     return [
         ScanRange(
@@ -162,11 +168,12 @@ def plan(
             ),
             incarnation=view.incarnation,
             clean_generation=view.clean_generation,
+            leader_epoch=epoch,
             homes=view.homes,
             lease=lease,
             timestamps_ms=timestamps_ms,
         )
-        for view, stretches, aborted in found
+        for view, epoch, stretches, aborted in found
         for group in _groups(stretches, piece_bytes, max_records)
     ]
 

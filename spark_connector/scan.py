@@ -9,9 +9,9 @@
 
 **The end check.** A stretch [start, end) is read to its end when one of these was seen; a file that ends earlier, shows
 zeros, is missing or is another one is looked for again, after a pause: planned anew by offset if compaction has been
-there since, and else the very bytes that were planned; when no attempt helps the scan fails. It never
-ends early without saying so: that one rule catches a network file system's stale sizes, truncation, zeros that were
-allocated ahead, wrong bounds and wrong indexes.
+there since or the partition lies in another directory only, and else the very bytes that were planned; when no attempt
+helps the scan fails. It never ends early without saying so: that one rule catches a network file system's stale sizes,
+truncation, zeros that were allocated ahead, wrong bounds and wrong indexes.
 
 | seen | proves the end because |
 |---|---|
@@ -30,6 +30,7 @@ import glob
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
@@ -38,7 +39,7 @@ import numpy as np
 import numpy.typing as npt
 
 from appliance.errors import ApplianceError
-from appliance.log.file_names import DELETED, DIRECTORY_DELETED, LOG, segment_file_name
+from appliance.log.file_names import DELETED, DIRECTORY_DELETED
 from appliance.log.partition_state import read_state
 from appliance.log.transaction_index import AbortedTransaction
 from appliance.protocol.records.batch import (
@@ -53,16 +54,19 @@ from appliance.protocol.records.crc32c import checksum
 from spark_connector.batch_headers import Batches, Stop, Walk, walk_headers
 from spark_connector.chunk import Chunk
 from spark_connector.directory import Directories, Isolation, PartitionView
+from spark_connector.epochs import holds
 from spark_connector.errors import (
     CorruptSegment,
     DataLost,
     LeaseRevoked,
+    NotALogDirectory,
+    NotReadable,
     ShortRead,
     UnknownTopic,
     UnsupportedFormat,
 )
 from spark_connector.indexes import offset_entries
-from spark_connector.lease import is_revoked, renew
+from spark_connector.lease import is_revoked, renew, take_lease
 from spark_connector.planning import OffsetRange, ScanRange, Stretch, plan
 from spark_connector.storage import OpenFile, is_address, open_file
 
@@ -227,6 +231,8 @@ class _Reading:
                 tasks.pop(0)
             except _Gone as gone:
                 tasks = self._anew(tasks, str(gone))
+            except OSError as fault:
+                tasks = self._elsewhere(fault)
         self._still_the_same()
 
     def _anew(self, tasks: list[ScanRange], reason: str) -> list[ScanRange]:
@@ -239,7 +245,9 @@ class _Reading:
             time.sleep(PAUSES_S[self._attempt])
             self._attempt += 1
             try:
-                view = Directories(task.homes).partition(task.topic, task.partition, prefer=task.directory)
+                view = _homes(task).partition(task.topic, task.partition, prefer=task.directory)
+                if view.directory != task.directory:
+                    return self._in_another_directory(view)
                 self._check(view)
                 if view.clean_generation != task.clean_generation or (
                     view.active_bytes < 0 and view.is_compacted
@@ -256,17 +264,61 @@ class _Reading:
             except (ApplianceError, OSError) as fault:
                 reason = str(fault)
                 continue
-            # The same bytes lie at the same place, in another directory perhaps.
-            return [_in_directory(each, view.directory) for each in tasks]
+            return tasks  # the same bytes lie at the same place
+
+    def _elsewhere(self, fault: OSError) -> list[ScanRange]:
+        """What is left, in another copy than the one that cannot be read.
+
+        Raises `fault` where there is none.
+        """
+        task = self._task
+        if self._attempt == len(PAUSES_S):
+            raise fault
+        self._attempt += 1
+        try:
+            view = _homes(task).partition(task.topic, task.partition, avoid=task.directory)
+            return self._in_another_directory(view)
+        except (ApplianceError, OSError):
+            raise fault from None
+
+    def _in_another_directory(self, view: PartitionView) -> list[ScanRange]:
+        """What is left, where the partition moved to or another slot has a copy: by offset, for each copy has segments
+        of its own.
+
+        Raises:
+            NotReadable: it has not come to know yet that it has all of it. DataLost: another log, or it begins later.
+        """
+        task = self._task
+        if view.topic_id != task.topic_id:
+            raise DataLost(f"topic {task.topic} was deleted and made anew: it has another id")
+        if not holds(view, task.end, epoch=task.leader_epoch):
+            raise NotReadable(f"{view.directory} is not known to hold the same records up to {task.end}")
+        self._move_to(view)
+        wanted = OffsetRange(task.topic, task.partition, self._reached, task.end)
+        return plan([view], [wanted], isolation=task.isolation, timestamps_ms=task.timestamps_ms)
+
+    def _move_to(self, view: PartitionView) -> None:
+        """Reads in another directory from now on, under the lease, of which none was there.
+
+        It holds all of the partition: other tasks of the query may come to it too.
+        """
+        self._task = replace(
+            self._task,
+            directory=view.directory,
+            incarnation=view.incarnation,
+            clean_generation=view.clean_generation,
+        )
+        lease = self._task.lease
+        if lease is not None:
+            wanted = [(view, view.log_start_offset)]
+            take_lease(wanted, owner=f"process {os.getpid()}", ttl_ms=lease.ttl_ms, id=lease.id)
 
     def _check(self, view: PartitionView) -> None:
         task = self._task
         if view.topic_id != task.topic_id:
             raise DataLost(f"topic {task.topic} was deleted and made anew: it has another id")
         if NOBODY_SAID != task.incarnation != view.incarnation:
-            raise DataLost(
-                f"{task.name}: the log was cut below what readers could see, or another copy leads"
-            )
+            raise DataLost(f"{task.name}: the log was cut below what readers could see")
         if view.log_start_offset > self._reached and not _lies_there(task, self._reached):
             raise DataLost(
                 f"{task.name}: offsets {self._reached} to {view.log_start_offset - 1} were deleted while they"
@@ -461,20 +513,18 @@ def _mark(batches: Batches, stretch: Stretch, aborted: tuple[AbortedTransaction,
             )
 
 
-def _in_directory(task: ScanRange, directory: str) -> ScanRange:
-    """The same stretches, in a directory that another one has been moved to: the files there are copies."""
-    if directory == task.directory:
-        return task
-    stretches = tuple(
-        replace(
-            each,
-            path=os.path.join(directory, segment_file_name(each.base_offset, LOG)),
-            device=ANY_FILE,
-            inode=ANY_FILE,
-        )
-        for each in task.stretches
-    )
-    return replace(task, directory=directory, stretches=stretches)
+def _homes(task: ScanRange) -> Directories:
+    """Those of the log directories that are there still.
+
+    Raises:
+        NotALogDirectory: none is.
+    """
+    there = []
+    for home in task.homes:
+        with suppress(NotALogDirectory):
+            Directories([home])
+            there.append(home)
+    return Directories(there or task.homes)
 
 
 def _lies_there(task: ScanRange, offset: int) -> bool:

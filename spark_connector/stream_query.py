@@ -23,8 +23,8 @@ from uuid import uuid4
 
 from spark_connector.admission import Patience, admitted
 from spark_connector.batch_query import LOG, lease_on
-from spark_connector.bounds import epoch_end, epoch_of
 from spark_connector.directory import UNKNOWN, Directories, PartitionView
+from spark_connector.epochs import epoch_end, epoch_of
 from spark_connector.errors import DataLost, NotReadable, UnknownTopic
 from spark_connector.lease import STREAM_TTL_MS, ReaderLease
 from spark_connector.offsets import Name, check_named, chosen, start_of
