@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from appliance.ipc.buffer_pool import Block
+from appliance.netproc.log_handlers.refused_batches import RefusedBatches
 from appliance.netproc.segment_files import SegmentFile
 
 LANDING_BYTES: Final = 16 * 1024
@@ -73,6 +74,7 @@ class Connection:
         "peer",
         "produce_memo",
         "queue",
+        "refused_batches",
         "slot",
         "sock",
         "start",
@@ -120,6 +122,7 @@ class Connection:
         self.mask = 0
         self.last_active_ns = now_ns
         self.produce_memo: object | None = None
+        self.refused_batches: RefusedBatches | None = None  # nearly always
 
     def __str__(self) -> str:
         name = f" ({self.client_id})" if self.client_id else ""

@@ -19,6 +19,7 @@ def main() -> int:
     parser.add_argument("--partitions", type=int, default=6)
     parser.add_argument("--records-per-s", type=float, default=500.0)
     parser.add_argument("--pause-max-s", type=float, default=PAUSE_MAX_S)
+    parser.add_argument("--only", action="append", default=[], help="a fault of faults.py; again for more")
     parser.add_argument("--directory", type=Path, help="where data stays (default: a new one in /tmp)")
     given = parser.parse_args()
     directory = given.directory or Path(tempfile.mkdtemp(prefix="checker-"))
@@ -29,11 +30,14 @@ def main() -> int:
         partitions=given.partitions,
         records_per_s=given.records_per_s,
         pause_max_s=given.pause_max_s,
+        kinds=tuple(given.only),
     )
     print(f"{plan}\ndata in {directory}", flush=True)
     began = time.monotonic()
     outcome = run(
-        plan, directory, lambda word: print(f"{time.monotonic() - began:8.1f} s  {word}", flush=True)
+        plan,
+        directory,
+        lambda word: print(f"{time.monotonic() - began:8.1f} s  {time.time():.1f}  {word}", flush=True),
     )
     recoveries = sorted(outcome.recoveries_ms) or [0]
     print(

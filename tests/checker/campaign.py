@@ -40,6 +40,8 @@ class Plan:
     readers: int = 2
     records_per_s: float = 1000.0
     pause_max_s: float = 2.0
+    kinds: tuple[str, ...] = ()
+    """Names of `faults`; none for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None
         load.stop_producing()
         load.stop_reading(load.read_everything())
         anomalies = [*stuck, *_told(load.failures), *find(history), *_compare_replicas(broker)]
+        say(f"what the producers said: {', '.join(map(str, load.write_client_logs(directory)))}")
     finally:
         broker.stop()
     return Outcome(history.acknowledged_count(), tuple(faults), tuple(recoveries_ms), tuple(anomalies))
@@ -86,7 +89,9 @@ def _disturb(
     plan: Plan, broker: Appliance, load: Workload, *, chance: random.Random, say: Callable[[str], None]
 ) -> tuple[list[str], list[int], list[Anomaly]]:
     """Until the time is up: a fault, new acknowledgements from every partition, a breath."""
-    kinds: list[Fault] = faults_for(plan.slots)
+    kinds: list[Fault] = [
+        fault for fault in faults_for(plan.slots) if fault.__name__ in plan.kinds or not plan.kinds
+    ]
     end = time.monotonic() + plan.duration_s
     done: list[str] = []
     recoveries_ms: list[int] = []

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from tests.checker.client_log import ClientLog
 from tests.checker.history import NOT_KNOWN, History, Reading, token_of
 
 FLUSH_TIMEOUT_S: Final = 120.0
@@ -30,6 +32,7 @@ class Workload:
         self._progressed = threading.Condition()
         self._acknowledged = [0] * history.partitions
         self.failures: list[str] = []
+        self._told = [ClientLog(f"producer {number}") for number in range(len(history.acknowledged))]
         self._producers = [
             threading.Thread(target=self._produce, args=(number,), daemon=True)
             for number in range(len(history.acknowledged))
@@ -88,6 +91,13 @@ class Workload:
         )
         return ends
 
+    def write_client_logs(self, directory: Path) -> list[Path]:
+        """What each producer's library said, a file each; when producing has been stopped."""
+        paths = [directory / f"producer-{number}.log" for number in range(len(self._told))]
+        for path, told in zip(paths, self._told, strict=True):
+            told.write(path)
+        return paths
+
     def _produce(self, number: int) -> None:
         offsets = self._history.acknowledged[number]
         producer = Producer(
@@ -98,8 +108,9 @@ class Workload:
                 "socket.timeout.ms": 10_000,
                 "reconnect.backoff.max.ms": 500,
                 "linger.ms": 1,
-                "log_level": 0,
-            }
+                "debug": "eos,msg",
+            },
+            logger=self._told[number].logger,
         )
 
         def answers_to(sequence: int) -> Callable[[KafkaError | None, Message], None]:

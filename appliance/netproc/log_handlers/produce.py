@@ -3,7 +3,8 @@
 The payload is not touched here: the worker reads it where it was received. acks=0 answers nothing; an error there
 closes the connection, since the client has no other way to notice (as Kafka does). A worker that dies with the
 request under way may or may not have appended it: REQUEST_TIMED_OUT is retriable and says neither, and an
-idempotent producer's retry is recognised. A worker that is down is NOT_LEADER_OR_FOLLOWER: surely not appended.
+idempotent producer's retry is recognised. A worker that is down is NOT_LEADER_OR_FOLLOWER: surely not appended. What
+was sent behind a refused batch is refused like it (`refused_batches`).
 Internal topics refuse every client (INVALID_TOPIC_EXCEPTION); Kafka lets one in that calls itself `__admin_client`.
 
 Left out until its issue: transactional produce (INVALID_TXN_STATE from the log).
@@ -18,6 +19,7 @@ from appliance.channels.roles import Role
 from appliance.netproc.connection import Pending
 from appliance.netproc.leader_hints import endpoints_of, leader_hint
 from appliance.netproc.log_handlers.finish import Finish, Refuse
+from appliance.netproc.log_handlers.refused_batches import NOT_APPENDED, RefusedBatches
 from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
 from appliance.netproc.worker_lines import Answer, WorkerLines
 from appliance.protocol.errors import ErrorCode
@@ -30,6 +32,7 @@ from appliance.protocol.produce import (
 )
 
 HINTS_FROM_VERSION: Final = 10
+ACKS_ALL: Final = -1
 
 _PRODUCE: Final = int(Op.PRODUCE)
 _LONE: Final = int(RequestFlag.LONE)
@@ -38,6 +41,7 @@ _UNKNOWN_TOPIC: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 _UNKNOWN_TOPIC_ID: Final = int(ErrorCode.UNKNOWN_TOPIC_ID)
 _LEADER_NOT_AVAILABLE: Final = int(ErrorCode.LEADER_NOT_AVAILABLE)
 _TIMED_OUT: Final = int(ErrorCode.REQUEST_TIMED_OUT)
+_OUT_OF_ORDER: Final = int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 _INVALID_TOPIC: Final = int(ErrorCode.INVALID_TOPIC_EXCEPTION)
 _INVALID_ACKS: Final = int(ErrorCode.INVALID_REQUIRED_ACKS)
 _INVALID_RECORD: Final = int(ErrorCode.INVALID_RECORD)
@@ -81,12 +85,18 @@ class ProduceHandler:
         pool_position, request_id = block.position, lines.enter(asker)
         bad_acks = request.acks not in (-1, 0, 1)
         flags = _LONE if lines.is_idle else 0
+        refused = pending.connection.refused_batches
         for item, wanted in enumerate(request.partitions):
             if bad_acks:
                 asker.fail(item, _INVALID_ACKS)
                 continue
             route, error = self._route(wanted, slot)
             if route is None or route.worker is None:
+                asker.refuse(item, error)
+                continue
+            if refused is not None and (
+                error := refused.before_placing(wanted, block.view, now_ns=pending.connection.last_active_ns)
+            ):
                 asker.fail(item, error)
                 continue
             if wanted.records_length < 0:
@@ -109,10 +119,12 @@ class ProduceHandler:
                 0,
             )
             if not lines.place(route.worker, operation):
-                asker.fail(item, _NOT_LEADER)
+                asker.refuse(item, _NOT_LEADER)
                 continue
             asker.workers.append((item, route.worker))
             asker.outstanding += 1
+        if refused is not None and not refused:
+            pending.connection.refused_batches = None
         if not asker.outstanding:
             self.complete(asker)
 
@@ -131,6 +143,16 @@ class ProduceHandler:
             self._finish(pending, [self._with_hints(pending, results)])
             return
         self._finish(pending, [encode_produce_response(pending.version, pending.correlation_id, results)])
+
+    def note_refused(self, pending: Pending, wanted: ProducePartition, code: int) -> None:
+        """What was sent behind this batch is to be refused like it."""
+        connection, block = pending.connection, pending.block
+        if block is None:
+            return
+        refused = connection.refused_batches
+        if refused is None:
+            refused = connection.refused_batches = RefusedBatches()
+        refused.note(wanted, block.view, code=code, now_ns=connection.last_active_ns)
 
     def _with_hints(self, pending: Pending, results: list[ProduceResult]) -> bytes:
         routes = self._routes
@@ -192,8 +214,10 @@ class _Asker:
         if self.results[item] is not None:
             return
         wanted = self._wanted[item]
-        if error:
-            self.fail(item, error)
+        if error == _OUT_OF_ORDER:
+            self.fail(item, self._refused_ahead(wanted) or error)
+        elif error:
+            self.refuse(item, error)
         else:
             self.results[item] = ProduceResult(
                 wanted.topic, wanted.partition, 0, answer[6], answer[7], answer[8]
@@ -206,9 +230,26 @@ class _Asker:
         for item, owner in self.workers:
             if owner == worker and self.results[item] is None:
                 self.fail(item, _TIMED_OUT)
+                # The log may have it or not; what comes behind it is surely not there.
+                self._note(item, _NOT_LEADER)
                 self.outstanding -= 1
                 if not self.outstanding:
                     self._handler.complete(self)
+
+    def refuse(self, item: int, error: int) -> None:
+        """Fails it by an answer of its own; what the client has sent behind it fails like it."""
+        self.fail(item, error)
+        if error in NOT_APPENDED:
+            self._note(item, error)
+
+    def _note(self, item: int, code: int) -> None:
+        if self.acks == ACKS_ALL:  # as every producer with sequence numbers
+            self._handler.note_refused(self.pending, self._wanted[item], code)
+
+    def _refused_ahead(self, wanted: ProducePartition) -> int:
+        """The answer to the batch that is missing where the log saw a gap; 0 where no such batch was refused."""
+        refused, block = self.pending.connection.refused_batches, self.pending.block
+        return 0 if refused is None or block is None else refused.instead_of_gap(wanted, block.view)
 
     def fail(self, item: int, error: int) -> None:
         wanted = self._wanted[item]

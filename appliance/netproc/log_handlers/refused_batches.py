@@ -1,0 +1,149 @@
+"""What a producer has sent behind a batch that was refused is refused like it, until the client goes back.
+
+    sent       A1 A2 A3            before the answer to A1 is read
+    answers    A1 NOT_LEADER_OR_FOLLOWER: its worker has died, or does not serve the partition yet
+               A2, A3: it does by now. The log would see a gap, OUT_OF_ORDER_SEQUENCE_NUMBER; so they get A1's answer
+    sent       A1 A2 A3            again: taken
+
+The gap is of our making, and the word for it does harm: librdkafka takes a new epoch, under which it numbers anew
+whatever it has to send again, of every partition, also what was answered REQUEST_TIMED_OUT and is in a log already.
+That stands there twice then (`rd_kafka_handle_idempotent_Produce_error`, "skipped sequence numbers"; then
+`rd_kafka_toppar_pid_change`). And a log that does not know the producer takes A2 without A1. Kafka has the same
+window, but a broker that dies closes its connections; where a worker dies, ours go on.
+
+A batch counts as sent behind if it is of the same producer and epoch, and above all that were refused; one that is
+not above them says that the client has read the answers. A client that never goes back hears of its gap after
+BEHIND_MAX: an idempotent producer has five in flight at most (`max.in.flight.requests.per.connection`).
+What was refused longer than FORGOTTEN_NS ago means nothing: its client went to another leader, and has come back.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.produce import ProducePartition
+from appliance.protocol.records.batch import HEADER, HEADER_BYTES, MAGIC_V2, SEQUENCE_MAX
+
+BEHIND_MAX: Final = 4
+PARTITIONS_MAX: Final = 256
+FORGOTTEN_NS: Final = 60_000_000_000
+_NAME_MAX: Final = 249
+_AHEAD_MAX: Final = SEQUENCE_MAX >> 1
+
+NOT_APPENDED: Final = frozenset(
+    {
+        int(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        int(ErrorCode.LEADER_NOT_AVAILABLE),
+        int(ErrorCode.NOT_ENOUGH_REPLICAS),
+        int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        int(ErrorCode.UNKNOWN_TOPIC_ID),
+        int(ErrorCode.KAFKA_STORAGE_ERROR),
+    }
+)
+"""Answers after which a client sends the batch again, under the same number."""
+
+
+class _Refused:
+    """Of one partition: the lowest and the highest base sequence that were refused, and how."""
+
+    __slots__ = ("code", "epoch", "first", "last", "left", "noted_ns", "producer_id")
+
+    def __init__(self, producer_id: int, epoch: int, *, sequence: int, code: int, now_ns: int) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.first = self.last = sequence
+        self.code = code
+        self.noted_ns = now_ns
+        self.left = BEHIND_MAX
+
+
+class RefusedBatches:
+    """Of one connection: at most PARTITIONS_MAX partitions, the oldest goes first. All calls are O(1)."""
+
+    __slots__ = ("_by_partition",)
+
+    def __init__(self) -> None:
+        self._by_partition: dict[tuple[str | UUID, int], _Refused] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_partition)
+
+    def note(self, wanted: ProducePartition, view: memoryview, *, code: int, now_ns: int) -> None:
+        """A batch was refused with `code`, and not because of another that was."""
+        sent = _identity(wanted, view)
+        if sent is None or (isinstance(wanted.topic, str) and len(wanted.topic) > _NAME_MAX):
+            return
+        producer_id, epoch, sequence = sent
+        key = (wanted.topic, wanted.partition)
+        known = self._by_partition.get(key)
+        if known is None or (known.producer_id, known.epoch) != (producer_id, epoch):
+            if known is None and len(self._by_partition) >= PARTITIONS_MAX:
+                del self._by_partition[next(iter(self._by_partition))]
+            self._by_partition[key] = _Refused(
+                producer_id, epoch, sequence=sequence, code=code, now_ns=now_ns
+            )
+            return
+        # Of several in flight, whichever's answer is known first.
+        if _is_above(known.first, sequence):
+            known.first = sequence
+        elif _is_above(sequence, known.last):
+            known.last = sequence
+        known.code, known.noted_ns, known.left = code, now_ns, BEHIND_MAX
+
+    def before_placing(self, wanted: ProducePartition, view: memoryview, *, now_ns: int) -> int:
+        """What a batch is answered that the log shall not see; 0 where it shall."""
+        key = (wanted.topic, wanted.partition)
+        known = self._by_partition.get(key)
+        if known is None:
+            return 0
+        sent = _identity(wanted, view)
+        if sent is None:
+            return 0
+        if (
+            known.left == 0
+            or (sent[0], sent[1]) != (known.producer_id, known.epoch)
+            or not _is_above(sent[2], known.last)
+            or now_ns - known.noted_ns > FORGOTTEN_NS
+        ):
+            del self._by_partition[key]
+            return 0
+        known.last = sent[2]
+        known.left -= 1
+        return known.code
+
+    def instead_of_gap(self, wanted: ProducePartition, view: memoryview) -> int:
+        """What a batch is answered in which the log saw a gap: it was placed before the one ahead was refused.
+
+        0 where the gap is the client's own.
+        """
+        known = self._by_partition.get((wanted.topic, wanted.partition))
+        sent = None if known is None else _identity(wanted, view)
+        if (
+            known is None
+            or sent is None
+            or known.left == 0
+            or (sent[0], sent[1]) != (known.producer_id, known.epoch)
+            or not _is_above(sent[2], known.first)
+        ):
+            return 0
+        if _is_above(sent[2], known.last):
+            known.last = sent[2]
+        known.left -= 1
+        return known.code
+
+
+def _identity(wanted: ProducePartition, view: memoryview) -> tuple[int, int, int] | None:
+    """(producer id, epoch, base sequence) of a batch; None where it has none, or is no batch."""
+    if wanted.records_length < HEADER_BYTES:
+        return None
+    header = HEADER.unpack_from(view, wanted.records_position)
+    if header[3] != MAGIC_V2 or header[9] < 0 or header[11] < 0:
+        return None
+    return header[9], header[10], header[11]
+
+
+def _is_above(sequence: int, other: int) -> bool:
+    """Whether it comes after: sequences go on with 0 after SEQUENCE_MAX."""
+    return 0 < ((sequence - other) & SEQUENCE_MAX) <= _AHEAD_MAX
