@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from tests.support.broker import BrokerFailed, Output, end_with_the_test_runner
 from tests.support.wire import answers_api_versions, free_ports
@@ -31,6 +31,8 @@ class ApacheKafka:
         data_dir: log directory, properties and the broker's own log.
         settings: broker settings over the shipped defaults.
     """
+
+    READY: ClassVar = "Kafka Server started"
 
     def __init__(self, data_dir: Path, *, settings: Mapping[str, object] | None = None) -> None:
         self.data_dir = data_dir
@@ -60,26 +62,30 @@ class ApacheKafka:
         Raises:
             BrokerFailed: it ended, or was not ready in time.
         """
-        install()
-        properties = self._write_properties()
-        if not (self.data_dir / "log" / "meta.properties").exists():
-            identity = tool("kafka.tools.StorageTool", "random-uuid").strip().splitlines()[-1]
-            tool("kafka.tools.StorageTool", "format", "--standalone", "-t", identity, "-c", str(properties))
         self._process = subprocess.Popen(
-            [*java(*JVM, f"-Dkafka.logs.dir={self.data_dir}"), "kafka.Kafka", str(properties)],
+            self._prepared(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
             preexec_fn=end_with_the_test_runner,  # noqa: PLW1509 (one C call, takes no lock)
         )
-        self._output = Output(self._process, "Kafka Server started")
+        self._output = Output(self._process, self.READY)
         deadline = time.monotonic() + START_TIMEOUT_S
         self._output.is_ready.wait(START_TIMEOUT_S)
         if not answers_api_versions(self.port, deadline - time.monotonic()):
             text = self._output.tail()
             self.kill()
             raise BrokerFailed(f"Apache Kafka was not ready in time\n{text}")
+
+    def _prepared(self) -> list[str]:
+        """The command line; what it needs is there."""
+        install()
+        properties = self._write_properties()
+        if not (self.data_dir / "log" / "meta.properties").exists():
+            identity = tool("kafka.tools.StorageTool", "random-uuid").strip().splitlines()[-1]
+            tool("kafka.tools.StorageTool", "format", "--standalone", "-t", identity, "-c", str(properties))
+        return [*java(*JVM, f"-Dkafka.logs.dir={self.data_dir}"), "kafka.Kafka", str(properties)]
 
     def stop(self) -> None:
         """SIGTERM; does nothing when it is not running."""
@@ -102,10 +108,9 @@ class ApacheKafka:
             self._output.close()
         self._process = None
 
-    def _write_properties(self) -> Path:
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+    def _own_settings(self) -> dict[str, object]:
         controller_port = free_ports()
-        settings = {
+        return {
             "process.roles": "broker,controller",
             "node.id": 1,
             "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller_port}",
@@ -113,13 +118,19 @@ class ApacheKafka:
             "advertised.listeners": f"PLAINTEXT://{self.address}",
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "share.coordinator.state.topic.replication.factor": 1,
+            "share.coordinator.state.topic.min.isr": 1,
+        }
+
+    def _write_properties(self) -> Path:
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        settings = {
+            **self._own_settings(),
             "log.dirs": self.data_dir / "log",
             "offsets.topic.replication.factor": 1,
             "offsets.topic.num.partitions": 4,
             "transaction.state.log.replication.factor": 1,
             "transaction.state.log.min.isr": 1,
-            "share.coordinator.state.topic.replication.factor": 1,
-            "share.coordinator.state.topic.min.isr": 1,
             "group.initial.rebalance.delay.ms": 0,
             "group.min.session.timeout.ms": 1000,
             **self._settings,

@@ -22,6 +22,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
+from msgspec import UNSET
+
 from appliance.channels.partition_table import PartitionTable
 from appliance.clock import Clock
 from appliance.cluster import INTERNAL_TOPICS, NO_LEADER, BrokerSlot, ClusterImage, PartitionImage, TopicImage
@@ -39,11 +41,13 @@ from appliance.control.store.znode_tree import (
     CLUSTER_ID,
     CONTROLLER,
     CONTROLLER_EPOCH,
+    FEATURE,
     STANDING_PATHS,
     BrokerRecord,
     ClusterIdRecord,
     ConfigRecord,
     ControllerRecord,
+    FeatureRecord,
     broker_path,
     decode,
     encode,
@@ -101,6 +105,7 @@ def plant(store: MetadataStore, cluster: str | None = None) -> None:
     """
     standing = dict.fromkeys(STANDING_PATHS, b"")
     standing[CONTROLLER_EPOCH] = b"0"
+    standing[FEATURE] = encode(FeatureRecord())
     standing[CLUSTER_ID] = encode(ClusterIdRecord(cluster or id_text(new_id())))
     while missing := standing.keys() - store.get_many(standing):
         # A race with another first controller: what it made is there at the next look.
@@ -149,7 +154,7 @@ def _registration(slot: BrokerSlot, clock: Clock) -> BrokerRecord:
         endpoints=(f"PLAINTEXT://{slot.host}:{slot.port}",),
         listener_security_protocol_map={"PLAINTEXT": "PLAINTEXT"},
         timestamp=str(clock.now_ms()),
-        rack=slot.rack,
+        rack=UNSET if slot.rack is None else slot.rack,
     )
 
 

@@ -12,7 +12,11 @@
 | `/config/brokers/N`, `/config/brokers/<default>` | set for slot N, for all slots | the controller |
 | `/config/groups/G` | what was set for group G, percent-encoded; Kafka had none in ZooKeeper | the controller |
 | `/admin/delete_topics/T` | mark: T is being deleted | the controller |
+| `/feature` | that no feature's level was agreed on | the first controller |
 | `/latest_producer_id_block` | last block of producer ids handed out | the controller |
+
+Nodes of Kafka that its brokers notify each other by (`/config/changes`, `/isr_change_notification`,
+`/log_dir_event_notification`), and those for what is not here (users, quotas, old consumers), are there and empty.
 
 Source: Kafka 3.9, `core/src/main/scala/kafka/zk/ZkData.scala` (the last release that kept its metadata in
 ZooKeeper).
@@ -41,20 +45,30 @@ GROUP_CONFIGS: Final = "/config/groups"
 DEFAULT_ENTITY: Final = "<default>"
 DELETE_TOPICS: Final = "/admin/delete_topics"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
+FEATURE: Final = "/feature"
 
 STANDING_PATHS: Final = (
     "/cluster",
     "/brokers",
     BROKER_IDS,
+    "/brokers/seqid",
     TOPICS,
     "/config",
+    "/config/changes",
+    "/config/clients",
+    "/config/ips",
+    "/config/users",
     TOPIC_CONFIGS,
     BROKER_CONFIGS,
     GROUP_CONFIGS,
     "/admin",
     DELETE_TOPICS,
+    "/consumers",
+    "/isr_change_notification",
+    "/log_dir_event_notification",
 )
-"""Nodes without data that exist in every tree, parents first; made by the first controller."""
+"""Nodes without data that exist in every tree, parents first; made by the first controller. Those without a name here
+stay empty: they are for whoever lists Kafka's tree, and finds nobody where there is nobody."""
 
 
 def broker_path(node_id: int) -> str:
@@ -115,12 +129,14 @@ class ControllerRecord(msgspec.Struct, frozen=True):
 
 
 class BrokerRecord(msgspec.Struct, frozen=True):
+    """`rack` is left out where there is none."""
+
     host: str
     port: int
     endpoints: tuple[str, ...]
     listener_security_protocol_map: dict[str, str]
     timestamp: str
-    rack: str | None = None
+    rack: str | msgspec.UnsetType = msgspec.UNSET
     jmx_port: int = -1
     features: dict[str, str] = {}
     version: int = 5
@@ -160,6 +176,14 @@ class ConfigRecord(msgspec.Struct, frozen=True):
     version: int = 1
 
 
+class FeatureRecord(msgspec.Struct, frozen=True):
+    """Levels of features that a cluster has agreed on (KIP-584): there are none. Status 1 says that this is final."""
+
+    features: dict[str, str] = {}
+    version: int = 2
+    status: int = 1
+
+
 class ProducerIdBlockRecord(msgspec.Struct, frozen=True):
     """The block's first and last id, as texts, in Kafka too."""
 
@@ -177,6 +201,7 @@ Record = TypeVar(
     TopicRecord,
     PartitionStateRecord,
     ConfigRecord,
+    FeatureRecord,
     ProducerIdBlockRecord,
 )
 

@@ -12,6 +12,7 @@ from appliance.control.store.znode_tree import (
     ClusterIdRecord,
     ConfigRecord,
     ControllerRecord,
+    FeatureRecord,
     PartitionStateRecord,
     ProducerIdBlockRecord,
     TopicRecord,
@@ -53,6 +54,12 @@ TOPIC_ID = UUID(bytes=bytes(range(16)))
             '{"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"endpoints":["PLAINTEXT://h:9092"],'
             '"jmx_port":-1,"features":{},"host":"h","timestamp":"1","port":9092,"version":5,"rack":"r"}',
         ),
+        (
+            BrokerRecord("h", 9092, ("PLAINTEXT://h:9092",), {"PLAINTEXT": "PLAINTEXT"}, "1"),
+            '{"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"endpoints":["PLAINTEXT://h:9092"],'
+            '"jmx_port":-1,"features":{},"host":"h","timestamp":"1","port":9092,"version":5}',
+        ),
+        (FeatureRecord(), '{"features":{},"version":2,"status":1}'),
     ],
 )
 def test_record_is_kafkas_json_and_reads_back(record: object, text: str) -> None:
