@@ -29,7 +29,7 @@ UNDEFINED_OFFSET: Final = -1
 class LeaderEpochs:
     """Epochs and their start offsets, both rising strictly. Lookups are O(log epochs)."""
 
-    __slots__ = ("_epochs", "_path", "_starts", "is_due", "latest")
+    __slots__ = ("_cut_in_memory", "_epochs", "_path", "_starts", "is_due", "latest")
 
     def __init__(self, path: Path, entries: list[tuple[int, int]]) -> None:
         self._path = path
@@ -37,6 +37,8 @@ class LeaderEpochs:
         self._starts = [start for _, start in entries]
         self.latest = self._epochs[-1] if entries else UNDEFINED_EPOCH
         self.is_due = False
+        # The file's last entry, where it was forgotten here and not there.
+        self._cut_in_memory: tuple[int, int] | None = None
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -78,7 +80,8 @@ class LeaderEpochs:
         if write or self.is_due:
             self.write()
         else:
-            self.is_due = True
+            self.is_due = (epoch, start_offset) != self._cut_in_memory
+            self._cut_in_memory = None
 
     @property
     def latest_start(self) -> int:
@@ -103,7 +106,7 @@ class LeaderEpochs:
         slot = bisect_right(self._starts, offset)
         return self._epochs[slot - 1] if slot else UNDEFINED_EPOCH
 
-    def truncate_from_end(self, end_offset: int, *, write: bool = True) -> None:
+    def truncate_from_end(self, end_offset: int) -> None:
         """Forgets epochs that begin at `end_offset` or later.
 
         Raises:
@@ -115,8 +118,24 @@ class LeaderEpochs:
             self._epochs.pop()
             self._starts.pop()
         self.latest = self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
-        if write:
-            self.write()
+        self.write()
+
+    def forget_empty(self, log_end_offset: int) -> bool:
+        """Forgets, in memory, a latest epoch that begins at the log end; whether that was all there was to forget.
+
+        Its file still says so, and is replaced when another epoch begins: an opening by a leader, which comes with an
+        epoch that is not older, mostly with this one. Whoever may append what others wrote must not rely on that: their
+        records may be of an epoch before.
+        """
+        if not self._starts or self._starts[-1] < log_end_offset:
+            return True
+        if self._starts[-1] > log_end_offset or (
+            len(self._starts) > 1 and self._starts[-2] >= log_end_offset
+        ):
+            return False
+        self._cut_in_memory = self._epochs.pop(), self._starts.pop()
+        self.latest = self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
+        return True
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Forgets epochs that ended before `start_offset`; the one it lies in begins there now.
@@ -146,6 +165,7 @@ class LeaderEpochs:
         replace_file(path or self._path, encode_entries(lines), durable=False)
         if path is None:
             self.is_due = False
+            self._cut_in_memory = None
 
     def entries(self) -> list[tuple[int, int]]:
         """(epoch, start offset), oldest first."""

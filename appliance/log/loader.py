@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -35,6 +35,7 @@ from appliance.log.faults import storage_faults
 from appliance.log.file_names import (
     CLEANED,
     DELETED,
+    LEADER_EPOCHS,
     LOG,
     OFFSET_INDEX,
     PRODUCER_SNAPSHOT,
@@ -48,7 +49,7 @@ from appliance.log.handed_over import HandedOver, read_handed_over
 from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.producer_recall import recall
 from appliance.log.producer_state import Producers
-from appliance.log.reader_leases import has_leases
+from appliance.log.reader_leases import READERS, has_leases
 from appliance.log.recovered import keep_segment, keep_tail
 from appliance.log.segment import RELATIVE_OFFSET_MAX, Segment
 from appliance.log.segment_file import Header, SegmentFile
@@ -70,6 +71,8 @@ from appliance.protocol.records.errors import BatchFault
 
 _READ_BYTES: Final = 1 << 20
 _NEVER: Final = 1 << 63
+_SIZED: Final = (LOG, OFFSET_INDEX, TIME_INDEX)
+_INTERRUPTED: Final = (DELETED, CLEANED, SWAP)
 _logger = logging.getLogger(__name__)
 
 
@@ -84,6 +87,8 @@ class LoadedLog:
     log_end_offset: int
     recovery_point: int
     snapshots: Snapshots
+    is_leased: bool = False
+    """Readers off the disk may hold files of it."""
 
 
 class Loader:
@@ -99,8 +104,11 @@ class Loader:
         log_start: int,
         clean: bool,
         flushed: bool = True,
+        leads_only: bool = False,
     ) -> None:
+        """As `PartitionLog.open`. `leads_only`: what others wrote is never appended here."""
         self._flushed = flushed
+        self._leads_only = leads_only
         self._directory = directory
         self._settings = settings
         self._now_ms = clock.now_ms()
@@ -110,7 +118,8 @@ class Loader:
         self._epochs = LeaderEpochs.empty(directory)
         self._recovered: set[int] = set()
         self._handed_over: HandedOver | None = None
-        self._has_snapshots = True
+        self._snapshot_offsets: list[int] = []
+        self._is_leased = False
         # Segments from this base offset on are recovered; the indexes of earlier ones are looked at.
         self._recover_from = _NEVER
 
@@ -121,10 +130,16 @@ class Loader:
             StorageFault: it cannot be read or written.
         """
         with storage_faults(self._directory):
-            self._resolve_interrupted()
             sizes = self._sizes()
-        self._has_snapshots = any(name.endswith(PRODUCER_SNAPSHOT) for name in sizes)
-        self._epochs = self._load_epochs()
+            if any(name.endswith(_INTERRUPTED) for name in sizes):
+                self._resolve_interrupted(sizes)
+                sizes = self._sizes()
+        found = (parse_segment_file_name(name) for name in sizes if name.endswith(PRODUCER_SNAPSHOT))
+        self._snapshot_offsets = sorted(
+            each[0] for each in found if each is not None and each[1] == PRODUCER_SNAPSHOT
+        )
+        if LEADER_EPOCHS in sizes:
+            self._epochs = self._load_epochs()
         if self._clean and not self._flushed:
             self._handed_over = read_handed_over(self._directory)
         segments = self._open_segments(sizes)
@@ -145,7 +160,8 @@ class Loader:
             first.create()
             segments, log_end = [first], self._log_start
         log_start = max(self._log_start, segments[0].base_offset)
-        self._epochs.truncate_from_end(log_end)
+        if not (self._leads_only and self._clean and self._epochs.forget_empty(log_end)):
+            self._epochs.truncate_from_end(log_end)
         self._epochs.truncate_from_start(log_start)
         producers, snapshots = self._load_producers(segments, log_start, log_end)
         for segment in segments[:-1]:
@@ -162,14 +178,16 @@ class Loader:
             if self._clean and self._flushed and not self._recovered
             else min(self._recovery_point, log_end),
             snapshots=snapshots,
+            is_leased=self._is_leased,
         )
 
     # Names
 
-    def _names(self, suffix: str) -> list[tuple[str, int]]:
+    @staticmethod
+    def _named(names: Iterable[str], suffix: str) -> list[tuple[str, int]]:
         """(name, offset) of the segment files whose name ends with `suffix`."""
         found = []
-        for name in os.listdir(self._directory):
+        for name in names:
             parsed = parse_segment_file_name(name)
             if parsed is not None and name.endswith(suffix):
                 found.append((name, parsed[0]))
@@ -180,14 +198,13 @@ class Loader:
             _logger.info("%s: removing %s, left behind by an interrupted step", self._directory, name)
             (self._directory / name).unlink(missing_ok=True)
 
-    def _resolve_interrupted(self) -> None:
-        names = os.listdir(self._directory)
-        if not has_leases(self._directory):
+    def _resolve_interrupted(self, names: Collection[str]) -> None:
+        if not self._is_leased:
             self._remove([name for name in names if name.endswith(DELETED)])
         if not any(name.endswith((CLEANED, SWAP)) for name in names):
             return
-        cleaned = self._names(CLEANED)
-        swaps = self._names(SWAP)
+        cleaned = self._named(names, CLEANED)
+        swaps = self._named(names, SWAP)
         smallest = min((offset for _, offset in cleaned), default=None)
         unfinished = [name for name, offset in swaps if smallest is not None and offset >= smallest]
         self._remove(unfinished)
@@ -200,7 +217,7 @@ class Loader:
             plain = [
                 name
                 for suffix in SEGMENT_SUFFIXES
-                for name, offset in self._names(suffix)
+                for name, offset in self._named(names, suffix)
                 if first <= offset < end
             ]
             self._remove(plain)
@@ -218,8 +235,16 @@ class Loader:
             file.abandon()
 
     def _sizes(self) -> dict[str, int]:
+        """Every file by its name, with its size where that counts: the one look that most openings take."""
+        sizes = {}
         with os.scandir(self._directory) as entries:
-            return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+            for entry in entries:
+                name = entry.name
+                if entry.is_file():
+                    sizes[name] = entry.stat().st_size if name.endswith(_SIZED) else 0
+                elif name == READERS:
+                    self._is_leased = has_leases(self._directory)
+        return sizes
 
     def _open_segments(self, sizes: dict[str, int]) -> list[Segment]:
         bases = []
@@ -395,15 +420,17 @@ class Loader:
         self, segments: list[Segment], log_start: int, log_end: int
     ) -> tuple[Producers, Snapshots]:
         snapshots = Snapshots(self._directory)
-        # A recovered segment's transactions are indexed again, which takes the state from where it begins.
-        if self._has_snapshots:
-            snapshots.drop_outside(log_start, min(self._recovered, default=log_end))
-            snapshots.drop_strays({segment.base_offset for segment in segments})
+        offsets = self._snapshot_offsets
+        if offsets:
+            # A recovered segment's transactions are indexed again, which takes the state from where it begins.
+            end = min(self._recovered, default=log_end)
+            bases = {segment.base_offset for segment in segments}
+            offsets = snapshots.drop_needless(offsets, start=log_start, end=end, bases=bases)
         known = self._handed_over
         if known is not None and known.log_end_offset == log_end and not self._recovered:
-            snapshots.newest = max(snapshots.offsets() if self._has_snapshots else (), default=log_start)
+            snapshots.newest = max(offsets, default=log_start)
             return known.producers, snapshots
-        producers, start = snapshots.load_newest(log_start)
+        producers, start = snapshots.load_newest(log_start, offsets)
         recall(producers, segments, start)
         if start < log_end:
             replay(producers, segments, start, indexing=self._recovered)

@@ -215,8 +215,9 @@ class LogDirectory:
         if known is not None and known != topic_id:
             _logger.warning("%s belongs to topic id %s, not %s; set aside", directory, known, topic_id)
             self._mark(partition, DIRECTORY_STRAY)
+            known = None
         clean = self.was_clean if closed is None else closed
-        self._look_at_checkpoints(partition, is_new=not directory.is_dir())
+        self._look_at_checkpoints(partition, is_new=known is None and not directory.is_dir())
         if settings.is_fsync and not clean and directory.is_dir():
             read_from_disk(directory, self._recovery_points.get(partition, 0))
         log = PartitionLog.open(
@@ -227,7 +228,9 @@ class LogDirectory:
             log_start=self._log_starts.get(partition, 0),
             clean=clean,
             flushed=closed is None,
+            leads_only=self._half is Half.WHOLE,
             topic_id=topic_id,
+            has_topic_id=known is not None,
             flushes=self._flushes,
             removals=self._removals,
         )

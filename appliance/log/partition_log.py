@@ -40,7 +40,6 @@ from appliance.log.loader import LoadedLog, Loader, replay
 from appliance.log.partition_metadata import read_topic_id, write_topic_id
 from appliance.log.producer_recall import recall
 from appliance.log.producer_state import AppendOrigin, Producers
-from appliance.log.reader_leases import has_leases
 from appliance.log.removal import Removal, left_behind
 from appliance.log.results import AppendResult, FetchSlice, LogStatistics
 from appliance.log.retention import NO_LIMITS, UNLIMITED, Expired, RetentionRules, expired
@@ -144,7 +143,9 @@ class PartitionLog:
         log_start: int = 0,
         clean: bool = False,
         flushed: bool = True,
+        leads_only: bool = False,
         topic_id: UUID | None = None,
+        has_topic_id: bool = False,
         flushes: deque[FlushTask] | None = None,
         removals: deque[Removal] | None = None,
     ) -> Self:
@@ -155,7 +156,9 @@ class PartitionLog:
             log_start: the smallest offset that may be read; the files may begin earlier.
             clean: the log was closed by `close`, or `hand_over`, so nothing is checked.
             flushed: where it is clean, all of it is on the disk; else what is below the recovery point.
+            leads_only: what others wrote is never appended to it.
             topic_id: kept in `partition.metadata` of a new directory; of an old one the file's counts.
+            has_topic_id: that it says this `topic_id` is known already.
             flushes: where the log puts the flush of a segment it has rolled.
             removals: where it puts the files of a segment it has retired.
 
@@ -163,9 +166,11 @@ class PartitionLog:
             StorageFault: the directory cannot be read or written. DiskFull where that was the cause.
             CorruptFile: a file that cannot be made anew from others does not parse.
         """
-        with storage_faults(directory):
-            directory.mkdir(parents=True, exist_ok=True)
-        known = read_topic_id(directory)
+        known = topic_id if has_topic_id else None
+        if known is None:
+            with storage_faults(directory):
+                directory.mkdir(parents=True, exist_ok=True)
+            known = read_topic_id(directory)
         if known is None and topic_id is not None:
             write_topic_id(directory, topic_id)
             known = topic_id
@@ -178,8 +183,9 @@ class PartitionLog:
             log_start=log_start,
             clean=clean,
             flushed=flushed,
+            leads_only=leads_only,
         ).load()
-        if has_leases(directory):
+        if loaded.is_leased:
             queue.extend(left_behind(directory, loaded.log_end_offset))
         return cls(
             directory,

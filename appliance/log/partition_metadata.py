@@ -15,7 +15,7 @@ from typing import Final
 from uuid import UUID
 
 from appliance.errors import CorruptFile
-from appliance.log.checkpoint import replace_file
+from appliance.log.checkpoint import read_small, replace_file
 from appliance.log.faults import storage_faults
 from appliance.log.file_names import PARTITION_METADATA
 
@@ -46,14 +46,11 @@ def read_topic_id(directory: Path) -> UUID | None:
     """
     path = directory / PARTITION_METADATA
     with storage_faults(path):
-        try:
-            lines = path.read_text().splitlines()
-        except FileNotFoundError:
-            return None
-    if not lines:
-        return None  # written, and then the power went before the system forced it
+        content = read_small(path)
+    if not content:
+        return None  # or written, and then the power went before the system forced it
     try:
-        version, line = lines
+        version, line = content.decode().splitlines()
         if version != _METADATA_VERSION or not line.startswith(_METADATA_TOPIC_ID):
             raise ValueError(version)
         return UUID(bytes=urlsafe_b64decode(line.removeprefix(_METADATA_TOPIC_ID) + "=="))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from appliance.errors import CorruptFile, StorageFault
+from appliance.log.checkpoint import read_small
 from appliance.log.faults import storage_faults
 from appliance.log.file_names import DELETED, PRODUCER_SNAPSHOT, parse_segment_file_name, segment_file_name
 from appliance.log.producer_state import Producers, write_snapshot
@@ -49,13 +50,22 @@ class Snapshots:
         """
         self._remove(offset for offset in self.offsets() if not start < offset <= end)
 
-    def drop_strays(self, bases: Collection[int]) -> None:
-        """Removes what belongs to no segment, but for the newest (`ProducerStateManager.removeStraySnapshots`).
+    def drop_needless(
+        self, offsets: Sequence[int], *, start: int, end: int, bases: Collection[int]
+    ) -> list[int]:
+        """Of the snapshots there are at an opening, by rising `offsets`, those that are left.
+
+        Removed is what `drop_outside` removes, and what belongs to no segment, but for the newest
+        (`ProducerStateManager.removeStraySnapshots`).
 
         Raises:
             StorageFault: it failed.
         """
-        self._remove(offset for offset in self.offsets()[:-1] if offset not in bases)
+        inside = [offset for offset in offsets if start < offset <= end]
+        left = [offset for offset in inside[:-1] if offset in bases] + inside[-1:]
+        if len(left) < len(offsets):
+            self._remove(offset for offset in offsets if offset not in left)
+        return left
 
     def mark_deleted(self, offset: int) -> tuple[Path, ...]:
         """Renames the snapshot of a segment that goes to `.deleted`; where it lies now, nothing if there is none.
@@ -72,17 +82,20 @@ class Snapshots:
                 return ()
         return (marked,)
 
-    def load_newest(self, start: int) -> tuple[Producers, int]:
+    def load_newest(self, start: int, offsets: Sequence[int] | None = None) -> tuple[Producers, int]:
         """(state, offset) of the newest snapshot that can be read; none, and `start`, without one.
+
+        `offsets` are those there are, where they are known already.
 
         Raises:
             StorageFault: a file cannot be read or, being corrupt, removed.
         """
-        for offset in reversed(self.offsets()):
+        for offset in reversed(self.offsets() if offsets is None else offsets):
             path = self.path(offset)
             try:
                 with storage_faults(path):
-                    producers = Producers.decode_snapshot(path.read_bytes(), path)
+                    content = read_small(path)
+                producers = Producers.decode_snapshot(content or b"", path)
             except CorruptFile as fault:
                 _logger.warning("%s; passing it over", fault)
                 self._remove([offset])

@@ -114,3 +114,32 @@ def test_the_file_has_every_epoch_below_a_recovery_point(tmp_path: Path) -> None
     crash(log)
     again = open_log(tmp_path, recovery_point=log.recovery_point)
     assert again.leader_epochs.entries() == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4)]
+
+
+def test_an_empty_epoch_that_goes_on_costs_no_file(tmp_path: Path) -> None:
+    epochs(tmp_path)
+    before = (tmp_path / LEADER_EPOCHS).stat()
+    cache = LeaderEpochs.load(tmp_path)
+    assert cache.forget_empty(120)
+    assert (cache.latest, cache.entries()) == (3, HISTORY[:2])
+    cache.assign(4, 120, write=False)
+    assert not cache.is_due
+    assert (tmp_path / LEADER_EPOCHS).stat() == before
+    assert LeaderEpochs.load(tmp_path).entries() == cache.entries() == HISTORY
+
+
+def test_another_epoch_in_the_place_of_an_empty_one_is_due(tmp_path: Path) -> None:
+    epochs(tmp_path)
+    cache = LeaderEpochs.load(tmp_path)
+    assert cache.forget_empty(120)
+    cache.assign(5, 120, write=False)
+    assert cache.is_due
+    cache.write()
+    assert LeaderEpochs.load(tmp_path).entries() == [*HISTORY[:2], (5, 120)]
+
+
+@pytest.mark.parametrize("log_end", [121, 119, 40])
+def test_only_an_epoch_that_begins_at_the_log_end_is_empty(tmp_path: Path, log_end: int) -> None:
+    cache = epochs(tmp_path)
+    assert cache.forget_empty(log_end) == (log_end > 120)
+    assert cache.entries() == HISTORY

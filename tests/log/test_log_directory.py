@@ -49,6 +49,37 @@ def test_a_clean_stop_is_seen_once_and_then_forgotten(tmp_path: Path) -> None:
     assert not opened(tmp_path).was_clean
 
 
+def test_an_opening_after_a_clean_stop_writes_nothing(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    empty = directory.open_partition(ORDERS, TOPIC_ID)
+    empty.assign_epoch(0, 0)
+    directory.close()
+    folder = tmp_path / "orders-0"
+
+    def files() -> dict[str, tuple[int, int]]:
+        return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.iterdir()}
+
+    before = files()
+    directory = opened(tmp_path)
+    again = directory.open_partition(ORDERS, TOPIC_ID)
+    assert again.latest_epoch == -1  # nothing was written in it, as Kafka has it
+    again.assign_epoch(0, 0)
+    directory.close()
+    assert files() == before
+
+
+def test_a_crash_after_such_an_opening_tells_the_epoch_by_the_batches(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.open_partition(ORDERS, TOPIC_ID).assign_epoch(3, 0)
+    directory.close()
+    directory = opened(tmp_path)
+    log = directory.open_partition(ORDERS, TOPIC_ID)
+    log.append(batch_of(), leader_epoch=5)
+    directory.abandon()
+    log = opened(tmp_path).open_partition(ORDERS, TOPIC_ID)
+    assert log.leader_epochs.entries() == [(5, 0)]
+
+
 def test_everything_is_there_after_the_death_of_the_process(tmp_path: Path) -> None:
     with_records(tmp_path).abandon()
     directory = opened(tmp_path)
