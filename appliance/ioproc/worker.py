@@ -58,6 +58,7 @@ from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
 from appliance.ioproc.pokes import Pokes
 from appliance.ioproc.retention import Retention
+from appliance.ioproc.rolled_flush import RolledFlush
 from appliance.ioproc.sweeper import Sweeper
 from appliance.ipc.agent import DutyCycle
 from appliance.ipc.brief_wait import BriefWait
@@ -144,6 +145,7 @@ class Worker:
         self._dirty = False
         self._opens_later = False
         self._flusher: threading.Thread | None = None
+        self._rolled_flush = RolledFlush(self._cycle.timers, clock, begin=self._begin_flush)
         self._group_flusher = Flusher(str(attachment.role.slot), eventfd=attachment.doorbell.eventfd)
         self._commits = GroupCommit(
             self._pokes,
@@ -567,6 +569,7 @@ class Worker:
             self._supervision.send(Failed(f"log directory {error}", fatal=not isinstance(error, HostFault)))
             self._running = False
             return None
+        self._directories.on_flush_due(self._rolled_flush.rolled)
         self._watch_directories(self._directories)
         self._partitions = Partitions(
             self._directories,
@@ -646,12 +649,19 @@ class Worker:
             self._note_dirty()
         else:
             self._publisher.release()
-        if self._flusher is not None and self._flusher.is_alive():
+        if not self._begin_flush():
             self._note_dirty()
-            return
+
+    def _begin_flush(self) -> bool:
+        """Has a thread force what waits for it to the disk, then write the checkpoints; False while one is at it."""
+        if self._directories is None or self._partitions is None:
+            return True
+        if self._flusher is not None and self._flusher.is_alive():
+            return False
         task = self._directories.flush_task(self._partitions.high_watermarks())
         self._flusher = threading.Thread(target=task, name="flush", daemon=True)
         self._flusher.start()
+        return True
 
     def _beat(self) -> None:
         """Says in the middle of long work that it goes on, as an answer to who may have asked meanwhile."""

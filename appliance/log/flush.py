@@ -7,7 +7,8 @@ When it has run, the log's recovery point moves up to where the task was made, u
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -85,3 +86,21 @@ def flush_files(paths: Iterable[Path]) -> None:
                 os.fdatasync(descriptor)
             finally:
                 os.close(descriptor)
+
+
+class FlushQueue(deque[FlushTask]):
+    """The flushes that a log directory has to run. Whoever runs them is told of each one that a log puts in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_due: Callable[[], None] | None = None
+        """Called on the thread of the log, in the middle of its work: it may note something and no more."""
+
+    def append(self, task: FlushTask) -> None:
+        super().append(task)
+        if self.on_due is not None:
+            self.on_due()
+
+    def put_back(self, task: FlushTask) -> None:
+        """One that did not come to its flush waits for the next round; from any thread, nobody is told."""
+        super().append(task)

@@ -450,6 +450,11 @@ class LogDirectories:
 
         return run
 
+    def on_flush_due(self, noted: Callable[[], None]) -> None:
+        """`noted` is called whenever a log has put in a flush, as `FlushQueue.on_due`."""
+        for directory in self.serving.values():
+            directory.flushes.on_due = noted
+
     def log_starts_task(self) -> Callable[[], None]:
         """As `LogDirectory.log_starts_task`, one directory after the other."""
         tasks = [directory.log_starts_task() for directory in self.serving.values()]

@@ -43,7 +43,7 @@ from appliance.log.file_names import (
     parse_partition_directory_name,
     partition_directory_name,
 )
-from appliance.log.flush import FlushTask
+from appliance.log.flush import FlushQueue
 from appliance.log.halves import (
     Half,
     followers_closed,
@@ -96,7 +96,7 @@ class LogDirectory:
         self._given_up = False
         self.flush_fault: StorageFault | None = None
         self._writing = Lock()
-        self._flushes: deque[FlushTask] = deque()
+        self.flushes: Final = FlushQueue()
         self._removals: deque[Removal] = deque()
         self._recovery_points = self._read_checkpoint(RECOVERY_POINTS)
         self._log_starts = self._read_checkpoint(LOG_STARTS)
@@ -231,12 +231,12 @@ class LogDirectory:
             leads_only=self._half is Half.WHOLE,
             topic_id=topic_id,
             has_topic_id=known is not None,
-            flushes=self._flushes,
+            flushes=self.flushes,
             removals=self._removals,
         )
         if closed and log.recovery_point < log.log_end_offset:
             # Who had it before may have flushed less than it wrote, and what it had to flush went with it.
-            self._flushes.append(log.flush_task())
+            self.flushes.append(log.flush_task())
         self.partitions[partition] = log
         self._dropped.discard(partition)
         return log
@@ -331,7 +331,7 @@ class LogDirectory:
         log.relocate(
             self.path / partition_directory_name(partition),
             recovery_point=recovery_point,
-            flushes=self._flushes,
+            flushes=self.flushes,
             removals=self._removals,
         )
         self.partitions[partition] = log
@@ -406,7 +406,7 @@ class LogDirectory:
         The returned call raises nothing: what fails is logged. A failed flush is not tried again, since Linux marks
         the pages clean; it is left in `flush_fault`, and the recovery point stays below for good.
         """
-        flushes = [self._flushes.popleft() for _ in range(len(self._flushes))]
+        flushes = [self.flushes.popleft() for _ in range(len(self.flushes))]
         marks = None if high_watermarks is None else dict(high_watermarks)
         logs = dict(self.partitions)
 
@@ -417,7 +417,7 @@ class LogDirectory:
                 except StorageFault as fault:
                     _logger.error("flush failed: %s", fault)
                     if not isinstance(fault, DiskFull) and not is_lasting(fault):
-                        self._flushes.append(flush)  # it did not come to the flush
+                        self.flushes.put_back(flush)  # it did not come to the flush
                         continue
                     self.flush_fault = fault
                     return
@@ -575,5 +575,5 @@ class LogDirectory:
             unopened=len(self._unopened()),
             size_bytes=sum(log.size_bytes for log in logs),
             open_segments=sum(log.open_segments for log in logs),
-            flushes_waiting=len(self._flushes),
+            flushes_waiting=len(self.flushes),
         )

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from appliance.cluster import TopicPartition
+from appliance.log.checkpoint import read_offsets
+from appliance.log.file_names import RECOVERY_POINTS
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.delete_topics import DeleteTopicsRequest
 from appliance.protocol.apis.describe_configs import DescribeConfigsRequest, DescribedResource
@@ -105,6 +108,23 @@ def test_topics_their_ids_and_configurations_survive(broker: Appliance, how: str
         configs = ask(connection, ApiKey.DESCRIBE_CONFIGS, request).results[0].configs
     assert [(config.name, config.value) for config in configs] == [("retention.ms", "12345678")]
     assert create_topic(broker.port, "one") == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_a_rolled_segment_is_on_the_disk_before_the_next_checkpoint(broker: Appliance) -> None:
+    assert create_topic(broker.port, TOPIC, configs={"segment.bytes": str(SEGMENT_BYTES)}) == 0
+    batch = encode_batch([Record(bytes(100_000), timestamp_ms=FIRST_MS)])
+    with WireSocket(broker.port) as connection:
+        for _ in range(25):
+            assert produce(connection, TOPIC, batch).error == 0
+    points = broker.data_dir / "slot-0" / RECOVERY_POINTS
+    # The second of three segments ends at 20; checkpoints come a minute after the first record.
+    wait_until(
+        lambda: read_offsets(points) == {TopicPartition(TOPIC, 0): 20}, "both are said to be on the disk"
+    )
+    broker.kill()
+    broker.start()
+    with WireSocket(broker.port) as connection:
+        assert produce(connection, TOPIC, batch).base_offset == 25
 
 
 @both_ways
