@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from spark_connector.session import session
+from spark_connector.start_up_talk import start_up_talk_hidden
 from spark_connector.topics import topic
 
 if TYPE_CHECKING:
@@ -209,20 +210,21 @@ def _visitors(address: str) -> Iterator[list[int]]:
 
 
 def _session(work: Path) -> SparkSession:
-    return session(
-        "demo",
-        "local[*]",
-        settings={
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.host": "127.0.0.1",
-            "spark.local.dir": str(work / "local"),
-            "spark.log.level": "ERROR",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.warehouse.dir": str(work / "warehouse"),
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-        },
-    )
+    with start_up_talk_hidden():
+        return session(
+            "demo",
+            "local[*]",
+            settings={
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.driver.host": "127.0.0.1",
+                "spark.local.dir": str(work / "local"),
+                "spark.log.level": "ERROR",
+                "spark.sql.shuffle.partitions": "2",
+                "spark.sql.warehouse.dir": str(work / "warehouse"),
+                "spark.ui.enabled": "false",
+                "spark.ui.showConsoleProgress": "false",
+            },
+        )
 
 
 def _say(text: str) -> None:

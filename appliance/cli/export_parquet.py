@@ -119,6 +119,7 @@ def _spark(master: str) -> Iterator[SparkSession]:
     """A session that says nothing but errors, ended with the body."""
     from spark_connector.archive import build
     from spark_connector.session import session
+    from spark_connector.start_up_talk import start_up_talk_hidden
 
     settings = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
     if master.startswith("local"):
@@ -127,7 +128,8 @@ def _spark(master: str) -> Iterator[SparkSession]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
         }
-    spark = session("appliance export parquet", master, settings=settings)
+    with start_up_talk_hidden():
+        spark = session("appliance export parquet", master, settings=settings)
     try:
         with tempfile.TemporaryDirectory() as directory:
             if not master.startswith("local"):

@@ -250,15 +250,21 @@ def test_a_topic_that_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
 def test_an_export_killed_at_random_and_begun_again_has_each_record_once(tmp_path: Path) -> None:
     home, to = tmp_path / "data", tmp_path / "export"
     log, state_file = make_log(home, settings=LogSettings(segment_bytes=8 << 20))
-    for _ in range(400):
-        log.append(batch_of([random.randbytes(1000) for _ in range(100)]), leader_epoch=0)
+    for number in range(400):
+        values = [random.randbytes(1000) for _ in range(100)]
+        log.append(batch_of(values, timestamp_ms=NOW_MS - (number % 3) * DAY_MS), leader_epoch=0)
     publish(log, state_file)
     command = [sys.executable, "-m", "appliance", "export", "parquet", "orders", "--to", str(to)]
     command += ["--data-dir", str(home), "--task-mib", "1", "--master", "local[2]", "--json"]
     kills = 0
     while True:
         with subprocess.Popen(
-            command, env=environment(), stdout=subprocess.PIPE, text=True, start_new_session=True
+            command,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         ) as job:
             # Killed at about the n-th range; the last attempt is let through.
             deadline = time.monotonic() + 240
@@ -267,12 +273,14 @@ def test_an_export_killed_at_random_and_begun_again_has_each_record_once(tmp_pat
                     os.killpg(job.pid, signal.SIGKILL)
                     break
                 time.sleep(0.01)
-            told, _ = job.communicate(timeout=600)
+            told, errors = job.communicate(timeout=600)
         kills += 1
         if job.returncode == 0:
             break
         assert job.returncode == -signal.SIGKILL
     assert json.loads(told)["rows"] > 0
+    assert errors == "", "what Spark says when it starts is nobody's concern"
+    assert len(list(to.glob("date=*"))) == 3
     assert offsets(to) == list(range(log.log_end_offset))
 
 
