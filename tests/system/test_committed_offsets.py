@@ -69,6 +69,7 @@ SETTINGS = {
     "offsets.retention.check.interval.ms": 100,
     "offsets.topic.num.partitions": 8,
     "group.initial.rebalance.delay.ms": 20_000,
+    "process.restart.backoff.max.ms": 100,  # one coordinator after the other is killed here
 }
 
 
