@@ -9,7 +9,7 @@ DATA   ?= ./data
 unexport PYTHONDONTWRITEBYTECODE
 
 # `make compiled` and `make pure` change what every start of this tree runs: the gate always tests the pure source.
-.PHONY: compiled pure test-compiled run test test-all test-zookeeper checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases profile spark-archive demo-spark bench-spark check format lint types contracts unit clients judges reformat docs clean
+.PHONY: compiled pure test-compiled run test test-all test-zookeeper checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases profile spark-archive demo-spark bench-spark check format lint types contracts unit unit-pure unit-processes clients judges reformat docs clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -49,10 +49,14 @@ SLOTS   ?= 1
 # the run's end names it (decision 0045).
 SECOND_TRY := --reruns 1 --max-suite-reruns 3
 
-# What is checked computes, what the judges are made of is waited for: the two go side by side, in a fresh tree.
+# Tests that wait for no process and no time.
+PURE := $(addprefix tests/,config control/coordinator log properties protocol)
+
+# What is checked computes, and what the judges are made of is waited for: in a fresh tree the two go side by side. So do
+# the types and the tests that wait for nothing.
 test: pure $(VENV)/.installed-test
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target judges check
-	@$(MAKE) --no-print-directory unit
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check unit-pure
+	@$(MAKE) --no-print-directory unit-processes
 	@$(MAKE) --no-print-directory clients
 
 # Adds what is marked slow, examples that the gate does not try, librdkafka's own test-runner, all clients against three
@@ -87,8 +91,13 @@ types: $(VENV)/.installed-test
 contracts: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 
-unit: judges
-	$(PYTEST) -q -m "not slow" $(SECOND_TRY) --ignore=tests/clients
+unit: unit-pure unit-processes
+
+unit-pure: judges
+	$(PYTEST) -q -m "not slow" $(PURE)
+
+unit-processes: judges
+	$(PYTEST) -q -m "not slow" $(SECOND_TRY) $(addprefix --ignore=,tests/clients $(PURE))
 
 clients: judges
 	APPLIANCE_SLOTS=$(SLOTS) $(PYTEST) -q -m "not slow" $(SECOND_TRY) tests/clients$(if $(CLIENT),/test_$(CLIENT).py)

@@ -141,7 +141,7 @@ def test_the_gate_asks_for_one_second_try_and_test_all_for_none() -> None:
             check=True,
         ).stdout
 
-    for gate in ("unit", "clients"):
+    for gate in ("unit", "clients", "test"):
         assert " ".join(GATE) in commands(gate)
     everything = commands("test-all")
     assert "pytest" in everything
