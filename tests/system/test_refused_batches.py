@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,15 +15,20 @@ from tests.support.broker import Appliance
 from tests.support.wire import WireSocket
 from tests.system.raw import create_topic, new_producer_id, produce, suspend, wait_until
 
-TOPIC = "refused"
 
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[Appliance]:
-    appliance = Appliance(tmp_path / "data")
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
+    appliance = Appliance(tmp_path_factory.mktemp("refused") / "data")
     appliance.start()
     yield appliance
     appliance.stop()
+
+
+@pytest.fixture
+def topic(broker: Appliance, request: pytest.FixtureRequest) -> str:
+    name: str = request.function.__name__
+    assert create_topic(broker.port, name) == 0
+    return name
 
 
 def batch(producer: tuple[int, int] = (-1, -1), sequence: int = -1) -> bytes:
@@ -40,59 +44,56 @@ def batch(producer: tuple[int, int] = (-1, -1), sequence: int = -1) -> bytes:
     )
 
 
-def refuse_one(broker: Appliance, connection: WireSocket, refused: bytes) -> None:
+def refuse_one(broker: Appliance, connection: WireSocket, topic: str, refused: bytes) -> None:
     """Has the worker die and a batch be refused meanwhile; returns when the partition is served again."""
     (controller,), (worker,) = broker.pids("controller"), broker.pids("ioproc")
     suspend(controller)  # nobody tells the next worker what it leads
     try:
         suspend(worker)
         os.kill(worker, signal.SIGKILL)
-        answer = produce(connection, TOPIC, refused)
+        answer = produce(connection, topic, refused)
         assert answer.error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT)
     finally:
         os.kill(controller, signal.SIGCONT)
-    await_served(connection)
+    await_served(connection, topic)
 
 
-def await_served(connection: WireSocket) -> None:
+def await_served(connection: WireSocket, topic: str) -> None:
     """By batches without a number, which are behind nobody."""
-    wait_until(lambda: produce(connection, TOPIC, batch()).error == 0, "the partition is served")
+    wait_until(lambda: produce(connection, topic, batch()).error == 0, "the partition is served")
 
 
-def test_what_was_in_flight_behind_a_refused_batch_is_no_gap(broker: Appliance) -> None:
-    assert create_topic(broker.port, TOPIC) == 0
+def test_what_was_in_flight_behind_a_refused_batch_is_no_gap(broker: Appliance, topic: str) -> None:
     producer = new_producer_id(broker.port)
     with WireSocket(broker.port) as connection:
-        await_served(connection)
-        assert produce(connection, TOPIC, batch(producer, 0)).error == 0
-        refuse_one(broker, connection, batch(producer, 1))
+        await_served(connection, topic)
+        assert produce(connection, topic, batch(producer, 0)).error == 0
+        refuse_one(broker, connection, topic, batch(producer, 1))
         # Sent before the answer was read, for all that anybody can tell.
         for sequence in (2, 3):
-            answer = produce(connection, TOPIC, batch(producer, sequence))
+            answer = produce(connection, topic, batch(producer, sequence))
             assert answer.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        answers = [produce(connection, TOPIC, batch(producer, sequence)) for sequence in (1, 2, 3)]
+        answers = [produce(connection, topic, batch(producer, sequence)) for sequence in (1, 2, 3)]
         assert [answer.error for answer in answers] == [0, 0, 0]
         offsets = [answer.base_offset for answer in answers]
         assert offsets == list(range(offsets[0], offsets[0] + 3))
 
 
-def test_the_first_batch_of_a_producer_is_not_passed_by_the_second(broker: Appliance) -> None:
-    assert create_topic(broker.port, TOPIC) == 0
+def test_the_first_batch_of_a_producer_is_not_passed_by_the_second(broker: Appliance, topic: str) -> None:
     producer = new_producer_id(broker.port)
     with WireSocket(broker.port) as connection:
-        await_served(connection)
-        refuse_one(broker, connection, batch(producer, 0))
-        assert produce(connection, TOPIC, batch(producer, 1)).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert [produce(connection, TOPIC, batch(producer, each)).error for each in (0, 1)] == [0, 0]
+        await_served(connection, topic)
+        refuse_one(broker, connection, topic, batch(producer, 0))
+        assert produce(connection, topic, batch(producer, 1)).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert [produce(connection, topic, batch(producer, each)).error for each in (0, 1)] == [0, 0]
 
 
-def test_a_producer_that_left_the_refused_batch_out_hears_of_the_gap(broker: Appliance) -> None:
-    assert create_topic(broker.port, TOPIC) == 0
+def test_a_producer_that_left_the_refused_batch_out_hears_of_the_gap(broker: Appliance, topic: str) -> None:
     producer = new_producer_id(broker.port)
     with WireSocket(broker.port) as connection:
-        await_served(connection)
-        assert produce(connection, TOPIC, batch(producer, 0)).error == 0
-        refuse_one(broker, connection, batch(producer, 1))
-        answers = [produce(connection, TOPIC, batch(producer, sequence)).error for sequence in range(2, 8)]
+        await_served(connection, topic)
+        assert produce(connection, topic, batch(producer, 0)).error == 0
+        refuse_one(broker, connection, topic, batch(producer, 1))
+        answers = [produce(connection, topic, batch(producer, sequence)).error for sequence in range(2, 8)]
         assert answers[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert answers[-1] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
