@@ -19,12 +19,13 @@ import numpy.typing as npt
 
 from appliance.errors import RejectedRequest
 from appliance.protocol.records import batch as b
-from appliance.protocol.records.compression import DECOMPRESSED_BYTES_MAX, decompress
+from appliance.protocol.records.compression import DECOMPRESSED_BYTES_MAX
 from spark_connector import record_kernel as kernel
 from spark_connector import record_steps as steps
 from spark_connector.batch_headers import Batches
 from spark_connector.chunk import Chunk
 from spark_connector.compiled import Buffer, Kernel, has_compiler, machine_bytes
+from spark_connector.decompression import Decompressed
 from spark_connector.errors import CorruptSegment
 
 GROUP_BYTES: Final = 4 << 20
@@ -119,7 +120,7 @@ class Decoder:
         self._wanted = wanted
         self._machine = has_compiler() if compiled is None else compiled
         self._corrupt = corrupt
-        self._data = bytearray()
+        self._decompressed_bytes = Decompressed(DECOMPRESSED_BYTES_MAX)
         self._arrays: dict[str, npt.NDArray[Any]] = {}
 
     def rows(self, chunk: Chunk) -> Iterator[Rows]:
@@ -150,24 +151,21 @@ class Decoder:
         ends = (batches["position"][index:end] + batches["length_bytes"][index:end]).tolist()
         taken: list[int] = []
         bounds = [0]
-        size = 0
+        into = self._decompressed_bytes
+        into.clear()
         for codec, begin, stop in zip(codecs, begins, ends, strict=True):
             try:
-                records = decompress(codec, view[begin:stop], DECOMPRESSED_BYTES_MAX)
+                into.append(codec, view[begin:stop])
             except RejectedRequest as fault:
                 self._tell(chunk, index, fault.message)
             else:
-                if size + len(records) > len(self._data):
-                    self._data = self._data[:size] + bytes(size + len(records) + GROUP_BYTES)
-                self._data[size : size + len(records)] = records
-                size += len(records)
                 taken.append(index)
-                bounds.append(size)
+                bounds.append(into.size_bytes)
             index += 1
-            if size >= GROUP_BYTES:
+            if into.size_bytes >= GROUP_BYTES:
                 break
         positions = np.array(bounds, np.int64)
-        return _Stretch(self._data, batches[taken], positions[:-1], positions[1:]), index
+        return _Stretch(into.data, batches[taken], positions[:-1], positions[1:]), index
 
     def _tell(self, chunk: Chunk, index: int, reason: str) -> None:
         position = int(chunk.batches["file_position"][index])

@@ -65,10 +65,11 @@ from spark_connector.errors import (
     UnknownTopic,
     UnsupportedFormat,
 )
+from spark_connector.header_hops import hop_headers, worth_hopping
 from spark_connector.indexes import offset_entries
 from spark_connector.lease import is_revoked, renew, take_lease
 from spark_connector.planning import OffsetRange, ScanRange, Stretch, plan
-from spark_connector.storage import OpenFile, is_address, open_file
+from spark_connector.storage import LocalFile, OpenFile, is_address, open_file
 
 BUFFER_BYTES: Final = 4 << 20
 BATCH_BYTES_MAX: Final = 1 << 30
@@ -76,6 +77,7 @@ PAUSES_S: Final = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 ANY_FILE: Final = -1
 NOBODY_SAID: Final = 0
 """The incarnation of a log whose owner writes no state."""
+_NO_BYTES: Final = np.empty(0, np.uint8)
 OnCorrupt = Literal["fail", "skip"]
 Corruption = tuple[str, int, str]
 """(file, position, what does not hold) of something that was skipped."""
@@ -121,12 +123,13 @@ def headers(
 ) -> Iterator[Batches]:
     """The headers of a task's batches, in order: control batches and aborted ones too. No checksum is looked at.
 
+    Where batches are large, nothing but the headers is read.
     The first and the last batch may reach beyond the task's bounds.
 
     Raises:
         As `scan`.
     """
-    reading = _Reading(task, buffer_bytes, on_corrupt == "skip", corrupt)
+    reading = _Reading(task, buffer_bytes, on_corrupt == "skip", corrupt, headers_only=True)
     for window in reading.windows():
         batches = window.batches
         inside = (batches["last_offset"] >= window.start) & (batches["base_offset"] < task.end)
@@ -203,10 +206,26 @@ class _Window:
 class _Reading:
     """Goes through a task's stretches, and plans anew what has changed under it."""
 
-    __slots__ = ("_attempt", "_buffer", "_buffer_bytes", "_corrupt", "_reached", "_skips", "_task")
+    __slots__ = (
+        "_attempt",
+        "_buffer",
+        "_buffer_bytes",
+        "_corrupt",
+        "_headers_only",
+        "_hops",
+        "_reached",
+        "_skips",
+        "_task",
+    )
 
     def __init__(
-        self, task: ScanRange, buffer_bytes: int, skips: bool, corrupt: list[Corruption] | None
+        self,
+        task: ScanRange,
+        buffer_bytes: int,
+        skips: bool,
+        corrupt: list[Corruption] | None,
+        *,
+        headers_only: bool = False,
     ) -> None:
         self._task = task
         self._buffer_bytes = buffer_bytes
@@ -215,6 +234,8 @@ class _Reading:
         self._corrupt = corrupt
         self._reached = task.start
         self._attempt = 0
+        self._headers_only = headers_only
+        self._hops = headers_only
 
     def windows(self) -> Iterator[_Window]:
         """All batches, until the end is proved."""
@@ -367,10 +388,9 @@ class _Reading:
                 if position >= size_bytes:
                     raise _Gone(f"{path} ends at {position}, before offset {stretch.end}")
                 byte_end = size_bytes  # where to stop looking was a hint
-            data = self._fill(file, position, byte_end)
-            if not len(data):
+            data, walk = self._walk(file, position, byte_end)
+            if walk is None:
                 raise _Gone(f"{path} ends at {position}, before offset {stretch.end}")
-            walk = walk_headers(data.data, file_position=position)
             batches, fault = _rising(stretch, walk, next_offset)
             if len(batches):
                 _mark(batches, stretch, task.aborted)
@@ -424,6 +444,22 @@ class _Reading:
         if walk.needed_bytes > len(self._buffer):
             self._buffer = np.empty(walk.needed_bytes, np.uint8)
         return None
+
+    def _walk(
+        self, file: OpenFile, position: int, byte_end: int
+    ) -> tuple[npt.NDArray[np.uint8], Walk | None]:
+        """The batches from `position` on, and the bytes they lie in, if anyone asks for more than headers."""
+        if self._hops and isinstance(file, LocalFile):
+            walk = hop_headers(file, position, byte_end)
+            self._hops = worth_hopping(walk)
+            nothing = walk.stop is Stop.END and not len(walk.batches)
+            return _NO_BYTES, None if nothing else walk
+        data = self._fill(file, position, byte_end)
+        if not len(data):
+            return data, None
+        walk = walk_headers(data.data, file_position=position)
+        self._hops = self._headers_only and worth_hopping(walk)
+        return data, walk
 
     def _fill(self, file: OpenFile, position: int, byte_end: int) -> npt.NDArray[np.uint8]:
         if not len(self._buffer):
