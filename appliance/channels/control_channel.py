@@ -272,6 +272,29 @@ class AlterReassignments(msgspec.Struct, tag=True, frozen=True):
     allow_factor_change: bool = True
 
 
+class CopyMove(msgspec.Struct, frozen=True):
+    """A followed copy and the log directory it shall go to, by its place in `log.dirs`."""
+
+    topic: str
+    partition: int
+    incarnation: int
+    directory: int
+
+
+class MoveCopies(msgspec.Struct, tag=True, frozen=True):
+    """Network process → controller → replica of `slot`: AlterReplicaLogDirs of what the slot follows."""
+
+    slot: int
+    moves: tuple[CopyMove, ...]
+
+
+class CopiesMoved(msgspec.Struct, tag=True, frozen=True):
+    """Answer to it, back the same way: a Kafka error code for each, 0 = the move has begun. None of them: the replica
+    is down, or died meanwhile."""
+
+    errors: tuple[int, ...] = ()
+
+
 class PartitionOutcome(msgspec.Struct, frozen=True):
     """How one partition of a request fared. `error` is a Kafka error code, 0 = done (a reassignment: begun)."""
 
@@ -307,6 +330,8 @@ Body = (
     | ElectLeaders
     | AlterReassignments
     | PartitionOutcomes
+    | MoveCopies
+    | CopiesMoved
 )
 
 

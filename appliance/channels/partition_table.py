@@ -21,6 +21,8 @@ little-endian integers, so that one word is one machine load or store on x86-64.
 | slot[n].closed_incarnation | slot n's appender | closed in good order; 0: never opened since the start; -1: neither |
 | slot[n].log_start | slot n's replica | slot n begins there, as log_end of an incarnation and an epoch |
 | slot[n].size_bytes, directory | slot n's replica | of its copy, and which log directory has it, from 1 on; 0: none |
+| slot[n].future_directory | slot n's replica | where its copy moves to, from 1 on; 0: nowhere |
+| slot[n].future_bytes, future_end | slot n's replica | how far what is there has come |
 
 Before a replica cuts its log it takes followed_epoch back, and sets it again after the log end: who reads the epoch it
 knows, and then the log end, reads one that holds. A slot's appender is whoever the controller let have its copy.
@@ -37,7 +39,7 @@ import numpy as np
 import numpy.typing as npt
 
 ROW_WORDS: Final = 16
-SLOT_WORDS: Final = 8
+SLOT_WORDS: Final = 12
 
 INCARNATION: Final = 0
 LEADER_SLOT: Final = 1
@@ -61,6 +63,9 @@ SLOT_CLOSED_INCARNATION: Final = 4
 SLOT_LOG_START: Final = 5
 SLOT_SIZE_BYTES: Final = 6
 SLOT_DIRECTORY: Final = 7
+SLOT_FUTURE_DIRECTORY: Final = 8
+SLOT_FUTURE_BYTES: Final = 9
+SLOT_FUTURE_END: Final = 10
 
 NOT_FOLLOWING: Final = -1
 NOT_HELD: Final = 0
@@ -80,6 +85,10 @@ def row_dtype(slots: int) -> np.dtype[np.void]:
             ("log_start", "<i8"),
             ("size_bytes", "<i8"),
             ("directory", "<i8"),
+            ("future_directory", "<i8"),
+            ("future_bytes", "<i8"),
+            ("future_end", "<i8"),
+            ("spare", "<i8", (SLOT_WORDS - 11,)),
         ]
     )
     return np.dtype(
@@ -143,6 +152,15 @@ class PartitionTable:
         if cells[self.at(row) + INCARNATION] != incarnation or cells[own + SLOT_DIRECTORY] == NOT_HELD:
             return None
         return cells[own + SLOT_DIRECTORY] - 1, cells[own + SLOT_SIZE_BYTES], cells[own + SLOT_LOG_END]
+
+    def future_copy(self, row: int, incarnation: int, slot: int) -> tuple[int, int, int] | None:
+        """Log directory to which a followed copy moves, bytes that are there, and its lag in offsets; None: nowhere."""
+        cells, own = self.cells, self.slot_at(row, slot)
+        directory = cells[own + SLOT_FUTURE_DIRECTORY]
+        if cells[self.at(row) + INCARNATION] != incarnation or directory == NOT_HELD:
+            return None
+        lag = max(0, cells[own + SLOT_LOG_END] - cells[own + SLOT_FUTURE_END])
+        return directory - 1, cells[own + SLOT_FUTURE_BYTES], lag
 
     def files_version(self, row: int) -> int:
         """Changes whenever a segment's name comes to mean another file."""

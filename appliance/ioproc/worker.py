@@ -37,7 +37,7 @@ from appliance.channels.supervision import (
     SupervisionSocket,
 )
 from appliance.channels.wiring import Attachment
-from appliance.channels.worker_counters import FAILED_DIRECTORIES, OFFLINE_PARTITIONS
+from appliance.channels.worker_counters import FAILED_DIRECTORIES, MOVING_PARTITIONS, OFFLINE_PARTITIONS
 from appliance.clock import Clock
 from appliance.cluster import TopicPartition
 from appliance.config import BrokerConfigs
@@ -53,7 +53,6 @@ from appliance.ioproc.handlers.epoch_end import epoch_end
 from appliance.ioproc.handlers.fetch import fetch
 from appliance.ioproc.handlers.list_offsets import list_offsets
 from appliance.ioproc.handlers.produce import Answer, produce
-from appliance.ioproc.log_moves import NO_FUTURE, LogMoves
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
 from appliance.ioproc.pokes import Pokes
@@ -71,6 +70,7 @@ from appliance.log.file_names import LOCK
 from appliance.log.flusher import Flusher
 from appliance.log.halves import Half
 from appliance.log.log_directories import KnownDirectories, LogDirectories
+from appliance.log.log_moves import NO_FUTURE, LogMoves
 from appliance.log.reader_leases import LeaseBook
 from appliance.log.state_publisher import StatePublisher
 from appliance.protocol.errors import ErrorCode
@@ -170,7 +170,7 @@ class Worker:
             warn=warn,
         )
         self._retention: Retention | None = None
-        self._moves: LogMoves | None = None
+        self._moves: LogMoves[Partition] | None = None
         self._compaction = Compaction(
             attachment,
             self._cycle,
@@ -595,11 +595,11 @@ class Worker:
             warn=self._complain,
         )
         self._moves = LogMoves(
-            self._partitions,
+            self._partitions.by_name.get,
             self._directories,
             self._commits,
             thread=Flusher(f"moves {self._slot}", eventfd=self._attachment.doorbell.eventfd, threads=1),
-            cells=self._attachment.row.cells,
+            counted=self._count_moving,
             removed=self._sweep_marked,
             suspect=self._suspect_directory,
             fail=self._storage_failed,
@@ -731,6 +731,9 @@ class Worker:
     def _sweep_marked(self) -> None:
         if self._directories is not None:
             self._sweeper.add(partial(self._leases.remove_partitions, self._directories.remove_deleted))
+
+    def _count_moving(self, count: int) -> None:
+        self._attachment.row.cells[MOVING_PARTITIONS] = count
 
     def _note_moved(self) -> None:
         self._note_dirty()

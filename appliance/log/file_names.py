@@ -9,6 +9,7 @@
             00000000000000000010.snapshot          producer state up to, not including, offset 10
             leader-epoch-checkpoint  partition.metadata
             handed-over                            (ours) producers, between the slot's two processes
+            moves-to                               (ours) the name of its copy in another directory, on the way
             .state                                 how far readers off the disk may read (ours)
             .readers/                              their leases (ours)
             recovered/                             what a recovery cut (ours; Kafka does not look into it)
@@ -53,6 +54,7 @@ DIRECTORY_STRAY = "-stray"
 DIRECTORY_FUTURE = "-future"
 
 MOVED_HERE = "moved-here"
+MOVES_TO = "moves-to"
 
 _DIGITS = 20
 _NAME_LENGTH_MAX = 255

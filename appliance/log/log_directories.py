@@ -10,9 +10,12 @@
 | a partition is in none that serves, while one has failed | offline, unless it is new: it may be in that one |
 | a partition is in two | what a move left behind is resolved; otherwise offline: nobody knows which one counts |
 | a copy in the making (`-future`) is found | the move goes on; it goes where its partition is, or is not |
+| a partition on the move changes hands between the slot's processes | whoever has it now copies it anew |
 
-A new partition goes to the directory with the fewest. Which directories a slot has used is kept beside the metadata
-(`KnownDirectories`), because an empty mount point looks like a new disk. Source: `LogManager.java`.
+A copy belongs to whoever has its partition open; `moves-to` in the partition's directory names it, so that who opens
+the partition next finds it. A new partition goes to the directory with the fewest. Which directories a slot has used is
+kept beside the metadata (`KnownDirectories`), because an empty mount point looks like a new disk.
+Source: `LogManager.java`.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ from appliance.log.file_names import (
     DIRECTORY_DELETED,
     LEADER_EPOCHS,
     MOVED_HERE,
+    MOVES_TO,
     future_directory_name,
     marked_directory_name,
     parse_future_directory_name,
@@ -48,7 +52,7 @@ from appliance.log.meta_properties import directory_id
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_metadata import read_topic_id, write_topic_id
 from appliance.log.removal import Removal
-from appliance.log.settlement import Settlement, take_mark_off
+from appliance.log.settlement import Settlement, settling, take_mark_off
 from appliance.protocol.errors import ErrorCode
 
 _logger = logging.getLogger(__name__)
@@ -102,6 +106,7 @@ class LogDirectories:
         self.futures: dict[TopicPartition, tuple[int, Path]] = {}
         """Copies in the making: where, and in which directory's file system."""
         self._needless: list[Path] = []
+        self._settlements: dict[TopicPartition, Settlement] = {}
 
     @classmethod
     def open(
@@ -158,16 +163,13 @@ class LogDirectories:
                 self._needless.append(directory.path / name)
 
     def _sort_futures(self) -> None:
-        if self._half is Half.FOLLOWERS:
-            # Copies on their way are of partitions that are led, and the worker's.
-            self.futures.clear()
-            self._needless.clear()
-            return
         for partition, (index, path) in list(self.futures.items()):
             home = self._homes.get(partition)
             if home == index or (home is None and not self.failed):
                 del self.futures[partition]
                 self._needless.append(path)
+        if self._half is Half.FOLLOWERS:
+            self._needless.clear()  # the worker's to remove
 
     # Partitions
 
@@ -188,6 +190,7 @@ class LogDirectories:
         self._look_for(partition)
         if partition in self._twice:
             self._resolve_twins(partition, topic_id, settings)
+        self._look_for_future(partition)
         home = self._homes.get(partition)
         if home is None:
             if self.failed and not is_new:
@@ -219,6 +222,25 @@ class LogDirectories:
         if len(homes) > 1:
             self._twice.add(partition)
 
+    def _look_for_future(self, partition: TopicPartition) -> None:
+        """Whether it is on the move, as the slot's other process may have left it."""
+        home = self._homes.get(partition)
+        if self._half is Half.WHOLE or home is None or home in self.failed:
+            return
+        known = self.futures.get(partition)
+        if known is not None and known[0] in self.serving and known[1].is_dir():
+            return
+        self.futures.pop(partition, None)
+        try:
+            name = (self.serving[home].path / partition_directory_name(partition) / MOVES_TO).read_text()
+        except (OSError, ValueError):
+            return
+        if parse_future_directory_name(name) != partition:
+            return
+        for index, each in self.serving.items():
+            if index != home and (each.path / name).is_dir():
+                self.futures[partition] = index, each.path / name
+
     def has(self, partition: TopicPartition) -> bool:
         """Whether there is a directory of it in any log directory that serves."""
         name = partition_directory_name(partition)
@@ -230,10 +252,24 @@ class LogDirectories:
         Raises:
             StorageFault: it failed.
         """
-        self.cancel_move(partition)
+        self._leave_move(partition)
         directory = self.serving.get(self.index_of(partition))
         if directory is not None:
             directory.hand_over(partition)
+
+    def _leave_move(self, partition: TopicPartition) -> None:
+        """Its next owner moves it. A thread of ours may write to the copy still, so that goes and a new one begins."""
+        settlement = self._settlements.pop(partition, None)
+        if settlement is not None:
+            settlement.called_off = True
+        home = self.serving.get(self.index_of(partition))
+        if home is not None and partition in home.partitions and partition in self.futures:
+            to, _ = self.futures[partition]
+            self.cancel_move(partition)
+            if to in self.serving:
+                with suppress(StorageFault, RejectedRequest):
+                    self.begin_move(partition, to)
+        self.futures.pop(partition, None)
 
     def high_watermark_checkpoint(self, partition: TopicPartition) -> int:
         """As `LogDirectory.high_watermark_checkpoint`, of a partition that was opened."""
@@ -242,17 +278,39 @@ class LogDirectories:
 
     def _resolve_twins(self, partition: TopicPartition, topic_id: UUID, settings: LogSettings) -> None:
         """A move ended between its swap and its settlement: see `settlement`."""
-        name = partition_directory_name(partition)
-        found = {
-            index: each.path / name for index, each in self.serving.items() if (each.path / name).is_dir()
-        }
+        found = self._found(partition)
         marked = [index for index, path in found.items() if (path / MOVED_HERE).exists()]
         if len(found) != 2 or len(marked) != 1 or any(read_topic_id(p) != topic_id for p in found.values()):
             raise LogDirectoryOffline(f"{partition} is in two log directories; move one of them away")
         (target,) = marked
+        with settling(found[target], waits=False) as is_free:
+            if not is_free or self._found(partition) != found:
+                raise StorageFault(f"{partition} was moved, and its new place is being made sure of")
+            self._settle(partition, topic_id, settings, found=found, target=target)
+
+    def _found(self, partition: TopicPartition) -> dict[int, Path]:
+        """Its directories, by the index of their log directory."""
+        name = partition_directory_name(partition)
+        return {
+            index: each.path / name for index, each in self.serving.items() if (each.path / name).is_dir()
+        }
+
+    def _settle(
+        self,
+        partition: TopicPartition,
+        topic_id: UUID,
+        settings: LogSettings,
+        *,
+        found: Mapping[int, Path],
+        target: int,
+    ) -> None:
         (source,) = found.keys() - {target}
+        # One of the two was not closed in any order.
+        closed = None if self._half is Half.WHOLE else False
         ends = {
-            index: self.serving[index].open_partition(partition, topic_id, settings).log_end_offset
+            index: self.serving[index]
+            .open_partition(partition, topic_id, settings, closed=closed)
+            .log_end_offset
             for index in (source, target)
         }
         winner, loser = (target, source) if ends[target] >= ends[source] else (source, target)
@@ -296,16 +354,23 @@ class LogDirectories:
         Raises:
             StorageFault: it failed, or its directory has.
         """
-        self.cancel_move(partition)
         self._look_for(partition)
+        self._look_for_future(partition)
+        self.cancel_move(partition)
         home = self._homes.get(partition)
         if home is None:
             return False
         if home in self.failed:
             raise LogDirectoryOffline(str(self.failed[home])) from self.failed[home]
+        if partition in self._twice:
+            # Moved, and not settled by whoever had it.
+            for index in self._found(partition).keys() - {home}:
+                self.serving[index].delete_partition(partition, topic_id)
+            self._twice.discard(partition)
         deleted = self.serving[home].delete_partition(partition, topic_id)
         if deleted:
             del self._homes[partition]
+            self._settlements.pop(partition, None)
         return deleted
 
     # Moves
@@ -327,11 +392,18 @@ class LogDirectories:
         self.futures[partition] = to, path
         if log.topic_id is not None:
             write_topic_id(path, log.topic_id)
+        if self._half is not Half.WHOLE:
+            with storage_faults(log.directory):
+                (log.directory / MOVES_TO).write_text(name)
         return path
 
     def cancel_move(self, partition: TopicPartition) -> None:
         """Gives a copy up; `remove_deleted` removes it later. What the disk refuses here is left to the next start."""
         found = self.futures.pop(partition, None)
+        home = self._homes.get(partition)
+        if found is not None and home in self.serving:
+            with suppress(OSError):
+                (self.serving[home].path / partition_directory_name(partition) / MOVES_TO).unlink()
         if found is None or found[0] not in self.serving:
             return
         index, path = found
@@ -371,7 +443,15 @@ class LogDirectories:
         source.forget(partition)
         target.take_in(partition, log, recovery_point=recovery_point)
         files = [file for segment in log.segments_since(recovery_point) for file in segment.paths]
-        return Settlement(partition, old, new, (*files, new / LEADER_EPOCHS))
+        settlement = Settlement(partition, old, new, (*files, new / LEADER_EPOCHS))
+        if self._half is not Half.WHOLE:
+            self._settlements[partition] = settlement
+        return settlement
+
+    def settled(self, settlement: Settlement) -> None:
+        """It has run."""
+        if self._settlements.get(settlement.partition) is settlement:
+            del self._settlements[settlement.partition]
 
     def remove_needless(self) -> None:
         """Copies of an earlier life that nobody goes on with are marked for `remove_deleted`."""

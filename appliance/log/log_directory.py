@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Final, Self
+from typing import Any, Final, Self
 from uuid import UUID
 
 from appliance.clock import Clock
@@ -40,6 +40,7 @@ from appliance.log.file_names import (
     LOG_STARTS,
     RECOVERY_POINTS,
     marked_directory_name,
+    parse_future_directory_name,
     parse_partition_directory_name,
     partition_directory_name,
 )
@@ -72,6 +73,14 @@ class DirectoryStatistics:
     flushes_waiting: int
 
 
+def _unless_gone(
+    _function: Callable[..., object], _path: str, raised: tuple[Any, BaseException, Any]
+) -> None:
+    """The slot's other process may be removing the same."""
+    if not isinstance(raised[1], FileNotFoundError):
+        raise raised[1]
+
+
 class LogDirectory:
     """The partitions in one directory. Used from one thread; flush and removal tasks may run on others."""
 
@@ -87,7 +96,10 @@ class LogDirectory:
     ) -> None:
         self.path = path
         self._half = half
-        self._dropped: set[TopicPartition] = set()
+        self._dropped: dict[str, set[TopicPartition]] = {
+            name: set() for name in (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)
+        }
+        self._expected: set[TopicPartition] = set()
         self.was_clean: Final = clean
         self.partitions: dict[TopicPartition, PartitionLog] = {}
         self._clock = clock
@@ -238,7 +250,7 @@ class LogDirectory:
             # Who had it before may have flushed less than it wrote, and what it had to flush went with it.
             self.flushes.append(log.flush_task())
         self.partitions[partition] = log
-        self._dropped.discard(partition)
+        self._drop_no_more(partition)
         return log
 
     def _look_at_checkpoints(self, partition: TopicPartition, *, is_new: bool) -> None:
@@ -319,6 +331,7 @@ class LogDirectory:
         """
         self._recovery_points[partition] = recovery_point
         self._log_starts[partition] = log_start
+        self._expected.add(partition)
 
         def run() -> None:
             for name, offset in ((RECOVERY_POINTS, recovery_point), (LOG_STARTS, log_start)):
@@ -335,13 +348,32 @@ class LogDirectory:
             removals=self._removals,
         )
         self.partitions[partition] = log
+        self._expected.discard(partition)
+        self._drop_no_more(partition)
 
     def forget(self, partition: TopicPartition) -> None:
         """A partition has gone elsewhere, or did not come; its files are not touched."""
         self.partitions.pop(partition, None)
         for offsets in (self._recovery_points, self._log_starts, self._high_watermarks):
             offsets.pop(partition, None)
-        self._dropped.add(partition)
+        self._expected.discard(partition)
+        if self._half is not Half.WHOLE:
+            for dropped in self._dropped.values():
+                dropped.add(partition)
+
+    def _drop_no_more(self, partition: TopicPartition) -> None:
+        for dropped in self._dropped.values():
+            dropped.discard(partition)
+
+    def _gone(self, name: str) -> set[TopicPartition]:
+        """Whose lines are to go from a checkpoint: those that we let go and that the other half has not taken since."""
+        dropped = self._dropped[name]
+        if not dropped:
+            return set()
+        with storage_faults(self.path):
+            names = os.listdir(self.path)
+        here = {parse_partition_directory_name(each) or parse_future_directory_name(each) for each in names}
+        return {partition for partition in dropped.copy() if partition not in here}
 
     def is_there(self) -> bool:
         """Whether the directory is still where it was, by the lock file that we hold in it."""
@@ -381,7 +413,7 @@ class LogDirectory:
         with storage_faults(self.path):
             for name in os.listdir(self.path):
                 if name.endswith(DIRECTORY_DELETED) and (is_free is None or is_free(self.path / name)):
-                    shutil.rmtree(self.path / name)
+                    shutil.rmtree(self.path / name, onerror=_unless_gone)
                     removed += 1
         return removed
 
@@ -491,12 +523,13 @@ class LogDirectory:
                 return
             with one_at_a_time(self.path):
                 before = self._read_checkpoint(name)
-                ours = {each for each in of if each in self.partitions}
-                gone = self._dropped | ours
-                after = {each: offset for each, offset in before.items() if each not in gone}
+                ours = {each for each in of if each in self.partitions or each in self._expected}
+                gone = self._gone(name)
+                after = {each: offset for each, offset in before.items() if each not in gone | ours}
                 after.update((each, offset) for each, offset in offsets.items() if each in ours)
                 if after != before:
                     write_offsets(self.path / name, after)
+                self._dropped[name] -= gone
 
     def close(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
         """Closes every partition, writes the checkpoints, and the clean-shutdown marker last.

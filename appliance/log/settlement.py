@@ -9,30 +9,39 @@ Killed, or without power, before 2: both are called `t-0`, and the next start op
 appended to since, unless it is the shorter one: then what it holds more was acknowledged to nobody (it is forced before
 it may be, under `durability = "fsync"`), while the source holds what was (`LogDirectories`). Before 3 the mark means
 nothing any more, and goes with the next start. Its removal is forced before another move may begin.
+
+The slot's other process may be given the partition meanwhile. Whoever settles holds the target directory's lock; who
+lets the partition go calls it off, if it has not begun; who opens the partition settles it anew, under the same lock.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.cluster import TopicPartition
 from appliance.log.checkpoint import sync_directory
-from appliance.log.faults import storage_faults
+from appliance.log.faults import storage_fault, storage_faults
 from appliance.log.file_names import DIRECTORY_DELETED, MOVED_HERE, marked_directory_name
 from appliance.log.flush import flush_files
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Settlement:
-    """Steps 1 to 3 of one move, to be run once, on any thread. `files` of the target may not be on the disk yet."""
+    """Steps 1 to 3 of one move, to be run once, on any thread. `files` of the target may not be on the disk yet.
+
+    `called_off`: it does nothing; it may be set as long as it has not begun.
+    """
 
     partition: TopicPartition
     source: Path
     target: Path
     files: tuple[Path, ...]
+    called_off: bool = False
 
     def run(self) -> None:
         """Does them.
@@ -40,6 +49,11 @@ class Settlement:
         Raises:
             StorageFault: one failed; those after it were not begun.
         """
+        with settling(self.target, waits=True):
+            if not self.called_off:
+                self._run()
+
+    def _run(self) -> None:
         flush_files(self.files)
         with storage_faults(self.target):
             with suppress(FileNotFoundError):  # deleted since
@@ -61,3 +75,28 @@ def take_mark_off(directory: Path) -> None:
     with storage_faults(directory), suppress(FileNotFoundError):
         (directory / MOVED_HERE).unlink()
         sync_directory(directory)
+
+
+@contextmanager
+def settling(target: Path, *, waits: bool) -> Iterator[bool]:
+    """Keeps anybody else from settling the move to `target`; whether nobody does. Who dies lets go.
+
+    Raises:
+        StorageFault: the directory cannot be opened.
+    """
+    try:
+        descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield True  # deleted since
+        return
+    except OSError as error:
+        raise storage_fault(error, target) from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)

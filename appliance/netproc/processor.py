@@ -175,7 +175,12 @@ class Processor:
         )
         log_dirs = LogDirs(directories, attachment, self._lines)
         alter_log_dirs = AlterReplicaLogDirsHandler(
-            routes, self._lines, attachment.partitions, log_dirs=log_dirs, finish=self._finish_owed
+            routes,
+            self._lines,
+            attachment.partitions,
+            log_dirs=log_dirs,
+            questions=self._questions,
+            finish=self._finish_owed,
         )
         describe_log_dirs = DescribeLogDirsHandler(
             routes,

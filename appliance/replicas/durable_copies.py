@@ -32,7 +32,7 @@ class DurableCopies:
         fail: hears of a follower whose flush failed.
     """
 
-    __slots__ = ("_done", "_due", "_fail", "_flusher", "_is_followed", "_under_way")
+    __slots__ = ("_between", "_done", "_due", "_fail", "_flusher", "_is_followed", "_under_way")
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class DurableCopies:
         self._is_followed = is_followed
         self._fail = fail
         self._due: dict[Follower, None] = {}
+        self._between: dict[Follower, Callable[[], None]] = {}
         self._under_way: set[Follower] = set()
         self._done: deque[tuple[Follower, TailFlush, StorageFault | None]] = deque()
 
@@ -53,12 +54,27 @@ class DurableCopies:
         if follower.wants_flush:
             self._due[follower] = None
 
+    def between_flushes(self, partition: Follower, action: Callable[[], None]) -> None:
+        """Runs `action` when no flush of the log is under way: now, or before the next one begins.
+
+        Never, if the partition is followed no more by then.
+        """
+        if partition in self._under_way:
+            self._between[partition] = action
+        else:
+            action()
+
+    def relocated(self, partition: Follower) -> None:
+        """The log's files are others now: what was told stays so, and the next flush covers what they lack."""
+        partition.relocated()
+
     def turn(self) -> list[Follower]:
         """Hears which flushes have ended and begins the next; the followers whose log end was published."""
         published = []
         while self._done:
             follower, flush, fault = self._done.popleft()
             self._under_way.discard(follower)
+            between = self._between.pop(follower, None)
             if not self._is_followed(follower):
                 continue
             if fault is not None and flush.cuts == follower.log.cuts:
@@ -67,6 +83,8 @@ class DurableCopies:
                 continue
             follower.flushed(flush)
             published.append(follower)
+            if between is not None:
+                between()
             self.cover(follower)
         for follower in list(self._due):
             if not self._is_followed(follower):

@@ -17,7 +17,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from appliance.channels.control_channel import Assign, Assigned, Envelope, PartitionsOffline, ReplicaHello
+from appliance.channels.control_channel import (
+    Assign,
+    Assigned,
+    CopiesMoved,
+    Envelope,
+    MoveCopies,
+    PartitionsOffline,
+    ReplicaHello,
+)
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.roles import CONTROLLER, Role, RoleKind, owner_of
 from appliance.channels.supervision import (
@@ -45,6 +53,7 @@ from appliance.log.reader_leases import LeaseBook
 from appliance.log.removal import Removal
 from appliance.log.state_publisher import StatePublisher
 from appliance.replicas.copy_compaction import CopyCompaction
+from appliance.replicas.copy_moves import CopyMoves
 from appliance.replicas.durable_copies import DurableCopies
 from appliance.replicas.follower import Follower
 from appliance.replicas.followers import Followers
@@ -103,6 +112,7 @@ class Replica:
         self._directories: LogDirectories | None = None
         self._watch = DirectoryWatch()
         self._followers: Followers | None = None
+        self._moves: CopyMoves | None = None
         self._buffer = ReadBuffer()
         self._due: dict[int, Follower] = {}
         self._pauses_ms: dict[int, int] = {}
@@ -161,6 +171,8 @@ class Replica:
             if self._controller.wants_look:
                 self._obey(self._controller.receive())
             self._compaction.serve(self._followed_at)
+            if self._moves is not None and self._moves.done:
+                self._moves.turn()
         self._close()
 
     def _followed_at(self, row: int) -> Follower | None:
@@ -336,6 +348,10 @@ class Replica:
 
     def _obey(self, envelopes: list[Envelope]) -> None:
         for envelope in envelopes:
+            if isinstance(envelope.body, MoveCopies):
+                errors = () if self._moves is None else self._moves.alter_all(envelope.body.moves)
+                self._controller.send(Envelope(envelope.id, CopiesMoved(errors)))
+                continue
             if not isinstance(envelope.body, Assign):
                 _logger.warning("unexpected command: %s", type(envelope.body).__name__)
                 continue
@@ -356,16 +372,16 @@ class Replica:
                 if follower is not None:
                     self._due[assigned.row] = follower
             self._controller.send(Envelope(envelope.id, done))
+            if self._moves is not None:
+                self._moves.opened()
             if followers.unopened:
                 self._open_later(OPEN_AGAIN_MS)
             if envelope.body.full and not self._serves:
                 self._serves = True
                 self._attachment.row.set_state(ProcessState.RUNNING)
                 self._supervision.send(Ready())
-            if envelope.body.removed and self._directories is not None:
-                threading.Thread(
-                    target=self._remove_partitions, args=(self._directories,), name="sweep", daemon=True
-                ).start()
+            if envelope.body.removed:
+                self._sweep()
             self._remove_retired()
 
     def _carry_out(self, followers: Followers, command: Assign) -> Assigned | None:
@@ -414,6 +430,18 @@ class Replica:
             publisher=self._publisher,
             warn=_logger.warning,
         )
+        self._moves = CopyMoves(
+            self._followers,
+            self._directories,
+            self._durable,
+            thread=Flusher(f"moves {self._slot}", eventfd=self._attachment.doorbell.eventfd, threads=1),
+            removed=self._sweep,
+            suspect=self._suspect_directory,
+            fail=self._storage_failed,
+            moved=self._note_cut,
+        )
+        self._cycle.add_inbox(self._moves)
+        self._sweep()  # what a killed life of ours had still to remove
         return self._followers
 
     def _open_later(self, pause_ms: int) -> None:
@@ -427,6 +455,8 @@ class Replica:
                 opened = self._followers.open_again()
                 self._due.update((follower.row, follower) for follower in opened)
                 self._compaction.assigned(opened, removed=False)
+                if self._moves is not None:
+                    self._moves.opened()
                 if self._followers.unopened:
                     self._open_later(min(2 * pause_ms, REFUSED_AGAIN_MAX_MS))
 
@@ -510,6 +540,18 @@ class Replica:
         followers.take_offline(follower, fault)
         self._controller.ask(PartitionsOffline(self._slot, ((name.topic, name.partition),)))
 
+    def _suspect_directory(self, index: int) -> None:
+        """It has refused something: whether it has failed shows in a probe."""
+        wider = None if self._directories is None else self._directories.probe(index)
+        if wider is not None and self._directories is not None and self._followers is not None:
+            self._directory_failed(self._directories, self._followers, index, fault=wider)
+
+    def _sweep(self) -> None:
+        if self._directories is not None:
+            threading.Thread(
+                target=self._remove_partitions, args=(self._directories,), name="sweep", daemon=True
+            ).start()
+
     def _remove_retired(self) -> None:
         """Files of retired segments go after their delay."""
         if self._directories is not None:
@@ -533,6 +575,8 @@ class Replica:
     def _close(self) -> None:
         self._attachment.row.set_state(ProcessState.STOPPING)
         self._durable.close()
+        if self._moves is not None:
+            self._moves.close()
         if self._flusher is not None:
             self._flusher.join()
         if self._directories is not None and self._followers is not None:

@@ -35,6 +35,9 @@ from appliance.channels.partition_table import (
     SLOT_DIRECTORY,
     SLOT_FOLLOWED_EPOCH,
     SLOT_FOLLOWED_INCARNATION,
+    SLOT_FUTURE_BYTES,
+    SLOT_FUTURE_DIRECTORY,
+    SLOT_FUTURE_END,
     SLOT_LOG_END,
     SLOT_LOG_START,
     SLOT_SIZE_BYTES,
@@ -120,6 +123,7 @@ class Follower:
         self.follow(assigned.leader, assigned.leader_epoch)
         self._publish_extent()
         self._cells[self._own_at + SLOT_DIRECTORY] = directory + 1
+        self._cells[self._own_at + SLOT_FUTURE_DIRECTORY] = NOT_HELD
 
     def follow(self, leader: int, leader_epoch: int) -> None:
         """Another leader, or another epoch; the same ones change nothing."""
@@ -179,6 +183,7 @@ class Follower:
         """Says that this slot follows no more, before its log is closed."""
         self.stop()
         self._cells[self._own_at + SLOT_DIRECTORY] = NOT_HELD
+        self._cells[self._own_at + SLOT_FUTURE_DIRECTORY] = NOT_HELD
 
     def closed(self) -> None:
         """Says that the log was closed in good order."""
@@ -348,6 +353,32 @@ class Follower:
             leads=False,
             written_ms=now_ms,
         )
+
+    # A move between log directories
+
+    def files_change(self) -> None:
+        """Nobody opens a followed copy by what this process has said of its files."""
+
+    def files_changed(self) -> None:
+        """Its files are in `directory` now."""
+        self._cells[self._own_at + SLOT_DIRECTORY] = self.directory + 1
+        if self.state_file is not None:
+            self.state_file.files_changed()
+        if not self.is_marked:
+            self.mark()
+
+    def relocated(self) -> None:
+        """What was told of the disk stays told; the next flush covers what the new place lacks."""
+        if self._durable is not None:
+            self._durable = self._tail(self._durable.offset)
+
+    def show_future(self, future: tuple[int, int, int]) -> None:
+        """For DescribeLogDirs: (bytes, lag in offsets, directory) of the copy elsewhere; bytes -1: there is none."""
+        size_bytes, lag, directory = future
+        cells, own = self._cells, self._own_at
+        cells[own + SLOT_FUTURE_BYTES] = size_bytes
+        cells[own + SLOT_FUTURE_END] = self.log.log_end_offset - lag
+        cells[own + SLOT_FUTURE_DIRECTORY] = NOT_HELD if size_bytes < 0 else directory + 1
 
     def resized(self) -> None:
         """Its segments were compacted."""

@@ -30,11 +30,13 @@ from appliance.channels.control_channel import (
     Assigned,
     Body,
     ConfigOutcomes,
+    CopiesMoved,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
     ElectLeaders,
     Envelope,
+    MoveCopies,
     PartitionsOffline,
     ReplicaHello,
     ReplicationRates,
@@ -51,6 +53,7 @@ from appliance.config.dynamic import FOLLOWER_RATE, LEADER_RATE, replication_rat
 from appliance.control.controller.alarms import Alarm, Alarms
 from appliance.control.controller.cluster_state import NO_ROW, ClusterState
 from appliance.control.controller.copies import PIECE, PIECES_MAX, Copies, Order, Place
+from appliance.control.controller.copy_moves import CopyMoves
 from appliance.control.controller.deciding import Deciding, Turn
 from appliance.control.controller.leadership import RETRY_MS, Leadership
 from appliance.control.controller.outcomes import blamed, blamed_configs
@@ -103,6 +106,7 @@ class Controller:
         "_clock",
         "_cluster_id",
         "_copies",
+        "_copy_moves",
         "_deciding",
         "_fence",
         "_partition_commands",
@@ -148,6 +152,7 @@ class Controller:
         self.lines = WorkerLines(send, controller_epoch=fence.epoch, cluster_id=cluster_id)
         self._deciding = Deciding(state, slots=slots, settings=settings, controller_epoch=fence.epoch)
         self._copies = Copies(state, slots, is_up=self.lines.is_up)
+        self._copy_moves = CopyMoves(self.lines, answer=self._answer)
         self._waves: dict[int, Wave] = {}
         self._alarm_of: dict[int, Alarm] = {}
         self._wave_number = 0
@@ -196,6 +201,10 @@ class Controller:
                     self._confirmed(envelope.id, envelope.body)
                 case AlterPartitions() | ElectLeaders() | AlterReassignments() | PartitionsOffline():
                     of_partitions.append((sender, envelope.id, envelope.body))
+                case MoveCopies():
+                    self._copy_moves.ask(sender, envelope.id, envelope.body)
+                case CopiesMoved():
+                    self._copy_moves.answered(sender, envelope.id, envelope.body)
                 case WorkerHello() | ReplicaHello():
                     hellos.append(envelope.body)
                 case other:
@@ -234,6 +243,7 @@ class Controller:
         unanswered = self.lines.down(role, generation)
         if unanswered is None:
             return
+        self._copy_moves.down(role)
         for number in unanswered:
             self._copies.unsent(number)
         if role in self._slots:
@@ -451,6 +461,7 @@ class Controller:
         order = Order()
         if half in self._slots:
             if had_life:
+                self._copy_moves.down(half)
                 self.leadership.lost(half)
             self.leadership.came(half)
             order = self._copies.full_order(half)

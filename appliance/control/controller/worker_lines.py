@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
-from appliance.channels.control_channel import Assign, Assigned, Envelope, ReplicationRates
+from appliance.channels.control_channel import Assign, Assigned, Body, Envelope, ReplicationRates
 from appliance.channels.roles import Role
 from appliance.control.controller.copies import Order
 
@@ -133,6 +133,15 @@ class WorkerLines:
             rates=rates,
         )
         self._send(line.identity, Envelope(number, command))
+        return number
+
+    def hand_on(self, worker: Role, body: Body) -> int | None:
+        """Sends what somebody else asks; its number, as no Assign has it. None: the worker is down."""
+        line = self._lines.get(worker)
+        if line is None:
+            return None
+        number = next(self._ids)
+        self._send(line.identity, Envelope(number, body))
         return number
 
     def confirmed(self, number: int, answer: Assigned) -> Confirmation | None:

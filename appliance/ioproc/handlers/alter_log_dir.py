@@ -5,14 +5,14 @@ from __future__ import annotations
 from appliance.channels.request_channel import Op
 from appliance.errors import ApplianceError
 from appliance.ioproc.handlers.produce import Answer
-from appliance.ioproc.log_moves import LogMoves
 from appliance.ioproc.partition import Partition
+from appliance.log.log_moves import LogMoves
 from appliance.protocol.errors import code_for
 
 _OP = int(Op.ALTER_LOG_DIR)
 
 
-def alter_log_dir(partition: Partition, message: tuple[int, ...], moves: LogMoves) -> Answer:
+def alter_log_dir(partition: Partition, message: tuple[int, ...], moves: LogMoves[Partition]) -> Answer:
     """Answered when the copy's directory is made; source of the checks: `ReplicaManager.alterReplicaLogDirs`."""
     error = 0
     try:

@@ -1,28 +1,31 @@
-"""AlterReplicaLogDirs 1-2 in the network process: each partition's owner is told where it shall go.
+"""AlterReplicaLogDirs 1-2 in the network process: whoever holds each partition is told where it shall go.
 
 | why not | error, in this order |
 |---|---|
 | the name is too long for a copy's directory (KAFKA-4893) | INVALID_TOPIC_EXCEPTION |
 | the slot has no log directory of that path | LOG_DIR_NOT_FOUND |
 | it, the partition's own, or any other, has failed | KAFKA_STORAGE_ERROR |
-| the slot does not serve the partition, nor follow it with a copy that lies there already | REPLICA_NOT_AVAILABLE |
+| the slot neither serves nor follows the partition now | REPLICA_NOT_AVAILABLE |
 
 No error means that the move goes on, not that it is done: DescribeLogDirs shows that. As in Kafka, a partition that is
-named twice goes where it was named last. Left out: moves of followed copies, until their slot leads; remembering where
-a partition that does not exist yet shall be made; the permission to alter the cluster (security issue). Source:
-`ReplicaManager.alterReplicaLogDirs`.
+named twice goes where it was named last. The slot's worker is told of what the slot leads, its replica, through the
+controller, of what it follows. Left out: remembering where a partition that does not exist yet shall be made; the
+permission to alter the cluster (security issue). Source: `ReplicaManager.alterReplicaLogDirs`.
 """
 
 from __future__ import annotations
 
+from appliance.channels.control_channel import Body, CopiesMoved, CopyMove, MoveCopies
 from appliance.channels.partition_table import PartitionTable
 from appliance.channels.request_channel import Op
 from appliance.cluster import TopicPartition
 from appliance.log.file_names import future_directory_name
 from appliance.netproc.connection import Pending
+from appliance.netproc.local_handlers.view import AskController
 from appliance.netproc.log_dirs import LogDirs
 from appliance.netproc.log_handlers.finish import Finish
 from appliance.netproc.log_handlers.owners_asked import OwnersAsked
+from appliance.netproc.questions import Questions
 from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
 from appliance.netproc.worker_lines import Answer, WorkerLines
 from appliance.protocol.api_versions import ApiKey
@@ -35,6 +38,8 @@ from appliance.protocol.apis.alter_replica_log_dirs import (
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.messages import decode_request, encode_response
 
+REPLICA_TIMEOUT_MS = 10_000
+"""How long the replica's answer is waited for; then the move may have begun or not."""
 _ALTER_LOG_DIR = int(Op.ALTER_LOG_DIR)
 _NOT_AVAILABLE = int(ErrorCode.REPLICA_NOT_AVAILABLE)
 _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -43,7 +48,7 @@ _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 class AlterReplicaLogDirsHandler:
     """Serves AlterReplicaLogDirs for one network process."""
 
-    __slots__ = ("_finish", "_lines", "_log_dirs", "_routes", "_table")
+    __slots__ = ("_finish", "_lines", "_log_dirs", "_questions", "_routes", "_table")
 
     def __init__(
         self,
@@ -52,12 +57,14 @@ class AlterReplicaLogDirsHandler:
         table: PartitionTable,
         *,
         log_dirs: LogDirs,
+        questions: Questions,
         finish: Finish,
     ) -> None:
         self._routes = routes
         self._lines = lines
         self._table = table
         self._log_dirs = log_dirs
+        self._questions = questions
         self._finish = finish
 
     def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
@@ -79,7 +86,14 @@ class AlterReplicaLogDirsHandler:
         self._lines.enter(asker)
         for item, (partition, path) in enumerate(wanted.items()):
             asker.errors[item] = self._begin_partition(asker, item, partition, path)
-        if not asker.is_waiting:
+        if asker.copies:
+            question = MoveCopies(pending.connection.slot, tuple(asker.copies.values()))
+            asker.asks_replica = True
+            self._questions.ask(
+                AskController((question,), lambda answers: answers[0], REPLICA_TIMEOUT_MS),
+                asker.replica_answered,
+            )
+        elif not asker.is_waiting:
             self.complete(asker)
 
     def complete(self, asker: _Asker) -> None:
@@ -113,8 +127,10 @@ class AlterReplicaLogDirsHandler:
         topic = self._routes.by_name(partition.topic)
         route = topic.partition(partition.partition) if topic is not None else None
         if route is not None and route.leader != slot:
-            copy = self._table.followed_copy(route.row, route.incarnation, slot)
-            return 0 if copy is not None and copy[0] == directory else _NOT_AVAILABLE
+            if self._table.followed_copy(route.row, route.incarnation, slot) is None:
+                return _NOT_AVAILABLE
+            asker.copies[item] = CopyMove(partition.topic, partition.partition, route.incarnation, directory)
+            return 0
         if route is None or route.worker is None:
             return _NOT_AVAILABLE
         if self._table.is_offline(route.row, route.incarnation):
@@ -147,9 +163,10 @@ def _operation(asker: _Asker, item: int, route: PartitionRoute, directory: int) 
 
 
 class _Asker(OwnersAsked):
-    """One AlterReplicaLogDirs request while owners are told. `errors` by item, in the order of `partitions`."""
+    """One AlterReplicaLogDirs request while owners are told. `errors` by item, in the order of `partitions`; `copies`:
+    what the slot's replica is told, by item."""
 
-    __slots__ = ("_handler", "errors", "partitions")
+    __slots__ = ("_handler", "asks_replica", "copies", "errors", "partitions")
 
     def __init__(
         self, handler: AlterReplicaLogDirsHandler, pending: Pending, partitions: tuple[TopicPartition, ...]
@@ -158,6 +175,22 @@ class _Asker(OwnersAsked):
         self._handler = handler
         self.partitions = partitions
         self.errors = [0] * len(partitions)
+        self.copies: dict[int, CopyMove] = {}
+        self.asks_replica = False
+
+    def replica_answered(self, answer: Body | None) -> None:
+        """With an error code for each of `copies`; or there was none, and the moves may have begun or not."""
+        self.asks_replica = False
+        errors = answer.errors if isinstance(answer, CopiesMoved) else ()
+        for item in self.copies:
+            self.errors[item] = _NOT_AVAILABLE
+        for item, error in zip(self.copies, errors, strict=False):
+            self.errors[item] = error
+        self._settled()
+
+    def _settled(self) -> None:
+        if not self.asks_replica:
+            super()._settled()
 
     def _take(self, item: int, answer: Answer) -> None:
         self.errors[item] = _NOT_AVAILABLE if answer[2] == _NOT_LEADER else answer[2]

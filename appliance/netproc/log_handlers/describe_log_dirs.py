@@ -1,9 +1,9 @@
 """DescribeLogDirs 1-5 in the network process: every partition's owner is asked where it lies and how large it is.
 
 A request may ask for all partitions there are, so owners are asked ASKED_AT_ONCE at a time. Where this slot follows,
-its replica has said so in the partition table. Partitions that are neither served nor followed lie in no directory. A
-directory that has failed is KAFKA_STORAGE_ERROR and holds nothing, and so are all of them while their worker is down.
-Unknown partitions are passed over, as in Kafka.
+its replica has said so in the partition table, and where the copy moves to. Partitions that are neither served nor
+followed lie in no directory. A directory that has failed is KAFKA_STORAGE_ERROR and holds nothing, and so are all of
+them while their worker is down. Unknown partitions are passed over, as in Kafka.
 
 Left out: the permission to describe the cluster (security issue). No directory is ever cordoned (KIP-1066).
 Source: `ReplicaManager.describeLogDirs`.
@@ -84,6 +84,10 @@ class DescribeLogDirsHandler:
             high_watermark = self._table.cells[self._table.at(route.row) + HIGH_WATERMARK]
             lag = max(0, high_watermark - log_end)
             asker.note(directory, route, size_bytes=size_bytes, lag=lag, is_future=False)
+        future = self._table.future_copy(route.row, route.incarnation, slot)
+        if future is not None:
+            directory, size_bytes, lag = future
+            asker.note(directory, route, size_bytes=size_bytes, lag=lag, is_future=True)
 
     def _routes_of(self, request: DescribeLogDirsRequest) -> Iterator[PartitionRoute]:
         for name, numbers in self._wanted(request).items():

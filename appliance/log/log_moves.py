@@ -6,8 +6,10 @@
                 rename makes the copy the log, the row's files version changes, and appends go on in the new place
     settled     on the thread: what was not forced is, then the old directory goes (`log.settlement`)
 
-One partition moves at a time, in the order asked; the others wait. Whoever reads a segment of the old directory holds
-it open; whoever asked before the swap and opens after it sees by the files version that it must ask again.
+The worker moves what its slot leads, the replica what it follows, by the same steps; where a partition
+goes from one to the other, its move goes along (`LogDirectories`). Each moves one at a time, in the order asked; the
+others wait. Whoever reads a segment of the old directory holds it open; whoever asked before the swap and opens after
+it sees by the files version that it must ask again.
 
 | what happens | what follows |
 |---|---|
@@ -15,7 +17,8 @@ it open; whoever asked before the swap and opens after it sees by the files vers
 | killed after it | the next opening finds both and resolves them |
 | the target is full, or fails | the copy goes, the partition stays where it is, and the journal says why |
 | the partition is deleted | its copy goes with it |
-| it is led no more, or its own storage fails | the move rests until another life |
+| another process of the slot gets it | that one copies it anew |
+| its own storage fails | the move rests until another life |
 | it is asked to move where it is | the move under way is taken back |
 
 Source: `ReplicaManager.alterReplicaLogDirs`, `ReplicaAlterLogDirsThread.java`; KIP-113.
@@ -27,18 +30,16 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
-from appliance.channels.worker_counters import MOVING_PARTITIONS
 from appliance.cluster import TopicPartition
 from appliance.errors import LogDirectoryOffline, StorageFault
-from appliance.ioproc.group_commit import GroupCommit
-from appliance.ioproc.partition import Partition
-from appliance.ioproc.partitions import Partitions
 from appliance.log.faults import is_lasting
 from appliance.log.flusher import Flusher
 from appliance.log.future_log import CopySlice, FutureLog, SourceChanged
 from appliance.log.log_directories import LogDirectories
+from appliance.log.partition_log import PartitionLog
+from appliance.log.settlement import Settlement
 
 CHANGES_MAX: Final = 100
 """Slices in a row that found their source changed, before a move is given up."""
@@ -46,12 +47,41 @@ NO_FUTURE: Final = (-1, 0, 0)
 _log = logging.getLogger(__name__)
 
 
-class _Move:
+class Movable(Protocol):
+    """A partition that is held open: led, or followed."""
+
+    topic_partition: TopicPartition
+    log: PartitionLog
+    directory: int
+    """Which log directory has it."""
+
+    def files_change(self) -> None:
+        """Its segments' names are about to mean other files."""
+
+    def files_changed(self) -> None:
+        """They have come to; `directory` is right again."""
+
+
+Moved = TypeVar("Moved", bound=Movable)
+Flushed_contra = TypeVar("Flushed_contra", bound=Movable, contravariant=True)
+
+
+class FlushGaps(Protocol[Flushed_contra]):
+    """Who flushes partitions under `durability = "fsync"`."""
+
+    def between_flushes(self, partition: Flushed_contra, action: Callable[[], None]) -> None:
+        """Runs `action` when no flush of the partition's log is under way; never, if it is held no more by then."""
+
+    def relocated(self, partition: Flushed_contra) -> None:
+        """The log's files are others now, and lack what was not forced."""
+
+
+class _Move(Generic[Moved]):
     """One partition's. `to` is the directory."""
 
     __slots__ = ("changes", "expected", "future", "partition", "to")
 
-    def __init__(self, partition: Partition, to: int, future: FutureLog) -> None:
+    def __init__(self, partition: Moved, to: int, future: FutureLog) -> None:
         self.partition = partition
         self.to = to
         self.future = future
@@ -59,64 +89,69 @@ class _Move:
         self.changes = 0
 
 
-class LogMoves:
-    """The moves of one worker. Single-threaded; only slices and settlements run elsewhere.
+class LogMoves(Generic[Moved]):
+    """The moves of one process. Single-threaded; only slices and settlements run elsewhere.
 
     Args:
-        cells: of the worker's row in the process table.
+        held: the partition of a name, as it is held now.
+        counted: hears how many are on their way, when that may have changed.
         removed: called when directories were marked for removal.
         suspect: hears of a directory that has refused something and may have failed.
         fail: takes a partition offline, whose new place could not be made sure of.
         moved: called after a swap, for the checkpoints.
+        went_on: hears of a partition whose copy begins, grows, or is none any more: `shown` says something else.
     """
 
     __slots__ = (
         "_at_work",
-        "_cells",
         "_commits",
+        "_counted",
         "_directories",
         "_fail",
+        "_held",
         "_line",
         "_moved",
-        "_partitions",
         "_removed",
         "_suspect",
         "_thread",
         "_waits_for_flush",
+        "_went_on",
         "done",
     )
 
     def __init__(
         self,
-        partitions: Partitions,
+        held: Callable[[TopicPartition], Moved | None],
         directories: LogDirectories,
-        commits: GroupCommit,
+        commits: FlushGaps[Moved],
         *,
         thread: Flusher,
-        cells: memoryview,
+        counted: Callable[[int], None],
         removed: Callable[[], None],
         suspect: Callable[[int], None],
-        fail: Callable[[Partition, StorageFault], None],
+        fail: Callable[[Moved, StorageFault], None],
         moved: Callable[[], None],
+        went_on: Callable[[Moved], None] = lambda _: None,
     ) -> None:
-        self._partitions = partitions
+        self._held = held
         self._directories = directories
         self._commits = commits
         self._thread = thread
-        self._cells = cells
+        self._counted = counted
         self._removed = removed
         self._suspect = suspect
         self._fail = fail
         self._moved = moved
-        self._line: dict[TopicPartition, _Move] = {}
+        self._went_on = went_on
+        self._line: dict[TopicPartition, _Move[Moved]] = {}
         self._at_work = 0
-        self._waits_for_flush: _Move | None = None
+        self._waits_for_flush: _Move[Moved] | None = None
         self.done: deque[Callable[[], None]] = deque()
         """What is to be done with what the thread came to."""
 
     # Commands
 
-    def alter(self, partition: Partition, to: int) -> None:
+    def alter(self, partition: Moved, to: int) -> None:
         """Begins a move; or takes the one under way back where it goes elsewhere.
 
         Raises:
@@ -141,7 +176,7 @@ class LogMoves:
             raise LogDirectoryOffline("no partition moves while a log directory is offline")
         self._begin(partition, to)
 
-    def _begin(self, partition: Partition, to: int) -> None:
+    def _begin(self, partition: Moved, to: int) -> None:
         try:
             path = self._directories.begin_move(partition.topic_partition, to)
         except StorageFault:
@@ -149,20 +184,23 @@ class LogMoves:
             self._removed()
             raise
         self._line[partition.topic_partition] = _Move(partition, to, FutureLog(partition.log, path))
+        self._went_on(partition)
         _log.info("partition %s moves to %s", partition.topic_partition, path.parent)
         self.go_on()
 
     def opened(self) -> None:
         """Partitions were opened: moves of theirs that an earlier life has begun go on."""
+        self._forget_who_left()
         for name, (to, path) in self._directories.futures.items():
-            partition = self._partitions.by_name.get(name)
+            partition = self._held(name)
             if partition is not None and name not in self._line:
                 self._line[name] = _Move(partition, to, FutureLog(partition.log, path))
+                self._went_on(partition)
                 _log.info("partition %s goes on moving to %s", name, path.parent)
         if self._line:
             self.go_on()
 
-    def shown(self, partition: Partition) -> tuple[int, int, int]:
+    def shown(self, partition: Moved) -> tuple[int, int, int]:
         """(bytes, lag in offsets, directory) of a partition's copy; NO_FUTURE without one."""
         move = self._line.get(partition.topic_partition)
         if move is None or move.partition is not partition:
@@ -191,15 +229,15 @@ class LogMoves:
                 self._step(move)
             except StorageFault as fault:
                 self._give_up(move, fault)
-        self._cells[MOVING_PARTITIONS] = len(self._line)
+        self._counted(len(self._line))
 
     def _forget_who_left(self) -> None:
         for name, move in list(self._line.items()):
             serves = move.to in self._directories.serving
-            if self._partitions.by_row[move.partition.row] is not move.partition or not serves:
+            if self._held(name) is not move.partition or not serves:
                 self._drop(name)
 
-    def _step(self, move: _Move) -> None:
+    def _step(self, move: _Move[Moved]) -> None:
         piece = move.future.next_slice()
         if piece is not None:
             self._submit(piece.run, partial(self._copied, move, piece))
@@ -217,29 +255,30 @@ class LogMoves:
         self._at_work += 1
         self._thread.submit(work, lambda fault: self.done.append(partial(then, fault)))
 
-    def _copied(self, move: _Move, piece: CopySlice, fault: StorageFault | None) -> None:
+    def _copied(self, move: _Move[Moved], piece: CopySlice, fault: StorageFault | None) -> None:
         if not self._is_under_way(move):
             return
         if fault is None:
             move.changes = 0
             move.future.copied(piece)
+            self._went_on(move.partition)
         elif isinstance(fault, SourceChanged) and move.changes < CHANGES_MAX:
             move.changes += 1
         else:
             self._give_up(move, fault)
 
-    def _expected(self, move: _Move, fault: StorageFault | None) -> None:
+    def _expected(self, move: _Move[Moved], fault: StorageFault | None) -> None:
         move.expected = True
         if fault is not None and self._is_under_way(move):
             self._give_up(move, fault)
 
-    def _between_flushes(self, move: _Move) -> None:
+    def _between_flushes(self, move: _Move[Moved]) -> None:
         self._waits_for_flush = None
         if self._is_under_way(move):
             self._swap(move)
         self.go_on()
 
-    def _swap(self, move: _Move) -> None:
+    def _swap(self, move: _Move[Moved]) -> None:
         partition, future, name = move.partition, move.future, move.partition.topic_partition
         try:
             if future.next_slice() is not None:
@@ -258,21 +297,22 @@ class LogMoves:
         partition.files_changed()
         self._commits.relocated(partition)
         self._drop(name)
-        self._submit(settlement.run, partial(self._settled, move))
+        self._submit(settlement.run, partial(self._settled, move, settlement))
         self._moved()
         _log.info("partition %s has moved to %s", name, partition.log.directory.parent)
 
-    def _settled(self, move: _Move, fault: StorageFault | None) -> None:
+    def _settled(self, move: _Move[Moved], settlement: Settlement, fault: StorageFault | None) -> None:
+        self._directories.settled(settlement)
         if fault is None:
             self._removed()
-        elif self._partitions.by_row[move.partition.row] is move.partition:
+        elif self._held(move.partition.topic_partition) is move.partition:
             self._fail(move.partition, fault)
 
-    def _is_under_way(self, move: _Move) -> bool:
+    def _is_under_way(self, move: _Move[Moved]) -> bool:
         self._forget_who_left()
         return self._line.get(move.partition.topic_partition) is move
 
-    def _give_up(self, move: _Move, fault: StorageFault) -> None:
+    def _give_up(self, move: _Move[Moved], fault: StorageFault) -> None:
         name = move.partition.topic_partition
         _log.error("partition %s is not moved and stays where it is: %s", name, fault)
         self._drop(name)
@@ -283,8 +323,11 @@ class LogMoves:
 
     def _drop(self, name: TopicPartition) -> None:
         move = self._line.pop(name, None)
-        if move is not None and self._waits_for_flush is move:
-            self._waits_for_flush = None
+        if move is not None:
+            if self._waits_for_flush is move:
+                self._waits_for_flush = None
+            if self._held(name) is move.partition:
+                self._went_on(move.partition)
 
     def close(self) -> None:
         """Ends the thread after what it does."""
