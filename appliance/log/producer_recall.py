@@ -2,8 +2,8 @@
 
 Kafka's snapshot names one batch of each producer, which knows five in memory. A retry of one of the other four, sent
 again after its broker went, would be taken for a gap. They are in the log, right before the snapshot's offset: their
-headers are read again, as far back as LOOK_BACK_BYTES in each of the last SEGMENTS_MAX segments. A log without
-idempotent producers is not touched.
+headers are read again, as far back as LOOK_BACK_BYTES, or LOOK_BACK_ENTRIES of the index where batches are large, in
+each of the last SEGMENTS_MAX segments. A log without idempotent producers is not touched.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from appliance.log.segment import Segment
 from appliance.protocol.records.batch import CONTROL, SEQUENCE_MAX
 
 LOOK_BACK_BYTES: Final = 256 * 1024
+LOOK_BACK_ENTRIES: Final = 32
 SEGMENTS_MAX: Final = 2
 
 
@@ -63,14 +64,23 @@ def _put_before(entry: ProducerEntry, batches: list[RememberedBatch]) -> None:
 
 
 def _start(segment: Segment, offset: int) -> int:
-    """The position of a batch about LOOK_BACK_BYTES before `offset`. O(log entries)."""
+    """The position of a batch so far before `offset`. O(log entries)."""
     index = segment.offset_index
-    least = index.lookup(offset) - LOOK_BACK_BYTES
+    place = index.lookup(offset)
+    by_bytes = _entries_up_to(segment, place - LOOK_BACK_BYTES)
+    by_entries = _entries_up_to(segment, place) - LOOK_BACK_ENTRIES
+    entries = min(by_bytes, by_entries)
+    return index.entry(entries - 1)[1] if entries > 0 else 0
+
+
+def _entries_up_to(segment: Segment, position: int) -> int:
+    """How many index entries point to `position` or before it."""
+    index = segment.offset_index
     low, high = 0, index.entries
     while low < high:
         middle = (low + high) // 2
-        if index.entry(middle)[1] <= least:
+        if index.entry(middle)[1] <= position:
             low = middle + 1
         else:
             high = middle
-    return index.entry(low - 1)[1] if low else 0
+    return low

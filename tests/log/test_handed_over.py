@@ -10,6 +10,7 @@ from appliance.cluster import TopicPartition
 from appliance.log.config import LogSettings
 from appliance.log.halves import Half
 from appliance.log.log_directory import LogDirectory
+from appliance.log.producer_recall import LOOK_BACK_BYTES
 from appliance.log.segment_file import SMALL_BATCH_BYTES
 from tests.log.batches import NOW_MS, batch_of
 
@@ -154,6 +155,19 @@ def test_a_producer_s_last_five_batches_are_known_after_a_stop_and_a_start(tmp_p
     for number in range(37, 40):
         assert opened.append(sequence(number), leader_epoch=0).duplicate
     assert opened.append(sequence(40), leader_epoch=0).base_offset == 80
+
+
+def test_large_ones_are_known_too(tmp_path: Path) -> None:
+    whole = half(tmp_path, Half.WHOLE)
+    log = whole.open_partition(PARTITION, TOPIC_ID, LogSettings())
+    value = bytes(LOOK_BACK_BYTES)
+    large = [batch_of([value], producer_id=7, producer_epoch=0, base_sequence=number) for number in range(9)]
+    for batch in large:
+        log.append(batch, leader_epoch=0)
+    whole.close()
+    opened = half(tmp_path, Half.WHOLE).open_partition(PARTITION, TOPIC_ID, LogSettings())
+    assert all(opened.append(batch, leader_epoch=0).duplicate for batch in large[4:])
+    opened.release()
 
 
 def test_they_are_known_after_a_cut(tmp_path: Path) -> None:
