@@ -224,7 +224,7 @@ class Appliance:
         self._forget()
 
     def processes(self) -> list[ProcessRow]:
-        """The living processes as `appliance status --json` tells them."""
+        """The living processes as `appliance status --json` tells them; who is between two lives is not among them."""
         answer = subprocess.run(
             [*_command(), "status", "--data-dir", str(self.data_dir), "--json"],
             capture_output=True,
@@ -236,7 +236,9 @@ class Appliance:
         told = json.loads(answer.stdout)
         rows = told["processes"] if isinstance(told, dict) else told
         return [
-            ProcessRow(role=row["role"], pid=row["pid"], generation=row.get("generation", 0)) for row in rows
+            ProcessRow(role=row["role"], pid=row["pid"], generation=row.get("generation", 0))
+            for row in rows
+            if row["pid"] is not None
         ]
 
     def pids(self, role: str) -> list[int]:
@@ -247,9 +249,10 @@ class Appliance:
         return [row.pid for row in self.processes() if role in (row.role, row.role.split()[0])]
 
     def kill_role(self, role: str, index: int = 0) -> int:
-        """SIGKILL for one process of a role; returns the process id that died."""
-        pids = self.pids(role)
-        assert index < len(pids), f"no process {index} of role {role}: {self.processes()}"
+        """SIGKILL for one process of a role, waited for between two lives; returns the process id that died."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while len(pids := self.pids(role)) <= index:
+            assert time.monotonic() < deadline, f"no process {index} of role {role}: {self.processes()}"
         os.kill(pids[index], signal.SIGKILL)
         return pids[index]
 

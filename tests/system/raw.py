@@ -143,7 +143,7 @@ def suspend(pid: int) -> None:
 
 
 def generations(broker: Appliance) -> dict[str, tuple[int, int]]:
-    """Role → (pid, generation): unchanged means that no process was restarted."""
+    """Role → (pid, generation) of all that live: unchanged means that no process was restarted."""
     return {row.role: (row.pid, row.generation) for row in broker.processes()}
 
 

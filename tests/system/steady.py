@@ -115,8 +115,11 @@ def undisturbed(broker: Appliance, topic: str = "steady") -> Iterator[SteadyClie
         yield steady
     failures = [*steady.report.failures, *([] if steady.report.rounds else ["it did nothing"])]
     said = broker.output()
+    after = generations(broker)
     changed = {
-        role: (now, before.get(role)) for role, now in generations(broker).items() if now != before.get(role)
+        role: (after.get(role), before.get(role))
+        for role in before | after
+        if after.get(role) != before.get(role)
     }
     if failures or changed or "Traceback" in said:
         # Connections closed for what they sent are what such a test is about; what else was said tells more.

@@ -26,7 +26,7 @@ from tests.cli.command import appliance
 from tests.support.broker import Appliance
 from tests.support.wire import WireSocket
 from tests.system.acked_load import AckedLoad, bootstrap, create, in_sync, leaders, settled
-from tests.system.raw import ask, suspend, wait_until
+from tests.system.raw import ask, generations, suspend, wait_until
 
 SLOTS = 3
 PARTITIONS = 6
@@ -43,9 +43,14 @@ def broker(tmp_path: Path) -> Iterator[Appliance]:
 
 def kill_slot(broker: Appliance, slot: int) -> None:
     """SIGKILL for a slot's worker and replica at once."""
-    pids = [row.pid for row in broker.processes() if row.role in (f"ioproc {slot}.0", f"replica {slot}")]
-    assert len(pids) == 2
-    for pid in pids:
+    roles = (f"ioproc {slot}.0", f"replica {slot}")
+
+    def pids() -> list[int]:
+        lives = generations(broker)
+        return [lives[role][0] for role in roles if role in lives]
+
+    wait_until(lambda: len(pids()) == len(roles), "both live", timeout_s=30)
+    for pid in pids():
         os.kill(pid, signal.SIGKILL)
 
 
