@@ -72,6 +72,7 @@ OPEN_AGAIN_MS: Final = 1_000
 CUT_CHECKPOINT_MS: Final = 100
 # Against others that want the same core, about a tenth of it.
 BACKGROUND_NICE: Final = 10
+BEAT_MS: Final = 500
 _NS_PER_MS: Final = 1_000_000
 
 _logger = logging.getLogger(__name__)
@@ -146,6 +147,7 @@ class Replica:
             warn=self._complain,
         )
         self._running = True
+        self._beaten_ns = 0
         self._say_hello()
 
     # The cycle
@@ -186,6 +188,17 @@ class Replica:
             self._owe(follower)
         self._tell_leaders()
         return heard or more
+
+    def _breathe(self) -> None:
+        """In the middle of long work: what there is to copy is copied, and the supervisor hears that it goes on."""
+        self._beat()
+        self._follow()
+
+    def _beat(self) -> None:
+        now_ns = self._clock.monotonic_ns()
+        if now_ns - self._beaten_ns >= BEAT_MS * _NS_PER_MS:
+            self._beaten_ns = now_ns
+            self._supervision.send(Heartbeat(now_ns))
 
     def _hear_leaders(self) -> bool:
         """Takes what workers say; whether there was anything."""
@@ -399,7 +412,9 @@ class Replica:
 
         thread = threading.Thread(target=behind_others, name="open")
         thread.start()
-        thread.join()
+        while thread.is_alive():
+            # Who has it stand still says so by taking no processor time (`control/supervisor/silence.py`).
+            thread.join(BEAT_MS / 1000)
         return answers.pop() if answers else None
 
     def _open(self, command: Assign) -> Followers | None:
@@ -426,7 +441,7 @@ class Replica:
             slot=self._slot,
             log_defaults=command.log_defaults or BrokerConfigs().log_defaults(settings),
             directories_of=settings.log_directories,
-            breathe=self._follow,
+            breathe=self._breathe,
             publisher=self._publisher,
             warn=_logger.warning,
         )
@@ -486,6 +501,7 @@ class Replica:
         self._look_at_directories()
         before, self._log_ends = self._log_ends, {}
         for row, follower in self._followers.by_row.items():
+            self._beat()
             log = follower.log
             self._log_ends[row] = log.log_end_offset
             try:

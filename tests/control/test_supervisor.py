@@ -300,6 +300,17 @@ def test_process_that_ignores_stop_is_killed_within_the_whole_time(start_instanc
     assert roles(instance.wait_for(lambda note: note["event"] == "stop" and note["role"] == "controller"))
 
 
+def test_a_stop_goes_on_without_a_process_that_the_kernel_holds(start_instance: StartInstance) -> None:
+    instance = start_instance(
+        "shutdown.timeout.ms=1000", "unkillable=netproc0", behaviours={"netproc0": "deaf"}
+    )
+    instance.wait_ready()
+    assert instance.stop() == 4
+    assert "netproc 0" in instance.errors()
+    assert "was killed and is there still: stopped without it" in instance.errors()
+    assert roles(instance.wait_for(lambda note: note["event"] == "stop" and note["role"] == "controller"))
+
+
 def test_ports_are_closed_before_the_last_process_stops(start_instance: StartInstance) -> None:
     instance = start_instance(behaviours={"purgatory": "slow 300"})
     instance.wait_ready()

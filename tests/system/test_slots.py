@@ -273,3 +273,22 @@ def test_a_leader_that_hangs_is_ended_and_another_one_leads(tmp_path: Path) -> N
     settled(broker, TOPIC, PARTITIONS)
     broker.stop()
     assert "ioproc 1.0 has not answered for 3000 ms: killed" in broker.output()
+
+
+def test_a_replica_that_hangs_holds_nobody_up_and_comes_back_in_sync(tmp_path: Path) -> None:
+    settings = {"worker.hang.timeout.ms": 3000, "replica.lag.time.max.ms": 1500}
+    broker = Appliance(tmp_path / "data", slots=SLOTS, settings=settings)
+    broker.start()
+    create(broker, TOPIC, PARTITIONS, replicas=3, min_insync_replicas="2")
+    with AckedLoad(broker, TOPIC, PARTITIONS) as load:
+        load.until(300)
+        (hung,) = broker.pids("replica 1")
+        suspend(hung)
+        load.until(300 + 3 * PARTITIONS)
+        wait_until(lambda: broker.pids("replica 1") not in ([hung], []), "its next life", timeout_s=60)
+        load.until(300)
+    assert not load.failed
+    load.check(broker)
+    settled(broker, TOPIC, PARTITIONS)
+    broker.stop()
+    assert "replica 1 has not answered for 3000 ms: killed" in broker.output()

@@ -56,6 +56,9 @@ from appliance.ipc.agent import Timer, Timers
 # A process that dies this often in a row and never served is not going to: the appliance ends and says so.
 STILLBIRTHS_MAX = 5
 
+# SIGKILL ends whom the kernel holds (in a read of a disk that does not answer) once it lets go: waited for so long.
+UNKILLABLE_MS = 10_000
+
 EXIT_CLEAN = 0
 EXIT_FAILED = 1
 EXIT_KILLED = 4
@@ -429,7 +432,7 @@ class Supervisor:
         assert self._stopping is not None
         for child in self._of_stage(self._stopping.stage):
             _logger.warning("%s did not stop in time: killed", child.role)
-            child.kill()
+            self._kill(child)
 
     # The watchdog
 
@@ -441,11 +444,13 @@ class Supervisor:
         self._after(max(1, allowed_ms // 3), self._watch)
 
     def _watch_workers(self) -> None:
-        """Whoever leads and hangs keeps its partitions from everybody, and another slot could lead them. Only the end
-        of its process says that it writes no more, so that is brought about (decision 0036)."""
+        """Whoever leads and hangs keeps its partitions from everybody, and another slot could lead them; who follows
+        keeps its copies from its slot's worker. Only the end of its process says that it writes no more, so that is
+        brought about (decision 0036)."""
         now_ns = self._clock.monotonic_ns()
         period_ms = self._hang_timeout_ms // 3
-        workers = [child for child in self._children.values() if child.role.kind is RoleKind.IOPROC]
+        kinds = (RoleKind.IOPROC, RoleKind.REPLICA)
+        workers = [child for child in self._children.values() if child.role.kind in kinds]
         if now_ns - self._asked_workers_ns > 2 * period_ms * _NS_PER_MS:
             # It is we who stood still, or the host: what was asked before may not have been heard.
             for child in workers:
@@ -468,7 +473,35 @@ class Supervisor:
                 child.silence.is_hang(now_ns, ran_ns, allowed_ns=allowed_ms * _NS_PER_MS) and not child.killed
             ):
                 _logger.error("%s has not answered for %d ms: killed", child.role, allowed_ms)
-                child.kill()
+                self._kill(child)
+
+    def _kill(self, child: ChildRecord) -> None:
+        child.kill()
+        generation = child.generation
+        self._after(UNKILLABLE_MS, lambda: self._look_after_kill(child, generation))
+
+    def _look_after_kill(self, child: ChildRecord, generation: int) -> None:
+        """Whoever is there still after a kill, the kernel holds. A stop goes on without it; else its end is waited for,
+        since until then it may write."""
+        if child.generation != generation or not child.is_alive:
+            return
+        if child.state is not State.STOPPING:
+            _logger.error(
+                "%s (pid %d) was killed and is there still: the kernel holds it, perhaps for a disk that does not"
+                " answer; what it holds waits for its end",
+                child.role,
+                child.pid,
+            )
+            return
+        _logger.error("%s (pid %d) was killed and is there still: stopped without it", child.role, child.pid)
+        self._unregister(self._by_pidfd, child.pidfd)
+        if child.supervision is not None:
+            self._unregister(self._by_socket, child.supervision.fileno())
+        child.close()
+        self._bury(child)
+        child.meet(Event.DIED)
+        self._exit_code = self._exit_code or EXIT_KILLED
+        self._next_stage()
 
     # Small parts
 
