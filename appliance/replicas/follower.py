@@ -3,7 +3,7 @@
 | state | meaning | leaves it when |
 |---|---|---|
 | AWAY | nobody leads, or the leader does not serve this epoch yet | the row says that it does |
-| FOLLOWING | all that differs from the leader's log was cut; what it has more is copied | another leader, or epoch |
+| FOLLOWING | what differs from the leader's log was cut; what it has more is copied | another leader: told, or seen |
 
 Truncation goes by leader epochs (`truncation`), never by a high watermark: what is above it may be acknowledged still,
 and only the new leader's log says what counts. `followed_epoch` stands in the table only while FOLLOWING, so a leader
@@ -223,6 +223,11 @@ class Follower:
             if end < cells[self._at + LOG_START] and not self._start_anew(reader):
                 return False
             batches = reader.read(log.log_end_offset, leader_end, buffer)
+            if cells[self._at + SERVING_EPOCH] != self.leader_epoch:
+                # After the read: who led before cuts its log, once another serves, and goes on with that one's records.
+                # Behind what we have, and it lacks, they would hide where we part.
+                self.stop()
+                return True
             if batches is None:
                 return False
             log.append_as_follower(batches, segment_base_offset=reader.base_offset)

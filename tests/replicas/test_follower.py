@@ -124,6 +124,24 @@ def test_a_follower_that_comes_late_copies_everything(tmp_path: Path) -> None:
     assert pair.follower.log.leader_epochs.entries() == pair.leader.leader_epochs.entries()
 
 
+def test_nothing_is_copied_from_who_leads_no_more(tmp_path: Path) -> None:
+    """Another slot began epoch 1 at 8; the one before follows it by now, and our order to do so has yet to come."""
+    pair = Pair(tmp_path)
+    pair.append(10)
+    pair.catch_up()
+    pair.leader.truncate_to(8)
+    pair.epoch = 1
+    pair.table.cells[pair.table.at(ROW) + SERVING_EPOCH_START] = 8
+    pair.table.cells[pair.table.at(ROW) + SERVING_EPOCH] = 1
+    pair.append(4)
+    pair.catch_up()
+    assert (pair.follower.log.log_end_offset, pair.followed_epoch()) == (10, NOT_FOLLOWING)
+    pair.follower.follow(0, 1)
+    pair.catch_up()
+    assert pair.files(1) == pair.files(0)
+    assert pair.follower.log.leader_epochs.entries() == [(0, 0), (1, 8)]
+
+
 def test_nothing_beyond_what_the_leader_has_published_is_copied(tmp_path: Path) -> None:
     pair = Pair(tmp_path)
     pair.append(3)
