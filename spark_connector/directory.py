@@ -39,7 +39,7 @@ from appliance.log.partition_metadata import read_topic_id
 from appliance.log.partition_state import NO_ID, Mode, PartitionState, read_state
 from spark_connector.errors import NotALogDirectory, NotReadable, UnknownTopic
 from spark_connector.segments import listing
-from spark_connector.storage import MANIFEST, is_address, manifests
+from spark_connector.storage import MANIFEST, below, is_address, manifests, shown
 
 UNKNOWN: Final = -1
 _KRAFT_METADATA: Final = "__cluster_metadata"
@@ -149,6 +149,11 @@ class Directories:
         self._checkpoints: dict[Path, tuple[tuple[int, int, int], Mapping[TopicPartition, int]]] = {}
         self._decided: dict[Path, Decided] = {}
 
+    @property
+    def where(self) -> str:
+        """All of them, for an error's text."""
+        return ", ".join([*map(str, self.log_directories), *map(shown, self.addresses)])
+
     def topics(self) -> dict[str, list[int]]:
         """Topics and their partitions, in order. Internal topics too.
 
@@ -188,8 +193,7 @@ class Directories:
                         for told in manifest["partitions"]:
                             if (manifest["topic"], told["partition"]) == (topic, partition):
                                 return _exported(address, manifest, told)
-                where = ", ".join([*map(str, self.log_directories), *self.addresses])
-                raise UnknownTopic(f"partition {name} is in none of {where}")
+                raise UnknownTopic(f"partition {name} is in none of {self.where}")
             try:
                 preferred = [each for each in copies if str(each[1]) == prefer]
                 return self._best(TopicPartition(topic, partition), preferred or copies)
@@ -207,7 +211,7 @@ class Directories:
         """
         numbers = self.topics().get(topic)
         if numbers is None:
-            raise UnknownTopic(f"topic {topic!r} is in none of {', '.join(map(str, self.log_directories))}")
+            raise UnknownTopic(f"topic {topic!r} is in none of {self.where}")
         return [self.partition(topic, number) for number in numbers]
 
     def _best(self, name: TopicPartition, copies: list[tuple[Path, Path]]) -> PartitionView:
@@ -344,7 +348,7 @@ def _exported(address: str, manifest: dict[str, Any], told: dict[str, Any]) -> P
         topic=manifest["topic"],
         partition=told["partition"],
         topic_id=None if manifest["topic_id"] is None else UUID(manifest["topic_id"]),
-        directory=f"{address}/{manifest['topic']}-{told['partition']}",
+        directory=below(address, f"{manifest['topic']}-{told['partition']}"),
         others=(),
         homes=(address,),
         log_start_offset=told["log_start_offset"],
@@ -366,11 +370,13 @@ def _manifests(address: str) -> list[dict[str, Any]]:
     try:
         found = manifests(address)
     except (OSError, ValueError) as error:
-        raise NotALogDirectory(f"{address}: {error}") from error
+        raise NotALogDirectory(shown(f"{address}: {error}")) from error
     except ImportError as error:
-        raise NotALogDirectory(f"{address}: pyarrow is not installed, which reads addresses") from error
+        raise NotALogDirectory(
+            f"{shown(address)}: pyarrow is not installed, which reads addresses"
+        ) from error
     if not found:
-        raise NotALogDirectory(f"{address} holds no {MANIFEST} of `appliance export segments`")
+        raise NotALogDirectory(f"{shown(address)} holds no {MANIFEST} of `appliance export segments`")
     return found
 
 

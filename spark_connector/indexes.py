@@ -5,7 +5,6 @@ The index of a segment that is appended to has room ahead, which reads as zeros;
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from appliance.log.file_names import OFFSET_INDEX, TIME_INDEX, segment_file_name
-from spark_connector.storage import read_file
+from spark_connector.storage import below, read_file
 
 _OFFSET: Final = np.dtype([("relative", ">i4"), ("position", ">i4")])
 _TIME: Final = np.dtype([("timestamp", ">i8"), ("relative", ">i4")])
@@ -76,7 +75,7 @@ def time_entries(directory: str, base_offset: int, *, suffix: str = "") -> TimeE
 
 def _read(directory: str, base_offset: int, suffix: str, entry: np.dtype[np.void]) -> npt.NDArray[np.void]:
     try:
-        content = read_file(os.path.join(directory, segment_file_name(base_offset, suffix)))
+        content = read_file(below(directory, segment_file_name(base_offset, suffix)))
     except OSError:
         content = b""
     return np.frombuffer(content, dtype=entry, count=len(content) // entry.itemsize)

@@ -42,8 +42,7 @@ def chosen(directories: Directories, choice: Choice) -> list[Name]:
         wanted = [(name, partition) for name in choice.names for partition in topics.get(name, ())]
         missing = [name for name in choice.names if name not in topics]
     if missing:
-        where = ", ".join(map(str, directories.log_directories))
-        raise UnknownTopic(f"{', '.join(missing)}: not in {where}")
+        raise UnknownTopic(f"{', '.join(missing)}: not in {directories.where}")
     return sorted(wanted)
 
 

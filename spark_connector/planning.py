@@ -14,7 +14,6 @@ compaction has put other files in their place meanwhile, everything is looked up
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -29,7 +28,7 @@ from spark_connector.errors import DataLost, NotReadable
 from spark_connector.indexes import OffsetEntries, offset_entries, time_entries
 from spark_connector.lease import LeaseRef
 from spark_connector.segments import SegmentFacts, aborted_transactions, segments
-from spark_connector.storage import open_file
+from spark_connector.storage import directory_of, open_file
 
 SPLIT_BYTES: Final = 64 << 20
 SPLIT_BYTES_MIN: Final = 1 << 20
@@ -361,7 +360,7 @@ def _cut_by_offsets(stretch: Stretch, max_records: int) -> Iterator[Stretch]:
 
 def _entries(stretch: Stretch) -> OffsetEntries:
     return offset_entries(
-        os.path.dirname(stretch.path),
+        directory_of(stretch.path),
         stretch.base_offset,
         size_bytes=stretch.byte_end,
         suffix=".deleted" if stretch.path.endswith(".deleted") else "",

@@ -69,7 +69,7 @@ from spark_connector.header_hops import hop_headers, worth_hopping
 from spark_connector.indexes import offset_entries
 from spark_connector.lease import is_revoked, renew, take_lease
 from spark_connector.planning import OffsetRange, ScanRange, Stretch, plan
-from spark_connector.storage import LocalFile, OpenFile, is_address, open_file
+from spark_connector.storage import LocalFile, OpenFile, directory_of, is_address, open_file
 
 BUFFER_BYTES: Final = 4 << 20
 BATCH_BYTES_MAX: Final = 1 << 30
@@ -490,7 +490,7 @@ class _Reading:
         if self._corrupt is not None:
             self._corrupt.append((stretch.path, position, reason))
         entries = offset_entries(
-            os.path.dirname(stretch.path),
+            directory_of(stretch.path),
             stretch.base_offset,
             size_bytes=file.size_bytes(),
             suffix=DELETED if stretch.path.endswith(DELETED) else "",

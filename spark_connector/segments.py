@@ -26,7 +26,7 @@ from appliance.log.file_names import (
 )
 from appliance.log.transaction_index import AbortedTransaction, decode_transactions
 from spark_connector.errors import NotReadable
-from spark_connector.storage import is_address, partition_of
+from spark_connector.storage import below, directory_of, is_address, partition_of
 
 _LOOKS: Final = 200
 _PAUSE_S: Final = 0.01
@@ -122,12 +122,12 @@ def _facts(directory: str | Path, base: int, next_base: int, is_deleted: bool) -
 
 def _exported(directory: str) -> list[SegmentFacts]:
     """What the manifest of an export says; all of it is closed."""
-    address = directory.rpartition("/")[0]
+    address = directory_of(directory)
     return [
         SegmentFacts(
             base_offset=each["base_offset"],
             next_base=each["next_base"],
-            path=f"{address}/{each['file']}",
+            path=below(address, each["file"]),
             size_bytes=each["size_bytes"],
             modified_ms=0,
             device=0,

@@ -1,24 +1,48 @@
 """Files by path or by address: a path is the operating system's, `scheme://…` goes through pyarrow's file systems.
 
 An address leads to an export of closed segments (`segment_export`), of which a file never changes. What is there is
-said by its manifests, so nothing is listed but those.
+said by its manifests, so nothing is listed but those. Behind a `?` it may say how the store is reached, in pyarrow's
+words (`s3://bucket/logs?endpoint_override=host:9000&scheme=http&region=here`); that stays behind every path below it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from functools import lru_cache
 from typing import Any, Final
 
 MANIFEST: Final = ".manifest.json"
 _KEPT_S: Final = 5.0
+_CREDENTIALS: Final = re.compile(r"(?<=:)//[^/?@\s]*@")
 
 
 def is_address(path: str) -> bool:
     """Whether a path leads through pyarrow."""
     return "://" in path
+
+
+def below(directory: str, name: str) -> str:
+    """The path or address of `name` in a directory."""
+    if not is_address(directory):
+        return os.path.join(directory, name)
+    path, mark, query = directory.partition("?")
+    return f"{path.rstrip('/')}/{name}{mark}{query}"
+
+
+def directory_of(path: str) -> str:
+    """The directory, or the address, in which a file lies."""
+    if not is_address(path):
+        return os.path.dirname(path)
+    place, mark, query = path.partition("?")
+    return place.rpartition("/")[0] + mark + query
+
+
+def shown(address: str) -> str:
+    """An address without what gives access."""
+    return _CREDENTIALS.sub("//", address)
 
 
 class LocalFile:
@@ -130,12 +154,12 @@ def partition_of(directory: str) -> tuple[dict[str, Any], dict[str, Any]]:
         FileNotFoundError: no manifest tells of it.
         As `manifests`.
     """
-    address, _, name = directory.rpartition("/")
+    address, name = directory_of(directory), directory.partition("?")[0].rpartition("/")[2]
     for manifest in manifests(address):
         for partition in manifest["partitions"]:
             if f"{manifest['topic']}-{partition['partition']}" == name:
                 return manifest, partition
-    raise FileNotFoundError(f"{address} has no manifest that tells of {name}")
+    raise FileNotFoundError(f"{shown(address)} has no manifest that tells of {name}")
 
 
 def _file_system(address: str) -> tuple[Any, str]:
