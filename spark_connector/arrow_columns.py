@@ -1,8 +1,8 @@
 """Rows as Arrow record batches: at most 8,192 rows and about 4 MiB each, which costs a JVM least.
 
-The bytes of a column are copied by Arrow, not here. The bounds of n fields, begin and end by turns, are the offsets of
-an array of 2n - 1 slots over the raw buffer: the fields in the even slots, in the odd ones what lies between them.
-`take` of the even slots lets Arrow's own loop gather them:
+The bytes of a column are copied by machine code (`gather_kernel`), and without numba by Arrow, not by Python. There the
+bounds of n fields, begin and end by turns, are the offsets of an array of 2n - 1 slots over the raw buffer: fields in
+the even slots, in the odd ones what lies between them. `take` of the even slots lets Arrow's own loop gather them:
 
     data     ··key0···value0····key1···value1··        bounds  2 6 19 23
     slots      └0─┘└──────1────┘└2─┘                   take    0, 2
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_connector.compiled import Buffer
+from spark_connector.compiled import Buffer, has_compiler, machine_bytes
 from spark_connector.decode import Fields, Headers, Rows
 
 BATCH_ROWS: Final = 8192
@@ -102,6 +102,8 @@ def _gathered(data: Buffer, bounds: npt.NDArray[np.int32], nulls: npt.NDArray[np
     count = len(nulls)
     if not count:
         return pa.array([], kind)
+    if has_compiler():
+        return _copied(data, bounds, nulls, kind)
     slots = pa.Array.from_buffers(kind, 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
     even = _EVEN.slice(0, count) if count <= BATCH_ROWS else pa.array(np.arange(0, 2 * count, 2))
     gathered = slots.take(even)
@@ -110,6 +112,17 @@ def _gathered(data: Buffer, bounds: npt.NDArray[np.int32], nulls: npt.NDArray[np
     _, offsets, content = gathered.buffers()
     bitmap = pa.py_buffer(np.packbits(~nulls, bitorder="little"))
     return pa.Array.from_buffers(kind, count, [bitmap, offsets, content], offset=gathered.offset)
+
+
+def _copied(data: Buffer, bounds: npt.NDArray[np.int32], nulls: npt.NDArray[np.bool_], kind: Any) -> Any:
+    from spark_connector.gather_kernel import gather_fields
+
+    count = len(nulls)
+    offsets = np.empty(count + 1, np.int32)
+    content = np.empty(int((bounds[1::2] - bounds[::2]).sum()), np.uint8)
+    gather_fields(machine_bytes(data), bounds, offsets, content)
+    bitmap = pa.py_buffer(np.packbits(~nulls, bitorder="little")) if nulls.any() else None
+    return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(offsets), pa.py_buffer(content)])
 
 
 def _header_lists(data: Buffer, headers: Headers, begin: int, end: int, kind: Any) -> Any:
