@@ -7,7 +7,7 @@
 
 The file, `leader-epoch-checkpoint`, has one `epoch offset` line each. It need not be replaced when an epoch begins
 (`is_due` until it is): batches carry their epoch, and recovery reads it from them again. So it is written before a
-recovery point moves past the first of them, and the file lacks the latest entry at most.
+recovery point moves past the first of them. A leader's file, which its followers read, lacks the latest entry at most.
 Source: `LeaderEpochFileCache.java`; KIP-101, KIP-279.
 """
 
@@ -69,19 +69,34 @@ class LeaderEpochs:
         Raises:
             StorageFault: the file could not be replaced.
         """
-        if self.latest == epoch and start_offset >= self._starts[-1]:
+        if not self._begin(epoch, start_offset):
             return
+        if write or self.is_due:
+            self.write()
+        else:
+            self.is_due = (epoch, start_offset) != self._cut_in_memory
+            self._cut_in_memory = None
+
+    def follow(self, epoch: int, start_offset: int) -> None:
+        """As `assign`, of a follower, by its leader's batches: the file may lack any number of epochs.
+
+        Nobody but a recovery reads it until the log is handed over, which writes what is due, and a recovery finds in
+        the batches whatever began beyond the recovery point.
+        """
+        if self._begin(epoch, start_offset):
+            self.is_due = True
+            self._cut_in_memory = None
+
+    def _begin(self, epoch: int, start_offset: int) -> bool:
+        if self.latest == epoch and start_offset >= self._starts[-1]:
+            return False
         while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start_offset):
             self._epochs.pop()
             self._starts.pop()
         self._epochs.append(epoch)
         self._starts.append(start_offset)
         self.latest = epoch
-        if write or self.is_due:
-            self.write()
-        else:
-            self.is_due = (epoch, start_offset) != self._cut_in_memory
-            self._cut_in_memory = None
+        return True
 
     @property
     def latest_start(self) -> int:

@@ -305,7 +305,8 @@ class PartitionLog:
         ):
             self.roll(base_offset)
         if header[2] != self.latest_epoch and header[2] >= 0:
-            self.assign_epoch(header[2], base_offset)
+            self._epochs.follow(header[2], base_offset)
+            self.latest_epoch = self._epochs.latest
         self._active.append(
             batch,
             bytes(batch[: PLACEMENT.size]),

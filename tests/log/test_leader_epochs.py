@@ -7,6 +7,7 @@ import pytest
 from appliance.errors import CorruptFile
 from appliance.log.file_names import LEADER_EPOCHS
 from appliance.log.leader_epochs import LeaderEpochs
+from appliance.log.partition_log import PartitionLog
 from tests.log.batches import batch_of, crash, open_log
 
 HISTORY = [(1, 0), (3, 40), (4, 120)]
@@ -114,6 +115,37 @@ def test_the_file_has_every_epoch_below_a_recovery_point(tmp_path: Path) -> None
     crash(log)
     again = open_log(tmp_path, recovery_point=log.recovery_point)
     assert again.leader_epochs.entries() == [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4)]
+
+
+def followed(tmp_path: Path) -> PartitionLog:
+    """A follower's log of four batches, each of another epoch, as they came."""
+    leader = open_log(tmp_path / "leader")
+    for epoch in range(4):
+        leader.append(batch_of(), leader_epoch=epoch)
+    leader.close(clean=True)
+    log = open_log(tmp_path / "follower")
+    log.append_as_follower(memoryview(leader.segment_path(0).read_bytes()))
+    return log
+
+
+def test_a_follower_writes_no_epoch_file_before_it_is_needed(tmp_path: Path) -> None:
+    log = followed(tmp_path)
+    assert log.leader_epochs.entries() == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    assert not (log.directory / LEADER_EPOCHS).exists()
+    log.hand_over()
+    assert LeaderEpochs.load(log.directory).entries() == [(0, 0), (1, 1), (2, 2), (3, 3)]
+
+
+def test_a_killed_follower_finds_its_epochs_in_the_batches(tmp_path: Path) -> None:
+    log = followed(tmp_path)
+    crash(log)
+    assert open_log(tmp_path / "follower").leader_epochs.entries() == [(0, 0), (1, 1), (2, 2), (3, 3)]
+
+
+def test_a_follower_s_file_has_every_epoch_below_its_recovery_point(tmp_path: Path) -> None:
+    log = followed(tmp_path)
+    log.flush_task().run()
+    assert LeaderEpochs.load(log.directory).entries() == [(0, 0), (1, 1), (2, 2), (3, 3)]
 
 
 def test_an_empty_epoch_that_goes_on_costs_no_file(tmp_path: Path) -> None:
