@@ -5,6 +5,7 @@ from __future__ import annotations
 import selectors
 import socket
 import threading
+import time
 from contextlib import suppress
 from typing import Final
 
@@ -16,6 +17,7 @@ class CutLine:
 
     `cut_after_answer` lets a request through, keeps the answer to itself and cuts; `cut_before_request` cuts
     instead of letting the request through. Both cut once; `then_refuse` closes every new connection until `mend`.
+    `silence` passes nothing on, and keeps it, until `mend`.
     """
 
     def __init__(self, port: int) -> None:
@@ -30,6 +32,8 @@ class CutLine:
         self._keeps_requests = False
         self._refuses_after = False
         self._refuses = False
+        self._is_silent = False
+        self._stands_still = threading.Event()
         self._stopped = False
         self._thread = threading.Thread(target=self._carry, daemon=True)
         self._thread.start()
@@ -42,8 +46,14 @@ class CutLine:
         self._refuses_after = then_refuse
         self._keeps_requests = True
 
+    def silence(self) -> None:
+        self._is_silent = True
+        assert self._stands_still.wait(30)
+
     def mend(self) -> None:
         self._refuses = False
+        self._is_silent = False
+        self._stands_still.clear()
 
     def close(self) -> None:
         self._stopped = True
@@ -54,6 +64,10 @@ class CutLine:
 
     def _carry(self) -> None:
         while not self._stopped:
+            if self._is_silent:
+                self._stands_still.set()
+                time.sleep(0.02)
+                continue
             for key, _ in self._selector.select(0.05):
                 if key.fileobj is self._listener:
                     self._accept()
@@ -80,14 +94,24 @@ class CutLine:
         with suppress(OSError):
             data = source.recv(_READ_BYTES)
         is_request = source in self._clients
-        if not data or (self._keeps_requests and is_request) or (self._keeps_answers and not is_request):
-            if data:
-                self._keeps_answers = self._keeps_requests = False
-                self._refuses = self._refuses_after
+        if not data:
+            self._end(source)
+            return
+        if (self._keeps_requests and is_request) or (self._keeps_answers and not is_request):
+            self._keeps_answers = self._keeps_requests = False
+            self._refuses = self._refuses_after
             self._cut()
             return
         with suppress(OSError):
             self._peer[source].sendall(data)
+
+    def _end(self, one: socket.socket) -> None:
+        """One of two ends is closed: so is the other."""
+        for each in (one, self._peer[one]):
+            self._selector.unregister(each)
+            each.close()
+            del self._peer[each]
+            self._clients.discard(each)
 
     def _cut(self) -> None:
         for one in self._peer:

@@ -1,4 +1,4 @@
-"""A real ZooKeeper server for the tests: one JVM on a loopback port, from scripts/install-zookeeper.sh."""
+"""A real ZooKeeper for the tests: one server on a loopback port, or three that vote (scripts/install-zookeeper.sh)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,26 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from tests.support.broker import BrokerFailed, Output, end_with_the_test_runner
+from tests.support.cut_line import CutLine
 from tests.support.wire import free_ports
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 LIBS: Final = REPOSITORY / ".cache" / "zookeeper" / "libs"
 INSTALL: Final = REPOSITORY / "scripts" / "install-zookeeper.sh"
-START_TIMEOUT_S: Final = 60.0
+START_TIMEOUT_S: Final = 120.0
 TICK_MS: Final = 200
 """ZooKeeper takes session timeouts from two ticks on."""
+
+_FAR: Final = 3
+# An ensemble has its patience in ticks: a server that was stopped for two seconds still follows.
+_TERMS: Final = {"tickTime": 500, "initLimit": 40, "syncLimit": 10}
 
 # A small heap, quick to start: the tree of a test is small.
 _JVM: Final = (
@@ -33,11 +39,20 @@ _JVM: Final = (
 
 
 class ZooKeeper:
-    """One server. Its port and its data stay over a stop and a start."""
+    """One server. Its port and its data stay over a stop and a start.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        peers: what `zoo.cfg` says of the ensemble that it belongs to; nothing where it is alone.
+        number: its number in the ensemble.
+    """
+
+    def __init__(
+        self, directory: Path, *, number: int = 0, peers: Mapping[str, object] | None = None
+    ) -> None:
         self.directory = directory
         self.port = free_ports()
+        self.number = number
+        self._peers = dict(peers or {})
         self._process: subprocess.Popen[str] | None = None
         self._output: Output | None = None
 
@@ -46,12 +61,21 @@ class ZooKeeper:
         """What `zookeeper.connect` takes, without a chroot."""
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
     def start(self) -> None:
         """Returns when it answers.
 
         Raises:
             BrokerFailed: it ended, or does not answer in time.
         """
+        self.launch()
+        self.await_answer()
+
+    def launch(self) -> None:
+        """Starts the process, and does not wait for it."""
         install()
         assert self._process is None, "already started"
         self._process = subprocess.Popen(
@@ -60,7 +84,7 @@ class ZooKeeper:
                 *_JVM,
                 "-cp",
                 f"{LIBS}/*",
-                "org.apache.zookeeper.server.ZooKeeperServerMain",
+                f"org.apache.zookeeper.server.{'quorum.QuorumPeerMain' if self._peers else 'ZooKeeperServerMain'}",
                 str(self._write_configuration()),
             ],
             stdout=subprocess.PIPE,
@@ -70,6 +94,11 @@ class ZooKeeper:
             preexec_fn=end_with_the_test_runner,  # noqa: PLW1509 (one C call, takes no lock)
         )
         self._output = Output(self._process, "\0")
+
+    def await_answer(self) -> None:
+        """Until it answers. Raises BrokerFailed."""
+        assert self._process is not None, "not started"
+        assert self._output is not None
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self.answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -80,10 +109,27 @@ class ZooKeeper:
 
     def answers(self) -> bool:
         """Whether it says `imok` when it is asked `ruok`."""
+        return self.say("ruok") == "imok"
+
+    def mode(self) -> str:
+        """`leader`, `follower` or `standalone`; empty while it serves nobody."""
+        for line in self.say("srvr").splitlines():
+            if line.startswith("Mode: "):
+                return line.removeprefix("Mode: ")
+        return ""
+
+    def has_connection_of(self, session_id: int) -> bool:
+        """Whether this is the server by which that session reaches the ensemble."""
+        return f"sid=0x{session_id:x}," in self.say("cons")
+
+    def say(self, word: str) -> str:
+        """What it answers to one of its four-letter words; nothing where it does not answer."""
+        text = b""
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=2) as asked:
-            asked.sendall(b"ruok")
-            return asked.recv(16) == b"imok"
-        return False
+            asked.sendall(word.encode())
+            while data := asked.recv(4096):
+                text += data
+        return text.decode()
 
     def pause(self) -> None:
         """SIGSTOP: it takes connections and answers nobody, and its clock runs on. Returns when all of it stands."""
@@ -116,11 +162,90 @@ class ZooKeeper:
             "clientPortAddress": "127.0.0.1",
             "tickTime": TICK_MS,
             "maxSessionTimeout": 60_000,
-            "4lw.commands.whitelist": "ruok",
+            "4lw.commands.whitelist": "ruok,srvr,cons",
+            **self._peers,
         }
+        if self._peers:
+            (self.directory / "data").mkdir(exist_ok=True)
+            (self.directory / "data" / "myid").write_text(f"{self.number}\n")
         path = self.directory / "zoo.cfg"
         path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         return path
+
+
+class Ensemble:
+    """Three servers that vote. Two of them are enough; where the third cannot reach them it serves nobody.
+
+    Args:
+        can_be_cut: the `far` server speaks with the others over lines that can fall silent, while clients reach it all
+            the time.
+    """
+
+    def __init__(self, directory: Path, *, can_be_cut: bool = False) -> None:
+        ports = {number: (free_ports(), free_ports()) for number in (1, 2, 3)}
+        self._lines: list[CutLine] = []
+        self.servers: list[ZooKeeper] = []
+        for own in ports:
+            peers: dict[str, object] = dict(_TERMS)
+            for number, direct in ports.items():
+                by_line = can_be_cut and own != number and _FAR in (own, number)
+                quorum, election = map(self._line, direct) if by_line else direct
+                peers[f"server.{number}"] = f"127.0.0.1:{quorum}:{election}"
+            self.servers.append(ZooKeeper(directory / str(own), number=own, peers=peers))
+
+    def _line(self, port: int) -> int:
+        """A line to that port, for one server."""
+        self._lines.append(CutLine(port))
+        return self._lines[-1].port
+
+    @property
+    def addresses(self) -> str:
+        """What `zookeeper.connect` takes, without a chroot."""
+        return ",".join(server.address for server in self.servers)
+
+    @property
+    def far(self) -> ZooKeeper:
+        return self.servers[_FAR - 1]
+
+    @property
+    def near(self) -> list[ZooKeeper]:
+        """The others."""
+        return self.servers[: _FAR - 1]
+
+    def start(self) -> None:
+        """Returns when one leads and the others follow."""
+        for server in self.servers:
+            server.launch()
+        for server in self.servers:
+            server.await_answer()
+        self.await_modes(["follower", "follower", "leader"])
+
+    def await_modes(self, wanted: list[str]) -> None:
+        """Until the servers are in these modes, in the alphabet's order; empty is one that serves nobody."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while (found := sorted(server.mode() for server in self.servers)) != wanted:
+            if time.monotonic() > deadline:
+                raise BrokerFailed(f"the ensemble is {found}, not {wanted}")
+            time.sleep(0.05)
+
+    def leader(self) -> ZooKeeper:
+        """Who leads now; there must be one."""
+        return next(server for server in self.servers if server.mode() == "leader")
+
+    def cut_off(self) -> None:
+        """The far server and the others hear nothing of each other until `mend`."""
+        for line in self._lines:
+            line.silence()
+
+    def mend(self) -> None:
+        for line in self._lines:
+            line.mend()
+
+    def kill(self) -> None:
+        for server in self.servers:
+            server.kill()
+        for line in self._lines:
+            line.close()
 
 
 @cache

