@@ -55,7 +55,7 @@ PURE := $(addprefix tests/,config control/coordinator log properties protocol)
 # What is checked computes, and what the judges are made of is waited for: in a fresh tree the two go side by side. So do
 # the types and the tests that wait for nothing.
 test: pure $(VENV)/.installed-test
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check unit-pure
+	@$(MAKE) --no-print-directory --jobs=2 check unit-pure
 	@$(MAKE) --no-print-directory unit-processes
 	@$(MAKE) --no-print-directory clients
 

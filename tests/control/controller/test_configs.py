@@ -89,9 +89,8 @@ def test_a_change_on_one_slot_goes_to_its_worker_and_one_on_all_to_every_worker(
     assert [each and each["segment.bytes"] for each in told] == ["2000000", "3000000"]
 
 
-def test_a_dead_worker_is_not_waited_for(new_instance: NewInstance) -> None:
-    instance = new_instance()
-    instance.start()
+def test_a_dead_worker_is_not_waited_for(instance: Instance) -> None:
+    instance.lose(instance.workers[0])
     assert alter(instance, altering(BROKER, "", log_retention_ms="8")) == [0]
     worker = instance.start_worker()
     instance.until(lambda: bool(worker.commands))
