@@ -135,7 +135,7 @@ demo-spark: $(VENV)/.installed-test
 #   make bench-spark                  the Spark connector beside spark-sql-kafka, Parquet and a ceiling, 15 minutes; kept
 #   make bench-plan                   what it would do, with the time of each case
 #   make bench-publish                README, docs/scaling.md and pages anew from the newest kept runs
-#   make bench-all                    every case, the heavy ones too
+#   make bench-all                    every case, the heavy ones and Spark's too
 #   make profile CASE=requests_64     a flame graph of each process of the pure build; NATIVE=1: of the compiled one
 BENCH   := .cache/bench/venv
 ROUNDS  ?= 5
@@ -158,6 +158,7 @@ endif
 
 bench-all:
 	@$(MAKE) --no-print-directory bench ALL=1
+	@$(MAKE) --no-print-directory bench-spark
 
 bench-scaling: $(BENCH)/.installed
 	@scripts/install-librdkafka.sh

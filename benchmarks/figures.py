@@ -256,5 +256,4 @@ class Place:
 PLACES: tuple[Place, ...] = (
     Place("W7 transactions of 100 records, read committed", "transactions"),
     Place("W12 produce over TLS", "TLS"),
-    Place("select-all and a one-minute window with Spark", "the Spark connector, issue 7"),
 )

@@ -17,7 +17,7 @@ REMARKS = ROOT / "benchmarks" / "goals.toml"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A goal in words. Without keys it has no figure yet and waits for a capability."""
+    """A goal in words. Without keys it has no figure here: it waits for a capability, or has a page of its own."""
 
     name: str
     what: str
@@ -25,6 +25,8 @@ class Target:
     keys: tuple[str, ...] = ()
     waits_for: str = ""
     """Of the part of it that cannot be measured yet."""
+    page: str = ""
+    """Where its figures are, if not in a run's: a link from the results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ TARGETS: tuple[Target, ...] = (
         "spark",
         "Spark select-all; a one-minute window out of a day",
         "≥ 2×; ≥ 10× spark-sql-kafka",
-        waits_for="`make bench-spark`, which keeps a page of its own in benchmarks/results/spark",
+        page="[pages of their own](spark)",
     ),
     Target(
         "idle",

@@ -80,7 +80,7 @@ def _goals(run: Run) -> str:
             lines.append(f"| {f'{target.what}: {target.goal}' if index == 0 else ''} | {_verdict(verdict)} |")
         if target.waits_for or not of_target:
             first = "" if of_target else f"{target.what}: {target.goal}"
-            why = f"waits for {target.waits_for}" if target.waits_for else "not in this run"
+            why = f"waits for {target.waits_for}" if target.waits_for else target.page or "not in this run"
             lines.append(f"| {first} | | | | {why} |")
     return "\n".join([*lines, *_missed(found)])
 

@@ -12,6 +12,7 @@ from benchmarks.page import bounds, number, page
 from benchmarks.places import RESULTS, ROOT
 from benchmarks.plots import draw
 from benchmarks.results import OURS, Row, Run, kept_runs, last_kept, rows
+from benchmarks.spark.verdicts import newest_page, read_run, verdicts
 
 README, SCALING = ROOT / "README.md", ROOT / "docs" / "scaling.md"
 KEYS = (
@@ -94,7 +95,7 @@ def block(run: Run) -> str:
         "|---|--:|--:|--:|--:|---|",
         *(_line(made[key]) for key in KEYS if key in made and OURS in made[key].values),
     ]
-    waiting = [target for target in TARGETS if not target.keys]
+    waiting = [target for target in TARGETS if not target.keys and target.waits_for]
     page_name = f"benchmarks/results/{run.name}.md"
     return "\n".join(
         [
@@ -106,10 +107,23 @@ def block(run: Run) -> str:
                 f"No figure yet: {target.what} (goal {target.goal}), waits for {target.waits_for}.  "
                 for target in waiting
             ),
+            *_spark(),
             "",
             f"![ours beside theirs](benchmarks/results/{run.name}.svg)",
         ]
     )
+
+
+def _spark() -> list[str]:
+    """The goals of the newest kept run of the Spark cases, each by its worst data set."""
+    kept = newest_page()
+    if kept is None:
+        return []
+    told = [
+        f"{each.what} {each.value} ({each.bound}: {'reached' if each.reached else '**missed**'})"
+        for each in verdicts(read_run(kept))
+    ]
+    return [f"Spark ([figures]({kept.relative_to(ROOT)})): {'; '.join(told)}."]
 
 
 def _line(row: Row) -> str:

@@ -7,12 +7,15 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from spark_connector.planning import SPLIT_BYTES
+
 BATCH_ROWS = 8192
-TASK_ROWS = 1 << 18
+RECORD_BYTES = 20
+"""What a record takes beside its value, about: its key, and what says where it ends."""
 
 
 class CeilingSource(DataSource):
-    """`rows` rows with values of `value_bytes`, in the batches and types of the connector's own."""
+    """`rows` rows with values of `value_bytes`, in batches, types and about as many tasks as the connector's own."""
 
     @classmethod
     def name(cls) -> str:
@@ -34,7 +37,8 @@ class CeilingReader(DataSourceReader):
         self.value_bytes = value_bytes
 
     def partitions(self) -> Sequence[InputPartition]:
-        return [InputPartition(min(TASK_ROWS, self.rows - at)) for at in range(0, self.rows, TASK_ROWS)]
+        task_rows = max(1, SPLIT_BYTES // (self.value_bytes + RECORD_BYTES))
+        return [InputPartition(min(task_rows, self.rows - at)) for at in range(0, self.rows, task_rows)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         left = int(partition.value)

@@ -7,11 +7,11 @@ time; what the appliance's processes use while its files are scanned is measured
 import argparse
 import json
 import signal
-import statistics
 import sys
 import tempfile
 import time
 from collections import defaultdict
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -20,15 +20,16 @@ from benchmarks import machine, proc
 from benchmarks.brokers import MAKERS
 from benchmarks.brokers.broker import Broker
 from benchmarks.brokers.setting import AS_SHIPPED
+from benchmarks.goals import remarks
 from benchmarks.places import CACHE, DATA, RESULTS, ROOT
 from benchmarks.source import name_of_now
 from benchmarks.spark import data as sets
 from benchmarks.spark.cases import QUERIES, Places, Query, readers
 from benchmarks.spark.ceiling import CeilingSource
 from benchmarks.spark.latency import latencies_ms, p50_p99, streams
+from benchmarks.spark.verdicts import Seconds, SparkRun, verdicts
 from spark_connector.session import session
 
-GIB = 1 << 30
 LATENCY = "spark_latency"
 JARS = ROOT / ".cache" / "spark-kafka" / "libs"
 TITLES = {
@@ -38,9 +39,6 @@ TITLES = {
     "parquet": "Parquet",
     "ceiling": "ceiling",
 }
-
-Seconds = dict[tuple[str, str, str], list[float]]
-"""(case, data set, reader) → wall seconds, one a round."""
 
 
 def main() -> int:
@@ -70,6 +68,7 @@ def main() -> int:
 
 
 def _measure(options: argparse.Namespace, chosen: list[str], at: Path) -> int:
+    began = datetime.now(UTC).isoformat(timespec="seconds")
     wanted = [
         each for each in sets.data_sets(options.mib << 20) if not options.sets or each.name in options.sets
     ]
@@ -101,6 +100,7 @@ def _measure(options: argparse.Namespace, chosen: list[str], at: Path) -> int:
             if kafka is not None:
                 kafka.stop()
     kept = {
+        "began": began,
         "machine": machine.description(),
         "seconds": {"|".join(key): found for key, found in seconds.items()},
         "rows": {each.name: each.rows for each in wanted},
@@ -112,7 +112,8 @@ def _measure(options: argparse.Namespace, chosen: list[str], at: Path) -> int:
     stem = (RESULTS if whole else CACHE / "results") / "spark" / name_of_now()
     stem.parent.mkdir(parents=True, exist_ok=True)
     stem.with_suffix(".json").write_text(json.dumps(kept, indent=1) + "\n")
-    text = page(wanted, queries, seconds, used_s=used_s, slow=slow, rounds=options.rounds)
+    run = SparkRun({each.name: each.payload_bytes for each in wanted}, seconds, used_s, slow)
+    text = page(wanted, queries, run, rounds=options.rounds)
     stem.with_suffix(".md").write_text(text)
     print(text)
     for line in wrong:
@@ -206,16 +207,8 @@ def _latency(
     return found
 
 
-def page(
-    wanted: list[sets.DataSet],
-    queries: list[Query],
-    seconds: Seconds,
-    *,
-    used_s: float,
-    slow: dict[str, dict[str, float]],
-    rounds: int,
-) -> str:
-    """Tables of medians, and the goals."""
+def page(wanted: list[sets.DataSet], queries: list[Query], run: SparkRun, *, rounds: int) -> str:
+    """Tables of medians, and the goals; of those that were missed why, and what comes next."""
     about = ", ".join(f"{key} {value}" for key, value in machine.description().items())
     lines = [
         f"# Spark, {name_of_now()}",
@@ -224,7 +217,9 @@ def page(
         "",
     ]
     for query in queries:
-        shown = [name for name in TITLES if any(key[0] == query.name and key[2] == name for key in seconds)]
+        shown = [
+            name for name in TITLES if any(key[0] == query.name and key[2] == name for key in run.seconds)
+        ]
         lines += [
             f"## {query.name}: {query.what}",
             "",
@@ -232,14 +227,14 @@ def page(
             f"|---|{'--:|' * (len(shown) + 2)}",
         ]
         for each in wanted:
-            medians = {name: _median(seconds, query.name, each.name, name) for name in shown}
+            medians = {name: run.median(query.name, each.name, name) for name in shown}
             best = medians.get("appliance") or 0.0
             rate = each.rows / best / 1e6 if best else 0.0
             cells = [f"{medians[name]:.2f}" for name in shown]
             row = [f"{rate:.2f}", f"{each.payload_bytes / best / 1e6:.0f}" if best else "-"]
             lines.append(f"| {each.name.replace('_', ' B, ', 1)} | {' | '.join(cells + row)} |")
         lines.append("")
-    if slow:
+    if run.slow:
         lines += [
             f"## {LATENCY}: from produce to row, a micro-batch after another",
             "",
@@ -247,61 +242,19 @@ def page(
             "|---|--:|--:|--:|",
             *(
                 f"| {TITLES[name]} | {each['p50']:.0f} | {each['p99']:.0f} | {each['records']} |"
-                for name, each in slow.items()
+                for name, each in run.slow.items()
             ),
             "",
         ]
     lines += ["## Goals", "", "| goal | bound | measured | |", "|---|---|--:|---|"]
+    found = verdicts(run)
     lines += [
-        f"| {what} | {bound} | {value} | {'reached' if reached else 'missed'} |"
-        for what, bound, value, reached in goals(wanted, seconds, used_s=used_s, slow=slow)
+        f"| {each.what} | {each.bound} | {each.value} | {'reached' if each.reached else 'missed'} |"
+        for each in found
     ]
+    if not all(each.reached for each in found) and (said := remarks().get("spark")):
+        lines += ["", f"**Why**: {said.why}", "", f"**Next**: {said.next}"]
     return "\n".join(lines) + "\n"
-
-
-def goals(
-    wanted: list[sets.DataSet], seconds: Seconds, *, used_s: float, slow: dict[str, dict[str, float]]
-) -> list[tuple[str, str, str, bool]]:
-    """What was set, the bound, the figure and whether it was reached: the worst of the data sets."""
-    found: list[tuple[str, str, str, bool]] = []
-
-    def ratio(case: str, over: str, under: str) -> float | None:
-        ratios = [
-            _median(seconds, case, each.name, over) / _median(seconds, case, each.name, under)
-            for each in wanted
-            if (case, each.name, over) in seconds and (case, each.name, under) in seconds
-        ]
-        return min(ratios) if ratios else None
-
-    for what, case, over, under, bound in (
-        ("select-all beside the ceiling", "spark_select_all", "ceiling", "appliance", 0.85),
-        ("select-all beside spark-sql-kafka", "spark_select_all", "kafka", "appliance", 2.0),
-        ("a minute of a day beside spark-sql-kafka", "spark_window", "kafka", "appliance", 10.0),
-    ):
-        value = ratio(case, over, under)
-        if value is not None:
-            found.append((what, f"≥ {bound:g}x", f"{value:.2f}x", value >= bound))
-    counted = [
-        _median(seconds, "spark_count", each.name, "told") * 1000 * GIB / each.payload_bytes
-        for each in wanted
-        if ("spark_count", each.name, "told") in seconds
-    ]
-    if counted:
-        found.append(
-            ("exact count by headers", "≤ 100 ms/GB", f"{max(counted):.0f} ms/GB", max(counted) <= 100)
-        )
-    if seconds:
-        scans = sum(len(each) for key, each in seconds.items() if key[2] in ("appliance", "told"))
-        each_ms = 1000 * used_s / max(1, scans)
-        found.append(("the appliance's processor time a scan", "none", f"{each_ms:.1f} ms", each_ms < 5))
-    if "appliance" in slow:
-        p50 = slow["appliance"]["p50"]
-        found.append(("produce to row, p50", "≤ 250 ms", f"{p50:.0f} ms", p50 <= 250))
-    return found
-
-
-def _median(seconds: Seconds, case: str, name: str, reader: str) -> float:
-    return statistics.median(seconds[case, name, reader])
 
 
 def _say(line: str) -> None:
