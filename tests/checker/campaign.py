@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,9 +17,10 @@ from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.checker.anomalies import Anomaly, find
+from tests.checker.anomalies import TOLD_OF_A_KIND, Anomaly, find
 from tests.checker.faults import Fault, faults_for
 from tests.checker.history import History
+from tests.checker.twice import told_twice
 from tests.checker.workload import Workload
 from tests.support.broker import Appliance
 
@@ -79,6 +81,8 @@ def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None
         load.stop_producing()
         load.stop_reading(load.read_everything())
         anomalies = [*stuck, *_told(load.failures), *find(history), *_compare_replicas(broker)]
+        for sentence in islice(told_twice(history, broker.data_dir, TOPIC), TOLD_OF_A_KIND):
+            say(f"twice: {sentence}")
         say(f"what the producers said: {', '.join(map(str, load.write_client_logs(directory)))}")
     finally:
         broker.stop()

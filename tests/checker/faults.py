@@ -68,6 +68,22 @@ def kill_two_slots(broker: Appliance, chance: random.Random, pause_max_s: float)
     return f"killed slot {first}, and slot {second} {pause_s:.1f} s later"
 
 
+def kill_slot_past_a_sleeper(broker: Appliance, chance: random.Random, pause_max_s: float) -> str:
+    """One slot's replica process stands still while another slot dies: it hears late of who leads now."""
+    sleeper, killed = chance.sample(range(broker.slots), 2)
+    row = next((row for row in _living(broker) if row.role == f"replica {sleeper}"), None)
+    if row is None:
+        return f"found no replica {sleeper} to stop"
+    pause_s = chance.uniform(0.1, min(5.0, pause_max_s))
+    _signal(row.pid, signal.SIGSTOP)
+    try:
+        _kill_slot(broker, killed)
+        time.sleep(pause_s)
+    finally:
+        _signal(row.pid, signal.SIGCONT)
+    return f"killed slot {killed} while replica {sleeper} was stopped, for {pause_s:.1f} s"
+
+
 def kill_everything(broker: Appliance, _chance: random.Random, _: float) -> str:
     """SIGKILL for every process at once, and a start."""
     broker.kill()
@@ -116,6 +132,7 @@ def faults_for(slots: int) -> list[Fault]:
         kill_slot,
         kill_slot,
         kill_two_slots,
+        kill_slot_past_a_sleeper,
         *([lose_log_directory, swap_disk] if slots > 2 else []),
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from tests.checker.anomalies import find
 from tests.checker.history import NOT_KNOWN, History, Reading, token_of
+from tests.checker.twice import told_twice
+from tests.log.batches import batch_of
 
 PARTITIONS = 2
 
@@ -133,3 +136,19 @@ def test_any_lost_record_of_any_history_is_found(data: st.DataObject) -> None:
     for reading in everywhere(history, partition):
         drop(reading, index)
     assert {anomaly.kind for anomaly in find(history)} == {"lost"}
+
+
+def test_a_record_that_is_there_twice_is_told_with_its_numbers(tmp_path: Path) -> None:
+    directory = tmp_path / "slot-1" / "t-0"
+    directory.mkdir(parents=True)
+    batches = [
+        batch_of([b"0", b"1"], producer_id=5, producer_epoch=0, base_sequence=70),
+        batch_of([b"1"], producer_id=5, producer_epoch=1, base_sequence=0, base_offset=2),
+    ]
+    (directory / "00000000000000000000.log").write_bytes(b"".join(batches) + bytes(100))
+    history = History.empty(partitions=1, producers=1, readers=0)
+    for offset, token in enumerate((0, 1, 1)):
+        history.log[0].add(offset, token)
+    assert list(told_twice(history, tmp_path, "t")) == [
+        "producer 0's record 1 in partition 0: offset 1 is epoch 0, sequence 71 and offset 2 is epoch 1, sequence 0"
+    ]
