@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from appliance.netproc.log_handlers.refused_batches import BEHIND_MAX
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.record import Record, encode_record, frame_batch
 from tests.support.broker import Appliance
@@ -94,6 +95,9 @@ def test_a_producer_that_left_the_refused_batch_out_hears_of_the_gap(broker: App
         await_served(connection, topic)
         assert produce(connection, topic, batch(producer, 0)).error == 0
         refuse_one(broker, connection, topic, batch(producer, 1))
-        answers = [produce(connection, topic, batch(producer, sequence)).error for sequence in range(2, 8)]
+        answers = [
+            produce(connection, topic, batch(producer, sequence)).error
+            for sequence in range(2, 4 + BEHIND_MAX)
+        ]
         assert answers[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert answers[-1] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

@@ -92,7 +92,7 @@ class ProduceHandler:
                 continue
             route, error = self._route(wanted, slot)
             if route is None or route.worker is None:
-                asker.refuse(item, error)
+                asker.refuse(item, error, arriving=True)
                 continue
             if refused is not None and (
                 error := refused.before_placing(wanted, block.view, now_ns=pending.connection.last_active_ns)
@@ -119,7 +119,7 @@ class ProduceHandler:
                 0,
             )
             if not lines.place(route.worker, operation):
-                asker.refuse(item, _NOT_LEADER)
+                asker.refuse(item, _NOT_LEADER, arriving=True)
                 continue
             asker.workers.append((item, route.worker))
             asker.outstanding += 1
@@ -144,7 +144,7 @@ class ProduceHandler:
             return
         self._finish(pending, [encode_produce_response(pending.version, pending.correlation_id, results)])
 
-    def note_refused(self, pending: Pending, wanted: ProducePartition, code: int) -> None:
+    def note_refused(self, pending: Pending, wanted: ProducePartition, *, code: int, arriving: bool) -> None:
         """What was sent behind this batch is to be refused like it."""
         connection, block = pending.connection, pending.block
         if block is None:
@@ -152,7 +152,7 @@ class ProduceHandler:
         refused = connection.refused_batches
         if refused is None:
             refused = connection.refused_batches = RefusedBatches()
-        refused.note(wanted, block.view, code=code, now_ns=connection.last_active_ns)
+        refused.note(wanted, block.view, code=code, now_ns=connection.last_active_ns, arriving=arriving)
 
     def _with_hints(self, pending: Pending, results: list[ProduceResult]) -> bytes:
         routes = self._routes
@@ -231,20 +231,20 @@ class _Asker:
             if owner == worker and self.results[item] is None:
                 self.fail(item, _TIMED_OUT)
                 # The log may have it or not; what comes behind it is surely not there.
-                self._note(item, _NOT_LEADER)
+                self._note(item, _NOT_LEADER, arriving=False)
                 self.outstanding -= 1
                 if not self.outstanding:
                     self._handler.complete(self)
 
-    def refuse(self, item: int, error: int) -> None:
+    def refuse(self, item: int, error: int, *, arriving: bool = False) -> None:
         """Fails it by an answer of its own; what the client has sent behind it fails like it."""
         self.fail(item, error)
         if error in NOT_APPENDED:
-            self._note(item, error)
+            self._note(item, error, arriving=arriving)
 
-    def _note(self, item: int, code: int) -> None:
+    def _note(self, item: int, code: int, *, arriving: bool) -> None:
         if self.acks == ACKS_ALL:  # as every producer with sequence numbers
-            self._handler.note_refused(self.pending, self._wanted[item], code)
+            self._handler.note_refused(self.pending, self._wanted[item], code=code, arriving=arriving)
 
     def _refused_ahead(self, wanted: ProducePartition) -> int:
         """The answer to the batch that is missing where the log saw a gap; 0 where no such batch was refused."""

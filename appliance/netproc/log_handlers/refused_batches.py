@@ -13,20 +13,24 @@ window, but a broker that dies closes its connections; where a worker dies, ours
 
 A batch counts as sent behind if it is of the same producer and epoch, and above all that were refused; one that is
 not above them says that the client has read the answers. A client that never goes back hears of its gap after
-BEHIND_MAX: an idempotent producer has five in flight at most (`max.in.flight.requests.per.connection`).
-What was refused longer than FORGOTTEN_NS ago means nothing: its client went to another leader, and has come back.
+BEHIND_MAX.
+
+Who was refused, went to another leader and comes back is above, too: that is refused once more, with all that is in
+flight behind it, for to take a part of them would be to make the gap. So BEHIND_MAX is four, since an idempotent
+producer has five in flight at most (`max.in.flight.requests.per.connection`), and five more of one that comes back
+right behind. What was refused longer than FORGOTTEN_NS ago means nothing.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.produce import ProducePartition
 from appliance.protocol.records.batch import HEADER, HEADER_BYTES, MAGIC_V2, SEQUENCE_MAX
 
-BEHIND_MAX: Final = 4
+BEHIND_MAX: Final = 9
 PARTITIONS_MAX: Final = 256
 FORGOTTEN_NS: Final = 60_000_000_000
 _NAME_MAX: Final = 249
@@ -45,15 +49,25 @@ NOT_APPENDED: Final = frozenset(
 """Answers after which a client sends the batch again, under the same number."""
 
 
+class _Sent(NamedTuple):
+    """What a batch says of itself; `following` is the sequence of the next one."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+    following: int
+
+
 class _Refused:
-    """Of one partition: the lowest and the highest base sequence that were refused, and how."""
+    """Of one partition: the lowest and the highest base sequence that were refused, what follows, and how."""
 
-    __slots__ = ("code", "epoch", "first", "last", "left", "noted_ns", "producer_id")
+    __slots__ = ("code", "epoch", "first", "following", "last", "left", "noted_ns", "producer_id")
 
-    def __init__(self, producer_id: int, epoch: int, *, sequence: int, code: int, now_ns: int) -> None:
-        self.producer_id = producer_id
-        self.epoch = epoch
-        self.first = self.last = sequence
+    def __init__(self, sent: _Sent, *, code: int, now_ns: int) -> None:
+        self.producer_id = sent.producer_id
+        self.epoch = sent.epoch
+        self.first = self.last = sent.sequence
+        self.following = sent.following
         self.code = code
         self.noted_ns = now_ns
         self.left = BEHIND_MAX
@@ -70,26 +84,29 @@ class RefusedBatches:
     def __len__(self) -> int:
         return len(self._by_partition)
 
-    def note(self, wanted: ProducePartition, view: memoryview, *, code: int, now_ns: int) -> None:
-        """A batch was refused with `code`, and not because of another that was."""
-        sent = _identity(wanted, view)
+    def note(
+        self, wanted: ProducePartition, view: memoryview, *, code: int, now_ns: int, arriving: bool
+    ) -> None:
+        """A batch was refused with `code`, and not because of another that was; `arriving`: as it came in."""
+        sent = _sent(wanted, view)
         if sent is None or (isinstance(wanted.topic, str) and len(wanted.topic) > _NAME_MAX):
             return
-        producer_id, epoch, sequence = sent
         key = (wanted.topic, wanted.partition)
         known = self._by_partition.get(key)
-        if known is None or (known.producer_id, known.epoch) != (producer_id, epoch):
+        if (
+            known is None
+            or (known.producer_id, known.epoch) != (sent.producer_id, sent.epoch)
+            or (arriving and not _is_above(sent.sequence, known.last))
+        ):
             if known is None and len(self._by_partition) >= PARTITIONS_MAX:
                 del self._by_partition[next(iter(self._by_partition))]
-            self._by_partition[key] = _Refused(
-                producer_id, epoch, sequence=sequence, code=code, now_ns=now_ns
-            )
+            self._by_partition[key] = _Refused(sent, code=code, now_ns=now_ns)
             return
         # Of several in flight, whichever's answer is known first.
-        if _is_above(known.first, sequence):
-            known.first = sequence
-        elif _is_above(sequence, known.last):
-            known.last = sequence
+        if _is_above(known.first, sent.sequence):
+            known.first = sent.sequence
+        else:
+            _raise_to(known, sent)
         known.code, known.noted_ns, known.left = code, now_ns, BEHIND_MAX
 
     def before_placing(self, wanted: ProducePartition, view: memoryview, *, now_ns: int) -> int:
@@ -98,18 +115,22 @@ class RefusedBatches:
         known = self._by_partition.get(key)
         if known is None:
             return 0
-        sent = _identity(wanted, view)
+        sent = _sent(wanted, view)
         if sent is None:
             return 0
         if (
-            known.left == 0
-            or (sent[0], sent[1]) != (known.producer_id, known.epoch)
-            or not _is_above(sent[2], known.last)
+            (sent.producer_id, sent.epoch) != (known.producer_id, known.epoch)
+            or not _is_above(sent.sequence, known.last)
             or now_ns - known.noted_ns > FORGOTTEN_NS
         ):
             del self._by_partition[key]
             return 0
-        known.last = sent[2]
+        if sent.sequence != known.following:
+            known.left = 1 + BEHIND_MAX
+        elif known.left == 0:
+            del self._by_partition[key]
+            return 0
+        _raise_to(known, sent)
         known.left -= 1
         return known.code
 
@@ -119,29 +140,34 @@ class RefusedBatches:
         0 where the gap is the client's own.
         """
         known = self._by_partition.get((wanted.topic, wanted.partition))
-        sent = None if known is None else _identity(wanted, view)
+        sent = None if known is None else _sent(wanted, view)
         if (
             known is None
             or sent is None
             or known.left == 0
-            or (sent[0], sent[1]) != (known.producer_id, known.epoch)
-            or not _is_above(sent[2], known.first)
+            or (sent.producer_id, sent.epoch) != (known.producer_id, known.epoch)
+            or not _is_above(sent.sequence, known.first)
         ):
             return 0
-        if _is_above(sent[2], known.last):
-            known.last = sent[2]
+        _raise_to(known, sent)
         known.left -= 1
         return known.code
 
 
-def _identity(wanted: ProducePartition, view: memoryview) -> tuple[int, int, int] | None:
-    """(producer id, epoch, base sequence) of a batch; None where it has none, or is no batch."""
+def _sent(wanted: ProducePartition, view: memoryview) -> _Sent | None:
+    """None of a batch without sequence numbers, or of what is no batch."""
     if wanted.records_length < HEADER_BYTES:
         return None
     header = HEADER.unpack_from(view, wanted.records_position)
-    if header[3] != MAGIC_V2 or header[9] < 0 or header[11] < 0:
+    sequence, last_delta = header[11], header[6]
+    if header[3] != MAGIC_V2 or header[9] < 0 or sequence < 0 or last_delta < 0:
         return None
-    return header[9], header[10], header[11]
+    return _Sent(header[9], header[10], sequence, (sequence + last_delta + 1) & SEQUENCE_MAX)
+
+
+def _raise_to(known: _Refused, sent: _Sent) -> None:
+    if _is_above(sent.sequence, known.last):
+        known.last, known.following = sent.sequence, sent.following
 
 
 def _is_above(sequence: int, other: int) -> bool:
