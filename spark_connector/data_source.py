@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, StructType
 
 from spark_connector.batch_reader import batch_reader
-from spark_connector.columns import Columns, schema_of, types_of
+from spark_connector.columns import TYPES, Columns, schema_of, types_of
+from spark_connector.option_values import InvalidOption
 from spark_connector.options import View, columns_of, read_options, refuse_unknown, view_of
 from spark_connector.stream_reader import StreamReader
 
@@ -38,8 +39,20 @@ class ApplianceDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads a batch."""
         options = read_options(self.options, streaming=False)
-        return batch_reader(options, Columns.of(schema, types_of(options.view)))
+        return batch_reader(options, self._columns(schema, types_of(options.view)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - PySpark's name
         """Reads a stream."""
-        return StreamReader(read_options(self.options, streaming=True), Columns.of(schema))
+        return StreamReader(read_options(self.options, streaming=True), self._columns(schema, TYPES))
+
+    def _columns(self, schema: StructType, types: dict[str, DataType]) -> Columns:
+        """The columns of a schema, our own or the user's.
+
+        Raises:
+            InvalidOption: it is the user's, and contradicts the option `columns`.
+        """
+        found = Columns.of(schema, types)
+        given = {name.lower() for name in self.options}
+        if "columns" in given and found.names != columns_of(self.options):
+            raise InvalidOption("columns", f"contradicts the schema that was given: {', '.join(found.names)}")
+        return found

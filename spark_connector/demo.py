@@ -131,7 +131,7 @@ def _plot(table: list[dict[str, Any]], target: Path) -> None:
         below = [one + other for one, other in zip(below, heights, strict=True)]
     axes.set_ylabel(f"visits in {WINDOW}")
     axes.tick_params(axis="x", rotation=60)
-    axes.legend()
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     figure.tight_layout()
     figure.savefig(target / "windows.png", dpi=120)
     _say(f"plot: {target / 'windows.png'}")

@@ -147,6 +147,8 @@ _NAMES: Final = {
         "timestampDisorder",
     )
 }
+KNOWN: Final = tuple(_NAMES.values())
+"""The names of all options."""
 _ABOUT_A_BROKER: Final = frozenset(
     (
         "groupidprefix",
@@ -209,11 +211,13 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> Options:
     group = options.text("commitGroup")
     if group is not None and not options.has("kafka.bootstrap.servers"):
         raise InvalidOption("commitGroup", "kafka.bootstrap.servers says where to commit, and is not given")
+    starting, ending = _starting(options, streaming=streaming), _ending(options)
+    _refuse_backwards(starting, ending)
     return Options(
         paths=_paths(options),
         choice=_choice(options),
-        starting=_starting(options, streaming=streaming),
-        ending=_ending(options),
+        starting=starting,
+        ending=ending,
         missing_timestamp_is_latest=options.read(
             "startingOffsetsByTimestampStrategy", values.choice, "error", ("error", "latest")
         )
@@ -355,6 +359,21 @@ def _bound(name: str, text: str) -> Bound:
     if word in ("earliest", "latest"):
         return Bound(Way(word), name)
     return Bound(Way.OFFSETS, name, values.numbers_by_partition(name, text, least=EARLIEST))
+
+
+def _refuse_backwards(starting: Bound, ending: Bound) -> None:
+    """Refuses an end before the begin, as far as the options alone say it."""
+    if starting.way is ending.way is Way.TIMESTAMP and ending.timestamp_ms < starting.timestamp_ms:
+        raise InvalidOption(ending.option, f"lies before {starting.option}")
+    if starting.way is not ending.way:
+        return
+    for topic, numbers in ending.numbers.items():
+        for partition, end in numbers.items():
+            begin = starting.numbers.get(topic, {}).get(partition, EARLIEST)
+            if 0 <= end < begin:
+                raise InvalidOption(
+                    ending.option, f"{end} of {topic}-{partition} lies before {begin}, its {starting.option}"
+                )
 
 
 def _refuse(bound: Bound, number: int, reason: str) -> None:

@@ -1,7 +1,8 @@
-"""What Spark and its Java say of themselves while they start, kept from the terminal of a command.
+"""What Spark and its Java say of themselves, kept from the terminal of a command.
 
 A JVM writes to the descriptor that it was started with, so there is no moment after which a redirection could be taken
-back: a thread passes on what comes through a pipe, but for lines that are known as talk, for as long as we live.
+back: a thread passes on what comes through a pipe, but for lines that are known as talk, for as long as we live. The
+traceback of PySpark's daemon is talk too: it comes whenever the Java side needs no more rows and hangs up first.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 _STDERR: Final = 2
 _PATIENCE_S: Final = 5.0
+_TRACEBACK: Final = b"Traceback (most recent call last):"
+_DAEMON: Final = b"pyspark/daemon.py"
+_HUNG_UP: Final = b"BrokenPipeError:"
 _TALK: Final = re.compile(
     rb"WARNING: "  # of the JVM itself, about modules and flags that Spark names
     rb"|(NOTE: )?Picked up (JDK_JAVA|JAVA_TOOL)_OPTIONS"
@@ -47,6 +51,24 @@ def start_up_talk_hidden() -> Iterator[None]:
 
 def _pass_on(reading: int, terminal: int) -> None:
     with os.fdopen(reading, "rb") as lines, os.fdopen(terminal, "wb", buffering=0) as out:
-        for line in lines:
-            if _TALK.match(line) is None:
-                out.write(line)
+        for text in _wanted(lines):
+            out.write(text)
+
+
+def _wanted(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """All but talk; the lines of a traceback together."""
+    traceback: list[bytes] = []
+    for line in lines:
+        if traceback:
+            traceback.append(line)
+            if line.startswith(b" "):
+                continue
+            text = b"".join(traceback)
+            traceback = []
+            if not (line.startswith(_HUNG_UP) and _DAEMON in text):
+                yield text
+        elif line.startswith(_TRACEBACK):
+            traceback = [line]
+        elif _TALK.match(line) is None:
+            yield line
+    yield b"".join(traceback)

@@ -8,7 +8,7 @@ import pytest
 
 from spark_connector.directory import Isolation
 from spark_connector.option_values import InvalidOption
-from spark_connector.options import COLUMNS, EARLIEST, LATEST, View, Way, columns_of, read_options
+from spark_connector.options import COLUMNS, EARLIEST, KNOWN, LATEST, View, Way, columns_of, read_options
 
 BARE = {"path": "/data", "subscribe": "orders"}
 
@@ -103,6 +103,19 @@ def test_a_job_that_moves_over_keeps_what_it_says_about_its_broker() -> None:
         ({**BARE, "endingOffsets": "earliest"}, "endingOffsets"),
         ({**BARE, "endingOffsets": '{"orders": {"0": -2}}'}, "endingOffsets"),
         ({**BARE, "startingTimestamp": "yesterday"}, "startingTimestamp"),
+        ({**BARE, "startingTimestamp": "6", "endingTimestamp": "5"}, "endingTimestamp"),
+        (
+            {**BARE, "startingOffsets": '{"orders": {"0": 6}}', "endingOffsets": '{"orders": {"0": 5}}'},
+            "endingOffsets",
+        ),
+        (
+            {
+                **BARE,
+                "startingOffsetsByTimestamp": '{"orders": {"0": 6}}',
+                "endingOffsetsByTimestamp": '{"orders": {"0": 5}}',
+            },
+            "endingOffsetsByTimestamp",
+        ),
         ({**BARE, "failOnDataLoss": "maybe"}, "failOnDataLoss"),
         ({**BARE, "minPartitions": "0"}, "minPartitions"),
         ({**BARE, "maxRecordsPerPartition": "9999999999999999999"}, "maxRecordsPerPartition"),
@@ -153,3 +166,8 @@ def test_durations_have_units(text: str, milliseconds: int) -> None:
 def test_columns_are_told_under_their_own_names() -> None:
     assert columns_of({**BARE, "columns": "OFFSET, timestamptype"}) == ("offset", "timestampType")
     assert columns_of({**BARE, "includeHeaders": "true"}) == (*COLUMNS, "headers")
+
+
+def test_every_option_is_told_in_the_guide() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    assert [name for name in KNOWN if f"`{name}`" not in guide] == []

@@ -108,6 +108,19 @@ def test_a_count_by_headers_is_the_count_of_the_rows(spark: SparkSession, made: 
     assert codecs == {"none", "gzip", "snappy", "lz4", "zstd"}
 
 
+def test_options_may_be_written_in_any_case(spark: SparkSession, made: Made) -> None:
+    asked = spark.read.format("appliance").option("SUBSCRIBE", TOPIC).option("COLUMNS", "Offset")
+    found = asked.option("startingoffsets", f'{{"{TOPIC}": {{"0": 40, "1": -2}}}}').load(str(made.data_dir))
+    assert found.columns == ["offset"]
+    assert found.count() == sum(each.offset >= 40 or each.partition == 1 for each in made.records)
+
+
+def test_columns_that_contradict_the_schema_are_refused(spark: SparkSession, made: Made) -> None:
+    asked = spark.read.format("appliance").schema("offset long").option("subscribe", TOPIC)
+    with pytest.raises(Exception, match="option columns: contradicts the schema that was given: offset"):
+        asked.option("columns", "value").load(str(made.data_dir)).count()
+
+
 def test_an_unknown_option_is_refused_by_name(spark: SparkSession, made: Made) -> None:
     with pytest.raises(Exception, match="option startingofsets: is not known"):
         frame(spark, made, startingOfsets="earliest")

@@ -9,9 +9,22 @@ TALK = """WARNING: Using incubator modules: jdk.incubator.vector
 Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties
 26/11/22 00:19:28 WARN Utils: Set SPARK_LOCAL_IP if you need to bind to another address
 Setting default log level to "WARN".
+Traceback (most recent call last):
+  File "/lib/pyspark.zip/pyspark/daemon.py", line 264, in manager
+    code = worker(sock, authenticated)
+BrokenPipeError: [Errno 32] Broken pipe
 """
 WORDS = """26/11/22 00:19:28 ERROR SparkContext: no space left on device
 java.lang.IllegalStateException: of no use
+Traceback (most recent call last):
+  File "/lib/pyspark.zip/pyspark/daemon.py", line 264, in manager
+    code = worker(sock, authenticated)
+MemoryError
+Traceback (most recent call last):
+  File "/home/me/job.py", line 3, in send
+BrokenPipeError: [Errno 32] Broken pipe
+Traceback (most recent call last):
+  that is cut
 """
 PROGRAM = """
 import subprocess, sys
