@@ -157,6 +157,15 @@ FAILOVER = tuple(
         (1000, 2000, ()),
     )
 )
+CATCH_UP = (
+    Figure(
+        "catch_up.mb_s",
+        "a slot that was stopped catches up with 1 GiB: from serving to in sync",
+        "MB/s",
+        MORE,
+    ),
+    Figure("catch_up.in_sync_seconds", "the same, from the order to start it", "s", LESS),
+)
 LATENCY_ALL = tuple(
     Figure(
         f"latency_client_all.{key}_us",
@@ -240,7 +249,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure("groups_10000.all_back_s", "10,000 groups: start after kill -9, to all served", "s", LESS),
     *_under("pinned", "pinned", (*LATENCY, *REQUESTS_64, *THROUGHPUT_1K, *THROUGHPUT_100)),
     *_under("fsync", "fsync", (*LATENCY, *REQUESTS_64, *THROUGHPUT_1K)),
-    *_under("slots", "3 slots", (*LATENCY_ALL, *FAILOVER, *THROUGHPUT_1K)),
+    *_under("slots", "3 slots", (*LATENCY_ALL, *FAILOVER, *CATCH_UP, *THROUGHPUT_1K)),
 )
 BY_KEY: dict[str, Figure] = {figure.key: figure for figure in FIGURES}
 

@@ -38,6 +38,7 @@ ABOUT: dict[str, tuple[float, float, float]] = {
     "groups_10000": (30, 0, 45),
     "latency_client_all": (5, 0, 5),
     "failover_100": (10, 0, 45),
+    "catch_up": (20, 0, 60),
 }
 """Case → seconds with ours, the mock, Kafka."""
 UNKNOWN = (10.0, 10.0, 15.0)

@@ -1,14 +1,17 @@
 """The appliance, started the way its users start it, from a build of this tree's source."""
 
+import os
 import re
+import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks import proc
-from benchmarks.brokers.broker import SpawnedBroker, free_port
+from benchmarks.brokers.broker import STOP_PATIENCE_SECONDS, SpawnedBroker, free_port
 from benchmarks.brokers.builds import Kind, build
 from benchmarks.brokers.setting import AS_SHIPPED, Setting
+from benchmarks.void import Void
 
 
 class Appliance(SpawnedBroker):
@@ -25,6 +28,7 @@ class Appliance(SpawnedBroker):
             self.options["durability"] = "fsync"
         """Set beside its defaults, from the next start on."""
         self._kind = kind
+        self._ordered: subprocess.Popen[str] | None = None
         if kind is Kind.PURE:
             self.name = "pure"
 
@@ -47,6 +51,31 @@ class Appliance(SpawnedBroker):
     def slot_pids(self, slot: int) -> list[int]:
         titles = re.compile(rf"(ioproc {slot}\.\d+|replica {slot})")
         return [pid for pid in self.pids() if titles.fullmatch(proc.title_of(pid))]
+
+    def stop_slot(self, slot: int) -> None:
+        with self._slots("stop", slot) as ordered:
+            _, complaint = ordered.communicate(timeout=STOP_PATIENCE_SECONDS)
+        if ordered.returncode:
+            raise Void(f"slot {slot} is not stopped: {complaint.strip()[-300:]}")
+
+    def start_slot(self, slot: int) -> None:
+        self._ordered = self._slots("start", slot)
+
+    def _slots(self, word: str, slot: int) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "appliance", "slots", word, str(slot), "-b", self.address],
+            env={**os.environ, **self.environment()},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def stop(self) -> None:
+        if self._ordered is not None:
+            self._ordered.kill()
+            self._ordered.communicate()
+            self._ordered = None
+        super().stop()
 
     def on_ready(self, line: str) -> None:
         if found := re.search(r"127\.0\.0\.1:\d+", line):

@@ -86,6 +86,14 @@ class Broker(ABC):
         """The processes of one slot, counted from 0."""
         raise Void(f"{self.name} has no slots")
 
+    def stop_slot(self, slot: int) -> None:
+        """Ends one slot, counted from 0, in good order, as its operator would; the others go on."""
+        raise Void(f"{self.name} has no slots")
+
+    def start_slot(self, slot: int) -> None:
+        """Begins to start it again; when it serves, Metadata says."""
+        raise Void(f"{self.name} has no slots")
+
     def is_alive(self) -> bool:
         """Whether its first process runs."""
         return True

@@ -2,14 +2,17 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from benchmarks import proc
 from benchmarks.brokers import together
-from benchmarks.brokers.broker import SpawnedBroker, free_port
+from benchmarks.brokers.broker import STOP_PATIENCE_SECONDS, SpawnedBroker, free_port
 from benchmarks.brokers.setting import AS_SHIPPED, Setting
 from benchmarks.places import KAFKA, ROOT
 from benchmarks.void import Void
@@ -78,7 +81,26 @@ class Kafka(SpawnedBroker):
 
     def slot_pids(self, slot: int) -> list[int]:
         wanted = str(self._properties(slot)).encode()
-        return [pid for pid in self.pids() if wanted in (proc.PROC / str(pid) / "cmdline").read_bytes()]
+        found = []
+        for pid in self.pids():
+            with suppress(OSError):  # it has just ended
+                if wanted in (proc.PROC / str(pid) / "cmdline").read_bytes():
+                    found.append(pid)
+        return found
+
+    def stop_slot(self, slot: int) -> None:
+        ending = self.slot_pids(slot)
+        for pid in ending:
+            os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_PATIENCE_SECONDS
+        while set(ending) & set(self.slot_pids(slot)):
+            if time.monotonic() > deadline:
+                raise Void(f"broker {slot} does not stop")
+            time.sleep(0.1)
+
+    def start_slot(self, slot: int) -> None:
+        assert self.process is not None, "not started"
+        self.process.send_signal(signal.SIGHUP)
 
     def version(self) -> str:
         for jar in self._libs.glob("kafka_2.13-*.jar"):

@@ -11,18 +11,24 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import IO
 
 
 def main() -> int:
-    """Returns when all have ended."""
+    """Returns when all have been ended."""
     ready_word, file = sys.argv[1:]
-    running = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for command in json.loads(Path(file).read_text())
-    ]
-    ready = threading.Barrier(len(running), action=lambda: print("ready", flush=True))
+    commands = json.loads(Path(file).read_text())
+    ready = threading.Barrier(len(commands), action=lambda: print("ready", flush=True))
+
+    def run(number: int) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            commands[number], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert process.stdout is not None
+        threading.Thread(target=pass_on, args=(number, process.stdout), daemon=True).start()
+        return process
 
     def pass_on(number: int, stream: IO[str]) -> None:
         waits = True
@@ -32,15 +38,21 @@ def main() -> int:
                 waits = False
                 threading.Thread(target=ready.wait, daemon=True).start()
 
-    for number, process in enumerate(running):
-        assert process.stdout is not None
-        threading.Thread(target=pass_on, args=(number, process.stdout), daemon=True).start()
+    running = [run(number) for number in range(len(commands))]
 
     def end(*_: object) -> None:
         for process in running:
             process.terminate()
 
+    def start_again(*_: object) -> None:
+        for number, process in enumerate(running):
+            if process.poll() is not None:
+                running[number] = run(number)
+
     signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGHUP, start_again)
+    while any(process.poll() is None for process in running):
+        time.sleep(0.05)
     return max(abs(process.wait()) for process in running)
 
 

@@ -1,4 +1,4 @@
-"""Topics with three replicas: acks=all, and the death of who leads."""
+"""Topics with three replicas: acks=all, the death of who leads, the return of who was away."""
 
 import os
 import signal
@@ -11,12 +11,14 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from benchmarks.cases.case import Bench, Case, Figures
 from benchmarks.cases.one_record import NOT_FOR_MOCK, times
 from benchmarks.load import generators
+from benchmarks.machine import GIB
 from benchmarks.void import Void
 
 UNDER_SLOTS = frozenset({"slots"})
 KILLED = 1
 """The slot that dies: not the one whose JVM is Kafka's controller as well."""
 PATIENCE_SECONDS = 180.0
+CATCH_UP_PARTITIONS = 6
 EAGER_CLIENT: dict[str, str | int | bool] = {
     "acks": "all",
     "enable.idempotence": True,
@@ -55,6 +57,46 @@ def _failover(partitions: int) -> Callable[[Bench], Figures]:
         }
 
     return run
+
+
+def _catch_up(bench: Bench) -> Figures:
+    """What is written while a slot is stopped, and how long it takes the slot to have it once it serves again."""
+    broker, address = bench.broker, bench.broker.address
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    node = sorted(admin.list_topics(timeout=30).brokers)[KILLED]
+    topic = bench.topic(CATCH_UP_PARTITIONS)
+    records = bench.scale.backlog_bytes // 1024
+    broker.stop_slot(KILLED)
+    _await(lambda: all(node not in isr for isr in _in_sync(admin, topic)), "the stopped slot is out of sync")
+    generators.stream_in(address, topic, records=records, record_bytes=1024, partition=None)
+    bench.check_records(topic, records, partitions=CATCH_UP_PARTITIONS)
+    ordered_at = time.monotonic()
+    broker.start_slot(KILLED)
+    _await(lambda: node in admin.list_topics(timeout=30).brokers, "the slot serves")
+    live_at = time.monotonic()
+    _await(lambda: all(node in isr for isr in _in_sync(admin, topic)), "the slot is in sync")
+    in_sync_at = time.monotonic()
+    bench.check_records(topic, records, partitions=CATCH_UP_PARTITIONS)
+    return {
+        "mb_s": records * 1024 / 1e6 / (in_sync_at - live_at),
+        "live_seconds": live_at - ordered_at,
+        "in_sync_seconds": in_sync_at - ordered_at,
+    }
+
+
+def _in_sync(admin: AdminClient, topic: str) -> list[list[int]]:
+    """The in-sync replicas of each partition, as Metadata says now."""
+    found = admin.list_topics(topic, timeout=30).topics[topic].partitions
+    return [each.isrs for each in found.values()]
+
+
+def _await(holds: Callable[[], bool], what: str) -> None:
+    """Raises Void when it does not come to hold."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        if time.monotonic() > deadline:
+            raise Void(f"not within {PATIENCE_SECONDS:g} s: {what}")
+        time.sleep(0.02)
 
 
 def _create_led_by(address: str, topic: str, partitions: int, *, slot: int) -> None:
@@ -109,5 +151,16 @@ CASES = (
             own=True,
         )
         for partitions in (1, 100, 1000)
+    ),
+    Case(
+        "catch_up",
+        "a slot is stopped, 1 GiB of 1 KiB records goes to six partitions, it starts again and comes in sync",
+        _catch_up,
+        not_for=NOT_FOR_MOCK,
+        settings=UNDER_SLOTS,
+        rounds=1,
+        by_name=True,
+        own=True,
+        lends_bytes=4 * GIB,
     ),
 )
