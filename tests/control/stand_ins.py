@@ -16,6 +16,7 @@ Each life tells every event to the datagram socket `STAGE/diary.sock` as one JSO
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -60,7 +61,7 @@ def run(child: Child) -> int:
     behaviour_file = stage / f"{child.role.token}.behaviour"
     behaviour, *numbers = (behaviour_file.read_text() if behaviour_file.exists() else "obeys").split()
     peers = {str(role): generation for role, generation in child.peers.items()}
-    note("born", pid=os.getpid(), peers=peers, prepared_by=_prepared_by)
+    note("born", pid=os.getpid(), peers=peers, prepared_by=_prepared_by, collects=gc.isenabled())
     match behaviour:
         case "crash":
             raise RuntimeError("the stand-in was told to\ncrash")

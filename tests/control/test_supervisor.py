@@ -94,6 +94,23 @@ def test_what_a_module_prepares_before_the_fork_is_there_in_every_life(start_ins
     assert len(prepared_by) == 7
 
 
+def test_what_a_record_needs_is_forked_before_the_rest_is_loaded(start_instance: StartInstance) -> None:
+    instance = start_instance()
+    born = {role: instance.wait_event(role, "born") for role in RINGS}
+    loaded = {role: len(note["prepared_by"]) for role, note in born.items()}
+    assert loaded["controller"] == 1
+    assert (
+        loaded["ioproc 0.0"]
+        < loaded["netproc 0"]
+        == loaded["netproc 1"]
+        < loaded["acceptor"]
+        < loaded["coordinator"]
+    )
+    assert all(
+        note["collects"] for note in born.values()
+    )  # in spite of its parent, which did not while it started
+
+
 def test_child_keeps_only_its_own_descriptors(start_instance: StartInstance) -> None:
     instance = start_instance()
     instance.wait_ready()

@@ -15,7 +15,7 @@ from appliance.control.supervisor import stop_order
 from appliance.control.supervisor.back_off import HEALTHY_LIFE_MS, BackOff
 from appliance.control.supervisor.child_states import ALIVE, TRANSITIONS, Event, State, after
 from appliance.control.supervisor.data_directory import DataDirectory
-from appliance.control.supervisor.entry_points import ENTRY_POINTS, load
+from appliance.control.supervisor.entry_points import ENTRY_POINTS, Mains, load
 from appliance.control.supervisor.listening import close_all, listeners
 from appliance.errors import ApplianceDefect, OperatorFault
 from tests.support.wire import free_ports
@@ -94,6 +94,14 @@ def test_every_role_but_the_supervisor_has_an_entry_point() -> None:
 def test_entry_point_that_names_nothing_is_a_defect() -> None:
     with pytest.raises(ApplianceDefect, match="not a function"):
         load("appliance.netproc.acceptor_main:no_such_function")
+
+
+def test_a_main_is_loaded_when_it_is_asked_for_and_once() -> None:
+    nothing = "appliance.netproc.acceptor_main:no_such_function"
+    mains = Mains({**ENTRY_POINTS, RoleKind.CLEANER: nothing})
+    assert mains[RoleKind.ACCEPTOR] is mains[RoleKind.ACCEPTOR] is load(ENTRY_POINTS[RoleKind.ACCEPTOR])
+    with pytest.raises(ApplianceDefect, match="not a function"):
+        mains[RoleKind.CLEANER]
 
 
 def test_accepted_connection_inherits_no_delay_and_keep_alive(tmp_path: Path) -> None:
