@@ -11,12 +11,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+import psutil
 from confluent_kafka.admin import AdminClient
 
 from tests.support.broker import Appliance, ProcessRow
 
 PAUSE_MAX_S: Final = 20.0
 IN_SYNC_S: Final = 30.0
+SETTLE_S: Final = 30.0
 
 Fault = Callable[[Appliance, random.Random, float], str]
 """An appliance, a source of chance, the longest pause in seconds → what was done."""
@@ -25,7 +27,7 @@ Fault = Callable[[Appliance, random.Random, float], str]
 def kill_one(broker: Appliance, chance: random.Random, _: float) -> str:
     """SIGKILL for one process, the supervisor excepted."""
     row = chance.choice([row for row in _living(broker) if row.role != "supervisor"])
-    _signal(row.pid, signal.SIGKILL)
+    _kill([row.pid])
     return f"killed {row.role}"
 
 
@@ -35,7 +37,7 @@ def kill_worker(broker: Appliance, chance: random.Random, _: float) -> str:
     if not owners:
         return "found no worker to kill"
     row = chance.choice(owners)
-    _signal(row.pid, signal.SIGKILL)
+    _kill([row.pid])
     return f"killed {row.role}"
 
 
@@ -93,7 +95,7 @@ def kill_everything(broker: Appliance, _chance: random.Random, _: float) -> str:
 
 def restart(broker: Appliance, _chance: random.Random, _: float) -> str:
     """A clean stop, and a start."""
-    broker.stop()
+    _stop(broker)
     broker.start(60)
     return "stopped, and started"
 
@@ -106,7 +108,7 @@ def lose_log_directory(broker: Appliance, chance: random.Random, pause_max_s: fl
     shutil.rmtree(broker.data_dir / f"slot-{slot}", ignore_errors=True)
     pause_s = chance.uniform(0.5, 0.5 + pause_max_s)
     time.sleep(pause_s)
-    broker.stop()
+    _stop(broker)
     broker.start(60)
     return f"removed the log directory of slot {slot}, and started everything anew {pause_s:.1f} s later"
 
@@ -116,7 +118,7 @@ def swap_disk(broker: Appliance, chance: random.Random, _: float) -> str:
     if not _all_in_sync(broker):
         return "removed nothing: it might have been the last copy"
     slot = chance.randrange(broker.slots)
-    broker.stop()
+    _stop(broker)
     shutil.rmtree(broker.data_dir / f"slot-{slot}")
     broker.start(60)
     return f"removed the log directory of slot {slot} while everything was stopped"
@@ -138,10 +140,39 @@ def faults_for(slots: int) -> list[Fault]:
 
 
 def _kill_slot(broker: Appliance, slot: int) -> None:
+    halves = []
     for row in _living(broker):
         kind, _, place = row.role.partition(" ")
         if kind in ("ioproc", "replica") and place.partition(".")[0] == str(slot):
-            _signal(row.pid, signal.SIGKILL)
+            halves.append(row.pid)
+    _kill(halves)
+
+
+def _kill(pids: list[int]) -> None:
+    """SIGKILL for all of them at once; returns when they have ended."""
+    for pid in pids:
+        _signal(pid, signal.SIGKILL)
+    _until(lambda: not any(map(_lives, pids)))
+
+
+def _stop(broker: Appliance) -> None:
+    """A clean stop. One beside which somebody lies dead, and nobody has noticed, is none, and says so by its code."""
+    _until(lambda: all(_lives(row.pid) for row in broker.processes()))
+    broker.stop()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return pid != 0 and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _until(is_true: Callable[[], bool]) -> None:
+    """Waits for it, and no longer than SETTLE_S."""
+    deadline = time.monotonic() + SETTLE_S
+    while not is_true() and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def _all_in_sync(broker: Appliance) -> bool:
