@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -29,8 +27,8 @@ def test_a_change_of_durability_governs_the_next_record_and_outlives_its_worker(
         with WireSocket(broker.port) as connection:
             return produce(connection, "t", encode_batch([Record(b"v")])).error
 
-    def worker() -> int:
-        return next(row.pid for row in broker.processes() if row.role == "ioproc 0.0")
+    def workers() -> list[int]:
+        return broker.pids("ioproc 0.0")
 
     broker.start()
     try:
@@ -40,9 +38,10 @@ def test_a_change_of_durability_governs_the_next_record_and_outlives_its_worker(
         trigger.unlink()
         appliance("configs", "set", "durability=fsync", "--topic", "t", "-b", broker.address).succeeded()
         assert error() == 0
-        before = worker()
-        os.kill(before, signal.SIGKILL)
-        wait_until(lambda: worker() != before and error() == 0, "its next life serves", timeout_s=30)
+        before = broker.kill_role("ioproc 0.0")
+        wait_until(
+            lambda: workers() not in ([], [before]) and error() == 0, "its next life serves", timeout_s=30
+        )
         trigger.write_text("/t-0/")
         assert error() == ErrorCode.KAFKA_STORAGE_ERROR, "fsync: the flush is tried, and fails"
     finally:
