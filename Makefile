@@ -68,14 +68,12 @@ test-all: pure check judges
 	@$(MAKE) --no-print-directory test-zookeeper
 
 # What depends on the metadata store, once more with all of it on a ZooKeeper that the tests start. Left out is what is
-# about the embedded store's file: its damage, a disk without room for it, how quickly it is there again after a start.
+# about the embedded store's file (its damage, a disk without room for it), and fuzzing for minutes, which comes near no store.
 test-zookeeper: judges
 	APPLIANCE_STORE=zookeeper $(PYTEST) -q tests/control/controller tests/system tests/crash \
 		--ignore=tests/control/controller/test_damage.py --ignore=tests/system/test_full_disk.py \
 		--deselect tests/control/controller/test_configs.py::test_a_full_disk_refuses_the_change_and_nothing_has_changed \
-		--deselect tests/system/test_cli_own.py::test_second_appliance_on_the_same_directory_is_refused_in_one_line \
-		--deselect tests/system/test_kills.py::test_acknowledged_records_survive_kill_of_all_processes_at_once \
-		--deselect tests/system/test_kills.py::test_acknowledged_records_survive_kill_of_the_supervisor_alone
+		--deselect tests/system/test_hostile_fuzz.py::test_requests_of_all_kinds_disturb_nobody_for_minutes
 
 check: format lint types contracts
 

@@ -122,7 +122,8 @@ class Appliance:
     Args:
         data_dir: kept over a stop and a start, so that a test can restart on the same data.
         slots: broker slots; slot n listens on `port + n`.
-        settings: options under their names, written to the configuration file.
+        settings: options under their names, written to the configuration file. Where they name a `metadata.store`,
+            it is that one, whatever the run asks for.
         arguments: further flags of `appliance serve`.
     """
 
@@ -137,7 +138,8 @@ class Appliance:
         self.data_dir = data_dir
         self.slots = slots
         self.port = free_ports(slots)
-        self._settings = {**chosen_options(data_dir), **(settings or {})}
+        asked = settings or {}
+        self._settings = {**({} if "metadata.store" in asked else chosen_options(data_dir)), **asked}
         self._arguments = tuple(arguments)
         self._process: subprocess.Popen[str] | None = None
         self._output: Output | None = None

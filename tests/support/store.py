@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Final
 
 from appliance.channels.wiring import instance_name
 from appliance.config import MetadataSettings
+from appliance.control.store.left_sessions import DIRECTORY
 
 STORE: Final = "APPLIANCE_STORE"
 ADDRESS: Final = "APPLIANCE_ZOOKEEPER"
@@ -42,3 +44,14 @@ def on_zookeeper(address: str, data_dir: Path) -> dict[str, object]:
         "metadata.store": "zookeeper",
         "zookeeper.connect": f"{address}/test/{instance_name(data_dir)}",
     }
+
+
+def copy_metadata(data_dir: Path, target: Path) -> dict[str, object]:
+    """Copies what the data directory itself holds, without those of the slots. Returns the options that find the same
+    tree from `target`."""
+    for entry in data_dir.iterdir():
+        if entry.is_file():
+            shutil.copy2(entry, target / entry.name)
+    if (data_dir / DIRECTORY).is_dir():
+        shutil.copytree(data_dir / DIRECTORY, target / DIRECTORY)
+    return chosen_options(data_dir)

@@ -13,6 +13,7 @@ from tests.support.kafka_3 import KafkaOnZooKeeper
 from tests.support.zookeeper import ZooKeeper
 from tests.system.raw import wait_until
 from tests.system.test_adoption import (
+    ADOPTED,
     COMMITTED,
     TOPICS,
     Contents,
@@ -80,7 +81,7 @@ def take_over(source: Path, read: Contents, data_dir: Path) -> None:
         # Its settings were in ZooKeeper. Nothing is deleted by age; where the cleaner had been, its checkpoint says so.
         kept = {"cleanup.policy": "compact"} if name == "squeezed" else {"retention.ms": "-1"}
         assert topics[name]["configs"] == kept, name
-    appliance = Appliance(data_dir, settings={"log.message.timestamp.before.max.ms": 1 << 62})
+    appliance = Appliance(data_dir, settings=ADOPTED)
     appliance.start()
     try:
         assert contents(appliance.address) == read

@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.command import appliance
 from tests.support.broker import Appliance
+from tests.support.store import chosen_options
 
 
 def produce(broker: Appliance, topic: str, lines: bytes, *arguments: object) -> None:
@@ -108,7 +109,8 @@ def test_indexes_of_a_stopped_broker_agree_with_its_log(own_broker: Appliance) -
 
 
 def test_second_appliance_on_the_same_directory_is_refused_in_one_line(own: Appliance) -> None:
-    told = appliance("serve", "--data-dir", own.data_dir, "--port", own.port + 1000)
+    same_store = [f"--set={name}={value}" for name, value in chosen_options(own.data_dir).items()]
+    told = appliance("serve", "--data-dir", own.data_dir, "--port", own.port + 1000, *same_store)
     assert told.code != 0
     assert "in use by another appliance" in told.errors
     assert "Traceback" not in told.errors

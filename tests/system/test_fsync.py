@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from appliance.protocol.records.record import Record, decode_records, encode_bat
 from tests.support.broker import Appliance
 from tests.support.power_loss import after_power_loss, layer_environment
 from tests.support.raw_fetch import fetch, parse_batches
+from tests.support.store import copy_metadata
 from tests.support.wire import ConnectionEnded, WireSocket
 from tests.system.raw import ask, create_topic, generations, produce, wait_until
 
@@ -131,12 +131,10 @@ def test_every_acknowledged_record_is_there_after_a_power_cut(
     left = tmp_path / "left"
     left.mkdir()
     # The metadata store forces its file by itself (SQLite), which the layer does not see.
-    for entry in (tmp_path / "data").iterdir():
-        if entry.is_file():
-            shutil.copy2(entry, left / entry.name)
+    same_tree = copy_metadata(tmp_path / "data", left)
     after_power_loss(tmp_path / "data/slot-0", shadow, left / "slot-0")
     monkeypatch.undo()
-    after = Appliance(left, settings=settings)
+    after = Appliance(left, settings={**settings, **same_tree})
     after.start()
     try:
         check_all_there(after, writers)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import shutil
 import threading
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from tests.support.broker import Appliance
 from tests.support.power_loss import after_power_loss, layer_environment
+from tests.support.store import copy_metadata
 from tests.support.wire import ConnectionEnded
 from tests.system.raw import create_topic, wait_until
 from tests.system.test_fsync import PARTITIONS, Writer, all_records
@@ -61,13 +61,11 @@ def test_every_acknowledged_record_is_there_after_a_power_cut_during_moves(
 
     left = tmp_path / "left"
     left.mkdir()
-    for entry in data.iterdir():
-        if entry.is_file():
-            shutil.copy2(entry, left / entry.name)
+    same_tree = copy_metadata(data, left)
     for name in ("a", "b"):
         after_power_loss(data / name, shadow, left / name)
     monkeypatch.undo()
-    after = Appliance(left, settings=settings)
+    after = Appliance(left, settings={**settings, **same_tree})
     after.start()
     try:
         found = all_records(after, 0)

@@ -15,6 +15,7 @@ from appliance.channels.wiring import instance_name, runtime_dir
 from appliance.control.supervisor.main import EXIT_IN_USE, EXIT_PORT_TAKEN
 from appliance.protocol.records.record import Record, encode_batch
 from tests.support.broker import Appliance, shared_memory_names
+from tests.support.store import chosen_options
 from tests.support.wire import WireSocket, answers_api_versions, free_ports
 from tests.system.raw import create_topic, generations, produce
 from tests.system.steady import undisturbed
@@ -50,8 +51,9 @@ def assert_no_more_than(before: frozenset[str], now: frozenset[str]) -> None:
 
 
 def serve(data_dir: Path, port: int) -> subprocess.CompletedProcess[str]:
-    """Tries to start another instance, and waits for its end."""
+    """Tries to start another instance with the same store, and waits for its end."""
     command = [sys.executable, "-m", "appliance", "serve", "--data-dir", str(data_dir), "--port", str(port)]
+    command += [f"--set={name}={value}" for name, value in chosen_options(data_dir).items()]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 

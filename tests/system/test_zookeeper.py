@@ -70,7 +70,7 @@ def test_records_flow_while_controller_and_zookeeper_die_and_come_back(
     tmp_path: Path, own_zookeeper: ZooKeeper
 ) -> None:
     data_dir = tmp_path / "data"
-    options = {**on_zookeeper(own_zookeeper.address, data_dir), "zookeeper.session.timeout.ms": 2000}
+    options = {**on_zookeeper(own_zookeeper.address, data_dir), "zookeeper.session.timeout.ms": 6000}
     own_zookeeper.kill()
     broker = Appliance(data_dir, settings=options)
     # A server ends with the thread that started it: this one lives as long as the test.
