@@ -26,7 +26,7 @@ TOPIC: Final = "latest"
 KEYS: Final = 200
 ROUND: Final = 3000
 LOOKS: Final = 2
-PATIENCE_S: Final = 120.0
+PATIENCE_S: Final = 300.0
 SETTINGS: Final = {
     "cleanup.policy": "compact",
     "segment.bytes": str(1 << 20),

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
 TOPIC = "orders"
-JOB_TIMEOUT_S = 300
+JOB_TIMEOUT_S = 600
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +119,7 @@ def _committed(client: ConfluentClient) -> _Ends:
     return _Ends({each.partition: each.offset for each in answer.result(30).topic_partitions})
 
 
+@pytest.mark.timeout(3000)
 def test_a_query_that_is_killed_three_times_gives_each_record_once(
     spark: SparkSession, broker: Appliance, tmp_path: Path
 ) -> None:
@@ -167,7 +169,8 @@ def kill_at_random(broker: Appliance, at: Path, *, times: int) -> None:
                 _until_more(at / "checkpoint", job)
                 time.sleep(source.random() / 4)  # anywhere in a micro-batch: what is asserted holds wherever
             finally:
-                os.killpg(job.pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # one that we looked at too late has come to its end
+                    os.killpg(job.pid, signal.SIGKILL)
                 job.wait(30)
 
 
