@@ -101,6 +101,6 @@ class FlushQueue(deque[FlushTask]):
         if self.on_due is not None:
             self.on_due()
 
-    def put_back(self, task: FlushTask) -> None:
-        """One that did not come to its flush waits for the next round; from any thread, nobody is told."""
+    def put_by(self, task: FlushTask) -> None:
+        """One that may wait for the next checkpoint; from any thread, nobody is told."""
         super().append(task)

@@ -248,7 +248,8 @@ class LogDirectory:
         )
         if closed and log.recovery_point < log.log_end_offset:
             # Who had it before may have flushed less than it wrote, and what it had to flush went with it.
-            self.flushes.append(log.flush_task())
+            # In no hurry: a takeover opens many.
+            self.flushes.put_by(log.flush_task())
         self.partitions[partition] = log
         self._drop_no_more(partition)
         return log
@@ -449,7 +450,7 @@ class LogDirectory:
                 except StorageFault as fault:
                     _logger.error("flush failed: %s", fault)
                     if not isinstance(fault, DiskFull) and not is_lasting(fault):
-                        self.flushes.put_back(flush)  # it did not come to the flush
+                        self.flushes.put_by(flush)  # it did not come to the flush
                         continue
                     self.flush_fault = fault
                     return
