@@ -49,7 +49,7 @@ SLOTS   ?= 1
 # the run's end names it (decision 0045).
 SECOND_TRY := --reruns 1 --max-suite-reruns 3
 
-# Tests that wait for no process and no time.
+# Rooms whose tests have no process that serves, and wait for no time.
 PURE := $(addprefix tests/,config control/coordinator log properties protocol)
 
 # What is checked computes, and what the judges are made of is waited for: in a fresh tree the two go side by side. So do
