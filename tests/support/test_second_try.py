@@ -42,6 +42,38 @@ def test_late(fork):
 """
 
 
+SHARED: Final = """
+import pathlib
+import pytest
+
+def once(name):
+    seen = pathlib.Path(__file__).with_suffix(name)
+    if not seen.exists():
+        seen.touch()
+        raise AssertionError(f"{name} was late")
+
+@pytest.fixture(scope="module")
+def broker():
+    once(".start")
+    yield "broker"
+    pathlib.Path(__file__).with_suffix(".stopped").open("a").write("stopped")
+
+@pytest.fixture
+def topic(broker):
+    yield broker
+    once(".teardown")
+
+def test_start(broker):
+    pass
+
+def test_teardown(topic):
+    pass
+
+def test_last(broker):
+    once(".call")
+"""
+
+
 def run(tree: Path, tests: dict[str, str], *options: str) -> tuple[int, str]:
     """Exit code and output of pytest over these files below `tests`."""
     (tree / "pytest.ini").write_text("[pytest]\n")
@@ -83,6 +115,15 @@ def test_a_test_with_processes_that_passes_at_the_second_try_is_named_with_its_f
     assert "SECOND TRY tests/system/test_a.py::test_late" in told
     assert "the machine: " in told
     assert "1 passed, 1 rerun" in told
+
+
+def test_what_a_room_shares_is_made_again_where_it_failed_and_stopped_once(tmp_path: Path) -> None:
+    code, output = run(tmp_path, {"system/test_a.py": SHARED}, *GATE)
+    assert code == 0, output
+    assert "3 rerun" in output
+    assert (tmp_path / "tests/system/test_a.stopped").read_text() == "stopped"
+    for place in (".start", ".teardown", ".call"):
+        assert f"AssertionError: {place} was late" in output
 
 
 def test_a_test_that_fails_twice_is_red_and_both_failures_are_told(tmp_path: Path) -> None:
