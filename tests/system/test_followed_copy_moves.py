@@ -48,8 +48,15 @@ class Slots:
         return self.root / f"{side}-{slot}"
 
     def side(self, slot: int) -> str:
-        """Where the slot's copy lies, by name; the first where it is in both."""
-        return next(side for side in "ab" if (self.path(side, slot) / f"{TOPIC}-0").is_dir())
+        """Where the slot's copy lies, by name, once it does; the first where it is in both."""
+        found: list[str] = []
+
+        def lies() -> bool:
+            found[:] = [side for side in "ab" if (self.path(side, slot) / f"{TOPIC}-0").is_dir()]
+            return bool(found)
+
+        wait_until(lies, f"slot {slot} has a copy", timeout_s=PATIENCE_S)
+        return found[0]
 
     def other_side(self, slot: int) -> str:
         return "b" if self.side(slot) == "a" else "a"
@@ -72,6 +79,12 @@ class Slots:
         with WireSocket(self.broker.port + slot, timeout_s=30) as connection:
             answer = ask(connection, ApiKey.ALTER_REPLICA_LOG_DIRS, AlterReplicaLogDirsRequest(wanted))
         return int(answer.results[0].partitions[0].error_code)
+
+    def begin(self, side: str, slot: int) -> None:
+        """Returns when the move has begun: a copy may not be open yet."""
+        wait_until(
+            lambda: self.alter(side, slot) == 0, f"slot {slot}'s copy moves to {side}", timeout_s=PATIENCE_S
+        )
 
     def described(self, side: str, slot: int) -> list[DescribeLogDirsPartition]:
         with WireSocket(self.broker.port + slot, timeout_s=30) as connection:
@@ -134,7 +147,7 @@ def test_every_copy_moves_there_and_back_while_it_is_written(tmp_path: Path, dur
             for _ in range(2):
                 wanted = {slot: slots.other_side(slot) for slot in range(3)}
                 for slot, side in wanted.items():
-                    assert slots.alter(side, slot) == 0
+                    slots.begin(side, slot)
                 for slot, side in wanted.items():
                     slots.moved(side, slot)
                 load.until(500)
@@ -193,7 +206,7 @@ def test_describe_log_dirs_shows_the_copy_and_how_far_it_is(
         slot = slots.follower()
         slots.same()
         here, there = slots.side(slot), slots.other_side(slot)
-        assert slots.alter(there, slot) == 0
+        slots.begin(there, slot)
         (future,) = slots.described(there, slot)
         assert future.is_future_key
         assert future.offset_lag > 0
@@ -216,15 +229,10 @@ def test_a_move_outlives_its_replica_s_death_and_the_leadership_of_its_slot(
             leader = leaders(slots.broker, TOPIC)[0]
             wanted = {slot: slots.other_side(slot) for slot in range(3)}
             for slot, side in wanted.items():
-                assert slots.alter(side, slot) == 0
+                slots.begin(side, slot)
             killed = slots.process(f"replica {(leader + 1) % 3}")
             os.kill(killed, signal.SIGKILL)
             os.kill(slots.process(f"ioproc {leader}.0"), signal.SIGKILL)
-            wait_until(
-                lambda: leaders(slots.broker, TOPIC)[0] not in (leader, -1),
-                "another slot leads",
-                timeout_s=PATIENCE_S,
-            )
             load.until(500)
             trigger.unlink()
             for slot, side in wanted.items():
@@ -266,6 +274,7 @@ def test_a_target_that_fails_leaves_the_copy_where_it_is_and_nobody_waits(
         load.until(300)
         slot = slots.follower()
         here, there = slots.side(slot), slots.other_side(slot)
+        slots.begin(here, slot)  # it is open
         trigger.write_text(f"/{there}-{slot}/{TOPIC}-0.")
         assert slots.alter(there, slot) in (0, ErrorCode.KAFKA_STORAGE_ERROR)
         wait_until(
@@ -289,7 +298,7 @@ def test_a_disk_that_dies_under_the_copy_takes_its_slot_out_of_sync_and_nothing_
             load.until(500)
             slot = slots.follower()
             here, there = slots.side(slot), slots.other_side(slot)
-            assert slots.alter(there, slot) == 0
+            slots.begin(there, slot)
             shutil.move(slots.path(here, slot), tmp_path / "gone")
             wait_until(
                 lambda: slot not in in_sync(slots.broker, TOPIC)[0], "out of sync", timeout_s=PATIENCE_S
