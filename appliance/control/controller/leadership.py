@@ -25,7 +25,7 @@ from dataclasses import replace
 from functools import partial
 
 from appliance.channels.control_channel import AlteredPartition, AlteredPartitions, AlterPartitions, WantedIsr
-from appliance.channels.roles import Role
+from appliance.channels.roles import Role, owner_of
 from appliance.cluster import NO_LEADER, PartitionImage, TopicImage
 from appliance.control.controller.alarms import Alarms
 from appliance.control.controller.cluster_state import ClusterState
@@ -112,9 +112,19 @@ class Leadership:
 
     def came(self, half: Role) -> None:
         """A process has said hello."""
-        self.failed = {each for each in self.failed if each[2] != half.slot}
+        # Of what the worker cannot lead, its replica process knows nothing: it may say hello after the worker failed.
+        stands = half != owner_of(half.slot)
+        self.failed = {
+            each for each in self.failed if each[2] != half.slot or (stands and self._leads(*each))
+        }
         if self.slots.up(half):
             self._look_at_slots()
+
+    def _leads(self, name: str, number: int, slot: int) -> bool:
+        topic = self._state.topics.get(name)
+        return (
+            topic is not None and number < len(topic.partitions) and topic.partitions[number].leader == slot
+        )
 
     def lost(self, half: Role) -> None:
         """A process has died."""

@@ -13,6 +13,7 @@ from appliance.channels.control_channel import (
     ElectLeaders,
     NewTopic,
     PartitionOutcomes,
+    PartitionsOffline,
     Reassignment,
     WantedIsr,
 )
@@ -93,6 +94,19 @@ def test_an_election_that_is_not_needed_or_possible_says_why_and_changes_nothing
     set_isr(three, "t", (1, 2))
     assert told(three, ElectLeaders((("t", 0),))) == [ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE]
     assert state(three.partition("t")) == (1, 1, (1, 2))
+
+
+def test_an_unclean_leader_follows_one_without_storage_whose_replica_process_came_after_it_failed(
+    three: Instance,
+) -> None:
+    set_isr(three, "t", (0,))
+    three.workers[0].link.ask(PartitionsOffline(0, (("t", 0),)))
+    three.propose(0)  # an answer to the same worker: the word before was heard
+    three.lose(three.replicas[0])
+    three.start_replica(0)
+    three.until(lambda: bool(three.replicas[0].commands))
+    assert told(three, ElectLeaders((("t", 0),), unclean=True)) == [0]
+    three.until(lambda: three.partition("t").leader == 1)
 
 
 def test_an_operator_may_ask_for_an_unclean_leader_where_there_is_none(three: Instance) -> None:
