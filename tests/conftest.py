@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -30,6 +31,10 @@ _DESCRIPTORS = 8192
 _soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 if _soft < _DESCRIPTORS:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(_DESCRIPTORS, _hard), _hard))
+
+# A shell that starts the run in the background has it ignore Ctrl-C, and every program it tests would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
