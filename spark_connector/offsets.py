@@ -27,23 +27,38 @@ def chosen(directories: Directories, choice: Choice) -> list[Name]:
         UnknownTopic: a topic or partition that was named is not there.
     """
     topics = directories.topics()
-    if choice.pattern is not None:
-        names: Iterable[str] = (
-            name for name in topics if name not in _INTERNAL and re.fullmatch(choice.pattern, name)
-        )
-        return [(name, partition) for name in names for partition in topics[name]]
+    missing: list[str] = []
     if choice.partitions is not None:
         wanted = [(name, partition) for name, numbers in choice.partitions.items() for partition in numbers]
         missing = [
             f"{name}-{partition}" for name, partition in wanted if partition not in topics.get(name, ())
         ]
-    else:
-        assert choice.names is not None
-        wanted = [(name, partition) for name in choice.names for partition in topics.get(name, ())]
+    elif choice.names is not None:
         missing = [name for name in choice.names if name not in topics]
     if missing:
         raise UnknownTopic(f"{', '.join(missing)}: not in {directories.where}")
-    return sorted(wanted)
+    return _among(topics, choice)
+
+
+def chosen_there(directories: Directories, choice: Choice) -> list[Name]:
+    """What of the partitions that are asked for is there, in order; one that is missing hides no other."""
+    return _among(directories.topics(), choice)
+
+
+def asks_for(choice: Choice, name: Name) -> bool:
+    """Whether the partition is one of those asked for, there or not."""
+    topic, partition = name
+    if choice.partitions is not None:
+        return partition in choice.partitions.get(topic, ())
+    if choice.names is not None:
+        return topic in choice.names
+    assert choice.pattern is not None
+    return topic not in _INTERNAL and re.fullmatch(choice.pattern, topic) is not None
+
+
+def _among(topics: Mapping[str, Iterable[int]], choice: Choice) -> list[Name]:
+    names = ((topic, partition) for topic, numbers in topics.items() for partition in numbers)
+    return sorted(name for name in names if asks_for(choice, name))
 
 
 def check_named(bound: Bound, names: Iterable[Name]) -> None:

@@ -27,7 +27,7 @@ from spark_connector.directory import UNKNOWN, Directories, PartitionView
 from spark_connector.epochs import epoch_end, epoch_of
 from spark_connector.errors import DataLost, NotReadable, UnknownTopic
 from spark_connector.lease import STREAM_TTL_MS, ReaderLease
-from spark_connector.offsets import Name, check_named, chosen, start_of
+from spark_connector.offsets import Name, asks_for, check_named, chosen, chosen_there, start_of
 from spark_connector.options import Options
 from spark_connector.planning import OffsetRange, ScanRange, plan
 from spark_connector.stream_offsets import NO_EPOCH, Mark, StreamOffsets
@@ -163,15 +163,17 @@ class StreamQuery:
         self._move({name: end.marks[name].offset for name in end})
 
     def _look(self, start: StreamOffsets, until: StreamOffsets | None) -> dict[Name, _Look]:
-        """At every partition that is chosen now, or was: from where to where it can be read."""
-        try:
-            names = chosen(self._directories, self._options.choice)
-        except UnknownTopic:
-            names = []
+        """At every partition that is chosen: from where to where it can be read."""
+        names = chosen_there(self._directories, self._options.choice)
         looks = {}
         for name in sorted({*names, *start.marks}):
             known = start.marks.get(name)
             if until is not None and known is None and name not in until.marks:
+                continue
+            if known is not None and not asks_for(self._options.choice, name):
+                self._lose(
+                    f"{name[0]}-{name[1]} was read up to {known.offset}, and is not asked for any more"
+                )
                 continue
             try:
                 view = self._directories.partition(*name)

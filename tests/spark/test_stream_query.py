@@ -240,6 +240,39 @@ def test_a_partition_that_is_gone_is_told(tmp_path: Path) -> None:
     assert list(end) == [("orders", 0)]
 
 
+def test_a_topic_that_is_missing_hides_nothing_of_the_others(tmp_path: Path) -> None:
+    log, _ = filled(tmp_path)
+    make_and_publish(tmp_path, "bills-0")
+    both = {"subscribe": "bills,orders", "failOnDataLoss": "false"}
+    position = query(tmp_path, None, **both).next(query(tmp_path, None, **both).initial())
+    shutil.rmtree(tmp_path / "bills-0")
+    make_and_publish(tmp_path, "orders-1")
+    end = query(tmp_path, None, **both).next(position)
+    assert dict(end.marks).keys() == {("orders", 0), ("orders", 1)}
+    assert offsets(end) == [log.log_end_offset, 1]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"subscribe": "bills"}, {"subscribe": "", "subscribePattern": "b.*"}, {"assign": '{"bills": [0]}'}],
+)
+def test_what_is_not_asked_for_any_more_is_told_and_not_read(tmp_path: Path, asked: dict[str, str]) -> None:
+    log, state = filled(tmp_path)
+    make_and_publish(tmp_path, "bills-0")
+    position = query(tmp_path).next(query(tmp_path).initial())
+    log.append(batch_of([b"later"], timestamp_ms=NOW_MS), leader_epoch=0)
+    publish(log, state)
+
+    def changed(**more: str) -> StreamQuery:
+        given = {"path": str(tmp_path), "startingOffsets": "earliest", **asked, **more}
+        given = {name: text for name, text in given.items() if text}
+        return StreamQuery(read_options(given, streaming=True), clock=Clock())
+
+    with pytest.raises(DataLost, match=r"orders-0 was read up to .* not asked for any more"):
+        changed().next(position)
+    assert list(changed(failOnDataLoss="false").next(position)) == [("bills", 0)]
+
+
 def make_and_publish(home: Path, name: str) -> None:
     log, state = make_log(home, name)
     log.append(batch_of([b"a"], timestamp_ms=NOW_MS), leader_epoch=0)
