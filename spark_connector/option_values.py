@@ -118,7 +118,8 @@ def numbers_by_partition(name: str, text: str, *, least: int) -> OffsetsByPartit
             raise InvalidOption(name, f"{topic} has no JSON object of partitions")
         found[topic] = {}
         for partition, content in by_partition.items():
-            if not (partition.isascii() and partition.isdigit()):
+            # One way to write a number: else "0" and "00" contradict each other, and one of them wins.
+            if not (partition.isascii() and partition.isdigit()) or partition != str(int(partition)):
                 raise InvalidOption(name, f"{partition!r} is no partition of {topic}")
             if not _is_integer(content) or not least <= content <= _INT64_MAX:
                 raise InvalidOption(name, f"{content!r} of {topic}-{partition} is no number from {least} on")
@@ -131,7 +132,13 @@ def _is_integer(value: object) -> bool:
 
 
 def _json(name: str, text: str) -> Any:
+    def told_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise InvalidOption(name, f"{text!r} says one name twice")
+        return found
+
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=told_once)
     except (ValueError, RecursionError):
         raise InvalidOption(name, f"{text!r} is no JSON") from None

@@ -171,3 +171,17 @@ def test_columns_are_told_under_their_own_names() -> None:
 def test_every_option_is_told_in_the_guide() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
     assert [name for name in KNOWN if f"`{name}`" not in guide] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"orders": {"0": 5, "0": 9}}',
+        '{"orders": {"0": 5, "00": 9}}',
+        '{"orders": {"0": 5}, "orders": {"0": 9}}',
+    ],
+)
+def test_a_partition_that_is_named_twice_is_refused(text: str) -> None:
+    given = {"path": "data", "subscribe": "orders", "startingOffsets": text}
+    with pytest.raises(InvalidOption, match="startingOffsets"):
+        read_options(given, streaming=False)
