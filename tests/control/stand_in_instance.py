@@ -10,8 +10,6 @@ from pathlib import Path
 
 from appliance.channels.roles import RoleKind
 from appliance.config import load_settings
-from appliance.control.supervisor import duty_cycle
-from appliance.control.supervisor.children import ChildRecord
 from appliance.control.supervisor.entry_points import ENTRY_POINTS
 from appliance.control.supervisor.main import run
 
@@ -28,16 +26,24 @@ def main(data_dir: str, *arguments: str) -> int:
     if overrides.pop("netproc", None) == "echo":
         entry_points[RoleKind.NETPROC] = ECHO
     if (held := overrides.pop("unkillable", None)) is not None:
-        duty_cycle.UNKILLABLE_MS = 500
-        kill = ChildRecord.kill
-
-        def kill_unless_held(self: ChildRecord) -> None:
-            if self.role.token != held:
-                kill(self)
-
-        ChildRecord.kill = kill_unless_held  # type: ignore[method-assign]
+        _hold(held)
     settings = load_settings(None, overrides | {"data.dir": str(Path(data_dir))})
     return run(settings, entry_points=entry_points)
+
+
+def _hold(token: str) -> None:
+    """Both modules bring numpy, and that a thread, which is there before the first fork; hence no import above."""
+    from appliance.control.supervisor import duty_cycle
+    from appliance.control.supervisor.children import ChildRecord
+
+    duty_cycle.UNKILLABLE_MS = 500
+    kill = ChildRecord.kill
+
+    def kill_unless_held(self: ChildRecord) -> None:
+        if self.role.token != token:
+            kill(self)
+
+    ChildRecord.kill = kill_unless_held  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
