@@ -9,7 +9,7 @@ DATA   ?= ./data
 unexport PYTHONDONTWRITEBYTECODE
 
 # `make compiled` and `make pure` change what every start of this tree runs: the gate always tests the pure source.
-.PHONY: compiled pure test-compiled run test test-all test-zookeeper checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases profile spark-archive demo-spark bench-spark check format lint types contracts unit unit-pure unit-processes clients judges reformat docs clean
+.PHONY: compiled pure test-compiled run test test-all test-zookeeper checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases profile spark-archive demo-spark bench-spark check format lint types contracts unit unit-pure unit-processes unit-spark clients judges reformat docs clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -53,11 +53,11 @@ SECOND_TRY := --reruns 1 --max-suite-reruns 3
 PURE := $(addprefix tests/,config control/coordinator log properties protocol)
 
 # What is checked computes, and what the judges are made of is waited for: in a fresh tree the two go side by side. So do
-# the types and the tests that wait for nothing.
+# the types and the tests that wait for nothing, and the clients and Spark, who have brokers of their own and no bounds to keep.
 test: pure $(VENV)/.installed-test
 	@$(MAKE) --no-print-directory --jobs=2 check unit-pure
 	@$(MAKE) --no-print-directory unit-processes
-	@$(MAKE) --no-print-directory clients
+	@$(MAKE) --no-print-directory --jobs=2 clients unit-spark
 
 # Adds what is marked slow, examples that the gate does not try, librdkafka's own test-runner, all clients against three
 # slots, and the controller and the system on a ZooKeeper.
@@ -89,13 +89,16 @@ types: $(VENV)/.installed-test
 contracts: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 
-unit: unit-pure unit-processes
+unit: unit-pure unit-processes unit-spark
 
 unit-pure: judges
 	$(PYTEST) -q -m "not slow" $(PURE)
 
 unit-processes: judges
-	$(PYTEST) -q -m "not slow" $(SECOND_TRY) $(addprefix --ignore=,tests/clients $(PURE))
+	$(PYTEST) -q -m "not slow" $(SECOND_TRY) $(addprefix --ignore=,tests/clients tests/spark $(PURE))
+
+unit-spark: judges
+	$(PYTEST) -q -m "not slow" $(SECOND_TRY) tests/spark
 
 clients: judges
 	APPLIANCE_SLOTS=$(SLOTS) $(PYTEST) -q -m "not slow" $(SECOND_TRY) tests/clients$(if $(CLIENT),/test_$(CLIENT).py)

@@ -120,10 +120,10 @@ def _committed(client: ConfluentClient) -> _Ends:
 
 
 @pytest.mark.timeout(3000)
-def test_a_query_that_is_killed_three_times_gives_each_record_once(
+def test_a_query_that_is_killed_gives_each_record_once(
     spark: SparkSession, broker: Appliance, tmp_path: Path
 ) -> None:
-    kill_at_random(broker, tmp_path, times=3)
+    kill_at_random(broker, tmp_path, times=1)  # each takes a Spark of its own, 15 s; ten are below
     assert copied_to_the_end(spark, broker, tmp_path) == marks(
         consumed(ConfluentClient(broker.address), TOPIC)
     )
