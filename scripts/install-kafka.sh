@@ -14,16 +14,10 @@ java_version=$(java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' || 
 if [[ -z "$java_version" || "$java_version" -lt 17 ]] || ! command -v javac >/dev/null; then
     scripts/install-debian.sh default-jdk-headless
 fi
-command -v mvn >/dev/null || scripts/install-debian.sh maven
 
 mkdir -p "$home"
-rm -rf "$home/libs" "$ready"
-copy() {
-    mvn -q -B "$@" -f "$pom" org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
-        -DincludeScope=runtime -DoutputDirectory="$home/libs"
-}
-# Maven remembers a download that failed; -U makes the second try a real one.
-copy || copy -U
+rm -f "$ready"
+scripts/copy-jars.sh "$pom" "$home/libs"
 
 cat >"$ready" <<LINES
 pom=$wanted

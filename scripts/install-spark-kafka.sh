@@ -12,13 +12,8 @@ wanted=$(sha256sum "$pom" | cut -c1-16)
 if [[ -f "$ready" ]] && grep -qx "pom=$wanted" "$ready"; then exit 0; fi
 
 mkdir -p "$home"
-rm -rf "$home/libs" "$ready"
-copy() {
-    mvn -q -B "$@" -f "$pom" org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
-        -DincludeScope=runtime -DoutputDirectory="$home/libs"
-}
-# Maven remembers a download that failed; -U makes the second try a real one.
-copy || copy -U
+rm -f "$ready"
+scripts/copy-jars.sh "$pom" "$home/libs"
 cp .cache/kafka/libs/kafka-clients-*.jar "$home/libs/"
 
 cat >"$ready" <<LINES

@@ -11,15 +11,9 @@ wanted=$(sha256sum "$pom" | cut -c1-16)
 if [[ -f "$ready" ]] && grep -qx "pom=$wanted" "$ready"; then exit 0; fi
 
 command -v java >/dev/null || scripts/install-debian.sh default-jdk-headless
-command -v mvn >/dev/null || scripts/install-debian.sh maven
 
 mkdir -p "$home"
-rm -rf "$home/libs" "$ready"
-copy() {
-    mvn -q -B "$@" -f "$pom" org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
-        -DincludeScope=runtime -DoutputDirectory="$home/libs"
-}
-# Maven remembers a download that failed; -U makes the second try a real one.
-copy || copy -U
+rm -f "$ready"
+scripts/copy-jars.sh "$pom" "$home/libs"
 
 printf 'pom=%s\nlibs=%s\n' "$wanted" "$home/libs" >"$ready"

@@ -29,9 +29,8 @@ data_dirs_option = click.option(
 
 def data_paths(data_dirs: tuple[str, ...]) -> tuple[str, ...]:
     """What `--data-dir` named, or the directory that a broker without settings keeps."""
-    from appliance.config import (
-        load_settings,
-    )  # other commands that take their flags from here need no settings
+    # Other commands that take their flags from here need no settings.
+    from appliance.config import load_settings
 
     return data_dirs or (str(load_settings(None, {}).data_dir),)
 
