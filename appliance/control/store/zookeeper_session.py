@@ -12,7 +12,8 @@ A session is over, for good, as soon as one of these is known; whatever comes la
 
 A server that keeps its connection open and says nothing (stopped, or cut off) is left for another one of the ensemble:
 after _BEATS_UNANSWERED_MAX beats, early enough that the session moves before its lease runs out. kazoo would wait for a
-timeout of its own, and count our beats as signs of life.
+timeout of its own, and count our beats as signs of life. So is one that does not answer a connection, or does not take
+one (starting, or without power): kazoo would give it up to the whole of the session's timeout.
 
 kazoo would open another session by itself after the first of these. Nothing of ours is ever sent in it: the
 word `over` is set before it connects.
@@ -37,7 +38,7 @@ from kazoo.exceptions import (
     OperationTimeoutError,
     SessionExpiredError,
 )
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.states import KazooState
 
 from appliance.clock import Clock
@@ -50,6 +51,7 @@ CONNECT_TIMEOUT_S: Final = 4.0
 REQUEST_TIMEOUT_S: Final = 4.0
 CLOSE_TIMEOUT_S: Final = 2.0
 
+_NS_PER_MS: Final = 1_000_000
 _BEATS_PER_TIMEOUT: Final = 8
 _BEATS_UNANSWERED_MAX: Final = 2
 _NOT_ANSWERED: Final = (ConnectionLoss, ConnectionClosedError, OperationTimeoutError, KazooTimeoutError)
@@ -73,6 +75,7 @@ class ZooKeeperSession:
     """
 
     __slots__ = (
+        "_attempt_ns",
         "_beat",
         "_bell",
         "_client",
@@ -93,6 +96,7 @@ class ZooKeeperSession:
         self._left = left
         self._why_over = ""
         self._unanswered_beats = 0
+        self._attempt_ns = 0
         self._stopped = threading.Event()
         self._beat = threading.Event()
         self._is_connected = threading.Event()
@@ -243,12 +247,16 @@ class ZooKeeperSession:
         """
         while not self._stopped.is_set():
             self._beat.clear()
+            wait_ms = self.lease.timeout_ms // _BEATS_PER_TIMEOUT
             if self._client.connected:
                 if self._unanswered_beats >= _BEATS_UNANSWERED_MAX:
                     self._leave_server()
                 self._send_beat()
-            wait_ms = min(self.lease.timeout_ms // _BEATS_PER_TIMEOUT, self.lease.left_ms() + 1)
-            self._beat.wait(wait_ms / 1000)
+            elif self._attempt_ns:
+                wait_ms = self._attempt_left_ms()
+                if not wait_ms:
+                    self._leave_server()
+            self._beat.wait(min(wait_ms, self.lease.left_ms()) / 1000 + 0.001)
             if not self._stopped.is_set():
                 with suppress(SessionExpired):
                     self.check()
@@ -266,12 +274,18 @@ class ZooKeeperSession:
 
         self._client.exists_async("/").rawlink(answered)
 
+    def _attempt_left_ms(self) -> int:
+        """How much longer the server that is being connected with has to answer."""
+        left_ns = self._attempt_ns - self._clock.monotonic_ns()
+        return max(0, round(_attempt_s(self.lease.timeout_ms) * 1000) + left_ns // _NS_PER_MS)
+
     def _leave_server(self) -> None:
         """Ends the connection; kazoo goes on with the next server, and the session with it."""
-        _logger.warning("ZooKeeper at %s keeps a connection and does not answer; leaving it", self._hosts)
         self._unanswered_beats = 0
+        self._attempt_ns = 0
         connected = self._client._connection._socket
         if connected is not None:
+            _logger.warning("ZooKeeper at %s keeps a connection and does not answer; leaving it", self._hosts)
             with suppress(OSError):
                 connected.shutdown(socket.SHUT_RDWR)
 
@@ -282,7 +296,12 @@ class ZooKeeperSession:
 
         def told(*where: Any) -> Any:
             sent_ns = self._clock.monotonic_ns()
-            read_timeout_ms, connect_timeout_ms = connect(*where)
+            self._attempt_ns = sent_ns
+            self._beat.set()
+            try:
+                read_timeout_ms, connect_timeout_ms = connect(*where)
+            finally:
+                self._attempt_ns = 0
             self.lease.timeout_ms = round(read_timeout_ms * 3 / 2)
             self.lease.confirm(sent_ns)
             return read_timeout_ms, connect_timeout_ms
@@ -290,9 +309,30 @@ class ZooKeeperSession:
         connection._connect = told
 
 
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Threads that leave a server which takes no connection."""
+
+    def __init__(self, attempt_s: float) -> None:
+        super().__init__()
+        self._attempt_s = attempt_s
+
+    def create_connection(self, *where: Any, timeout: float, **named: Any) -> Any:
+        return super().create_connection(*where, timeout=min(timeout, self._attempt_s), **named)
+
+
+def _attempt_s(timeout_ms: int) -> float:
+    """How long a server may take to answer a connection, in a session of that timeout: so that another one is asked
+    before the first attempt is over."""
+    return min(CONNECT_TIMEOUT_S / 2, timeout_ms * _BEATS_UNANSWERED_MAX / _BEATS_PER_TIMEOUT / 1000)
+
+
 def _client(hosts: str, timeout_ms: int, session: tuple[int, bytes] | None = None) -> KazooClient:
     return KazooClient(
-        hosts=hosts, timeout=timeout_ms / 1000, client_id=session, connection_retry=dict(_RECONNECT)
+        hosts=hosts,
+        timeout=timeout_ms / 1000,
+        client_id=session,
+        handler=_Handler(_attempt_s(timeout_ms)),
+        connection_retry=dict(_RECONNECT),
     )
 
 

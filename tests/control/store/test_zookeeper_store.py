@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
+import psutil
 import pytest
 
 from appliance.clock import Clock, ManualClock, SystemClock
@@ -25,20 +28,30 @@ WAIT_S = 30.0
 
 
 def asked_once(
-    server: ZooKeeper | CutLine, directory: Path, *, timeout_ms: int = 10_000, clock: Clock | None = None
+    server: ZooKeeper | CutLine,
+    directory: Path,
+    *,
+    also: str = "",
+    timeout_ms: int = 10_000,
+    clock: Clock | None = None,
 ) -> ZooKeeperStore:
-    hosts = f"127.0.0.1:{server.port}/{directory.name}"
+    hosts = f"127.0.0.1:{server.port}{also}/{directory.name}"
     return ZooKeeperStore(hosts, timeout_ms, data_dir=directory, clock=clock or SystemClock())
 
 
 def opened(
-    server: ZooKeeper | CutLine, directory: Path, *, timeout_ms: int = 10_000, clock: Clock | None = None
+    server: ZooKeeper | CutLine,
+    directory: Path,
+    *,
+    also: str = "",
+    timeout_ms: int = 10_000,
+    clock: Clock | None = None,
 ) -> ZooKeeperStore:
     """A session; a server that is not as quick as the store's patience is asked again, as the controller does."""
     deadline = time.monotonic() + WAIT_S
     while True:
         try:
-            return asked_once(server, directory, timeout_ms=timeout_ms, clock=clock)
+            return asked_once(server, directory, also=also, timeout_ms=timeout_ms, clock=clock)
         except StoreUnavailable:
             if time.monotonic() > deadline:
                 raise
@@ -144,6 +157,56 @@ def test_session_outlives_a_restart_of_the_server(own_zookeeper: ZooKeeper, dire
     assert store.get("/mine").data == b"0"
     assert store.set("/mine", b"1", version=0) == 1
     store.close()
+
+
+@pytest.mark.slow
+def test_server_that_takes_a_connection_while_it_starts_and_never_answers_it_does_not_cost_the_session(
+    own_zookeeper: ZooKeeper, directory: Path
+) -> None:
+    store = opened(own_zookeeper, directory, timeout_ms=60_000)
+    own_zookeeper.kill()
+    with socket.create_server(("127.0.0.1", own_zookeeper.port)) as mute:
+        mute.settimeout(WAIT_S)
+        never_answered, _ = mute.accept()
+    own_zookeeper.start()
+    wait_until_answered(store)
+    never_answered.close()
+    store.close()
+
+
+@pytest.mark.slow
+def test_server_that_takes_no_connection_does_not_cost_the_session(
+    own_zookeeper: ZooKeeper, directory: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as dead, contextlib.ExitStack() as held:
+        # A queue that is full answers no further SYN, as a host without power.
+        port = dead.getsockname()[1]
+        for _ in range(4):
+            waiting = held.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(("127.0.0.1", port))
+        store = opened(own_zookeeper, directory, also=f",127.0.0.1:{port}", timeout_ms=60_000)
+        us = psutil.Process()
+        queued = {each.fd for each in us.net_connections() if each.raddr and each.raddr.port == port}
+
+        def waits_for_the_dead() -> bool:
+            return any(
+                each.status == psutil.CONN_SYN_SENT and each.raddr.port == port and each.fd not in queued
+                for each in us.net_connections()
+            )
+
+        own_zookeeper.kill()
+        until("it does not ask the other one", waits_for_the_dead)
+        own_zookeeper.start()
+        wait_until_answered(store)
+        store.close()
+
+
+def until(what: str, done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not done():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
 
 
 def test_change_whose_answer_was_lost_is_found_to_have_taken_place(line: CutLine, directory: Path) -> None:
