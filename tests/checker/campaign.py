@@ -80,7 +80,7 @@ def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None
         say("settling")
         load.stop_producing()
         load.stop_reading(load.read_everything())
-        anomalies = [*stuck, *_told(load.failures), *find(history), *_compare_replicas(broker)]
+        anomalies = [*stuck, *_told(load.failures), *find(history), *compare_replicas(broker, TOPIC)]
         for sentence in islice(told_twice(history, broker.data_dir, TOPIC), TOLD_OF_A_KIND):
             say(f"twice: {sentence}")
         say(f"what the producers said: {', '.join(map(str, load.write_client_logs(directory)))}")
@@ -131,13 +131,13 @@ def _told(failures: list[str]) -> list[Anomaly]:
     return [Anomaly(*failure.split(": ", 1)) for failure in failures]
 
 
-def _compare_replicas(broker: Appliance) -> list[Anomaly]:
-    """Until all replicas are alike to their ends, or SETTLE_S is over."""
+def compare_replicas(broker: Appliance, topic: str) -> list[Anomaly]:
+    """Until all replicas of the topic are alike to their ends, or SETTLE_S is over."""
     deadline = time.monotonic() + SETTLE_S
     while True:
         verified = subprocess.run(
             [
-                *(sys.executable, "-m", "appliance", "log", "verify", TOPIC, "--complete", "--json"),
+                *(sys.executable, "-m", "appliance", "log", "verify", topic, "--complete", "--json"),
                 *("--data-dir", str(broker.data_dir)),
             ],
             capture_output=True,

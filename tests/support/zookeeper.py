@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -12,6 +13,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Final
+
+import psutil
 
 from tests.support.broker import BrokerFailed, Output, end_with_the_test_runner
 from tests.support.cut_line import CutLine
@@ -24,15 +27,16 @@ START_TIMEOUT_S: Final = 120.0
 TICK_MS: Final = 200
 """ZooKeeper takes session timeouts from two ticks on."""
 
-_FAR: Final = 3
 # An ensemble has its patience in ticks: a server that was stopped for two seconds still follows.
 _TERMS: Final = {"tickTime": 500, "initLimit": 40, "syncLimit": 10}
 
-# A small heap, quick to start: the tree of a test is small.
+# A small heap, quick to start: the tree of a test is small. Nothing is flushed: what was written outlives SIGKILL, and
+# power does not fail while a test runs.
 _JVM: Final = (
     "-Xmx128m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
+    "-Dzookeeper.forceSync=no",
     "-Dzookeeper.admin.enableServer=false",
     "-Dzookeeper.maxClientCnxns=0",
 )
@@ -140,6 +144,18 @@ class ZooKeeper:
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
+    def fill_disk(self) -> None:
+        """From now on none of its files takes another byte (RLIMIT_FSIZE), until its next start."""
+        assert self._process is not None, "not started"
+        nothing = (0, resource.RLIM_INFINITY)
+        psutil.Process(self._process.pid).rlimit(psutil.RLIMIT_FSIZE, nothing)
+
+    def await_end(self) -> None:
+        """Until it has ended by itself."""
+        assert self._process is not None, "not started"
+        self._process.wait(START_TIMEOUT_S)
+        self.kill()
+
     def kill(self) -> None:
         """SIGKILL; does nothing when it is not running."""
         if self._process is None:
@@ -174,50 +190,46 @@ class ZooKeeper:
 
 
 class Ensemble:
-    """Three servers that vote. Two of them are enough; where the third cannot reach them it serves nobody.
+    """Three servers that vote. Two of them are enough; one that cannot reach the others serves nobody.
 
     Args:
-        can_be_cut: the `far` server speaks with the others over lines that can fall silent, while clients reach it all
-            the time.
+        can_be_cut: the servers speak with each other over lines that can fall silent, while clients reach all of them
+            all the time.
     """
 
     def __init__(self, directory: Path, *, can_be_cut: bool = False) -> None:
         ports = {number: (free_ports(), free_ports()) for number in (1, 2, 3)}
-        self._lines: list[CutLine] = []
+        self._lines: list[tuple[set[int], CutLine]] = []
         self.servers: list[ZooKeeper] = []
         for own in ports:
             peers: dict[str, object] = dict(_TERMS)
             for number, direct in ports.items():
-                by_line = can_be_cut and own != number and _FAR in (own, number)
-                quorum, election = map(self._line, direct) if by_line else direct
+                by_line = can_be_cut and own != number
+                quorum, election = (self._line({own, number}, port) if by_line else port for port in direct)
                 peers[f"server.{number}"] = f"127.0.0.1:{quorum}:{election}"
             self.servers.append(ZooKeeper(directory / str(own), number=own, peers=peers))
 
-    def _line(self, port: int) -> int:
+    def _line(self, between: set[int], port: int) -> int:
         """A line to that port, for one server."""
-        self._lines.append(CutLine(port))
-        return self._lines[-1].port
+        self._lines.append((between, CutLine(port)))
+        return self._lines[-1][1].port
 
     @property
     def addresses(self) -> str:
         """What `zookeeper.connect` takes, without a chroot."""
         return ",".join(server.address for server in self.servers)
 
-    @property
-    def far(self) -> ZooKeeper:
-        return self.servers[_FAR - 1]
-
-    @property
-    def near(self) -> list[ZooKeeper]:
-        """The others."""
-        return self.servers[: _FAR - 1]
-
     def start(self) -> None:
-        """Returns when one leads and the others follow."""
+        """Starts those that are not running; returns when one leads and the others follow."""
         for server in self.servers:
-            server.launch()
+            if not server.is_running:
+                server.launch()
         for server in self.servers:
             server.await_answer()
+        self.await_whole()
+
+    def await_whole(self) -> None:
+        """Until one leads and the others follow."""
         self.await_modes(["follower", "follower", "leader"])
 
     def await_modes(self, wanted: list[str]) -> None:
@@ -232,19 +244,28 @@ class Ensemble:
         """Who leads now; there must be one."""
         return next(server for server in self.servers if server.mode() == "leader")
 
-    def cut_off(self) -> None:
-        """The far server and the others hear nothing of each other until `mend`."""
-        for line in self._lines:
-            line.silence()
+    def server_of(self, session_id: int) -> ZooKeeper | None:
+        """By which server that session reaches the ensemble now; none while it moves."""
+        return next((each for each in self.servers if each.has_connection_of(session_id)), None)
+
+    def without(self, server: ZooKeeper) -> list[ZooKeeper]:
+        """The others."""
+        return [each for each in self.servers if each is not server]
+
+    def cut_off(self, server: ZooKeeper) -> None:
+        """It and the others hear nothing of each other until `mend`."""
+        for between, line in self._lines:
+            if server.number in between:
+                line.silence()
 
     def mend(self) -> None:
-        for line in self._lines:
+        for _, line in self._lines:
             line.mend()
 
     def kill(self) -> None:
         for server in self.servers:
             server.kill()
-        for line in self._lines:
+        for _, line in self._lines:
             line.close()
 
 

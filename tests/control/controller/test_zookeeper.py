@@ -19,6 +19,7 @@ from appliance.channels.supervision import Ready
 from appliance.clock import SystemClock
 from appliance.config import MetadataSettings
 from appliance.control.controller.takeover import win
+from appliance.control.store.left_sessions import DIRECTORY
 from appliance.control.store.metadata_store import Create
 from appliance.control.store.opening import open_store
 from appliance.control.store.zookeeper_store import ZooKeeperStore
@@ -52,8 +53,8 @@ def serving(new_instance: NewInstance, metadata: MetadataSettings) -> Instance:
 
 
 @contextmanager
-def any_client(server: ZooKeeper) -> Iterator[KazooClient]:
-    client = KazooClient(hosts=server.address + CHROOT)
+def any_client(server: ZooKeeper, *, session: tuple[int, bytes] | None = None) -> Iterator[KazooClient]:
+    client = KazooClient(hosts=server.address + CHROOT, client_id=session)
     client.start(timeout=20)
     yield client
     client.stop()
@@ -169,6 +170,40 @@ def new_life_of_workers(instance: Instance) -> None:
         worker.hello()
     instance.create("probe")
     instance.delete("probe")
+
+
+def test_session_that_is_ended_at_the_server_ends_the_controller_and_the_next_one_fences_it(
+    new_instance: NewInstance, own_zookeeper: ZooKeeper
+) -> None:
+    instance = serving(new_instance, settings(own_zookeeper, timeout_ms=60_000))
+    instance.create("t")
+    epoch = instance.image.controller_epoch
+    (left,) = (instance.settings.data_dir / DIRECTORY).iterdir()
+    with any_client(own_zookeeper, session=(int(left.name), bytes.fromhex(left.read_text()))):
+        pass
+    assert instance.reap() == EXIT_CANNOT_START
+    new_life(instance)
+    assert instance.image.controller_epoch == epoch + 1
+    check_served(instance)
+
+
+@pytest.mark.slow
+def test_server_whose_disk_is_full_refuses_changes_and_is_used_again_when_it_has_room(
+    new_instance: NewInstance, own_zookeeper: ZooKeeper
+) -> None:
+    instance = serving(new_instance, settings(own_zookeeper, timeout_ms=60_000))
+    instance.create("old")
+    own_zookeeper.fill_disk()
+    (refused,) = instance.create("new")
+    assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert sorted(instance.image.topics) == ["old"]
+    own_zookeeper.await_end()
+    own_zookeeper.start()
+    deadline = time.monotonic() + 60
+    while not is_created(instance, "new"):
+        assert time.monotonic() < deadline, "the store is not used again"
+    assert sorted(instance.image.topics) == ["new", "old"]
+    check_served(instance)
 
 
 @pytest.mark.slow

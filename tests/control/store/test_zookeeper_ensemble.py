@@ -16,7 +16,7 @@ from appliance.control.store.metadata_store import Create, SetData
 from appliance.control.store.znode_tree import CONTROLLER, CONTROLLER_EPOCH
 from appliance.control.store.zookeeper_store import ZooKeeperStore
 from appliance.errors import StorageFault
-from tests.support.zookeeper import Ensemble, ZooKeeper
+from tests.support.zookeeper import Ensemble
 
 WAIT_S = 90.0
 LONG_MS = 60_000
@@ -37,26 +37,19 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ensemble]:
 @pytest.fixture
 def ensemble(started: Ensemble) -> Ensemble:
     """Whole, whatever the test before has done to it."""
-    return made_whole(started)
+    started.start()
+    return started
 
 
 @pytest.fixture
 def divided(tmp_path: Path) -> Iterator[Ensemble]:
-    """Its far server can be cut off from the others."""
+    """One of its servers can be cut off from the others."""
     ensemble = Ensemble(tmp_path / "ensemble", can_be_cut=True)
     try:
         ensemble.start()
         yield ensemble
     finally:
         ensemble.kill()
-
-
-def made_whole(ensemble: Ensemble) -> Ensemble:
-    for server in ensemble.servers:
-        if not server.is_running:
-            server.start()
-    ensemble.await_modes(["follower", "follower", "leader"])
-    return ensemble
 
 
 def opened(addresses: str, chroot: str, data_dir: Path, *, timeout_ms: int = LONG_MS) -> ZooKeeperStore:
@@ -81,10 +74,6 @@ def until(what: str, done: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def server_of(ensemble: Ensemble, session_id: int) -> ZooKeeper | None:
-    return next((each for each in ensemble.servers if each.has_connection_of(session_id)), None)
-
-
 def count_on(store: ZooKeeperStore, path: str, told: list[int]) -> None:
     """Sets the node to the next number, once; `told` gets what was acknowledged."""
     try:
@@ -101,7 +90,8 @@ def survive_leaders(ensemble: Ensemble, store: ZooKeeperStore, *, kills: int) ->
     store.multi([Create("/mine", b"", ephemeral=True), Create("/number", b"0")])
     session_id, told = store.session_id, list[int]()
     for _ in range(kills):
-        made_whole(ensemble).leader().kill()
+        ensemble.start()
+        ensemble.leader().kill()
         wanted = len(told) + 20
 
         def goes_on(wanted: int = wanted) -> bool:
@@ -134,16 +124,39 @@ def test_session_and_every_acknowledged_change_outlive_one_leader_after_another(
 
 
 @pytest.mark.slow
+def test_changes_go_on_when_the_disk_of_the_ensembles_leader_is_full(
+    ensemble: Ensemble, chroot: str, tmp_path: Path
+) -> None:
+    store = opened(ensemble.addresses, chroot, tmp_path)
+    store_number(store)
+    full, told = ensemble.leader(), list[int]()
+    full.fill_disk()
+
+    def goes_on() -> bool:
+        count_on(store, "/number", told)
+        return len(told) >= 20
+
+    until("nothing is written any more", goes_on)
+    until("it leads without a disk", lambda: full.mode() != "leader")
+    assert told == sorted(set(told))
+    # With room again it has what it had missed.
+    full.kill()
+    ensemble.start()
+    assert int(store.get("/number").data) == told[-1] == store.get("/number").version
+    store.close()
+
+
+@pytest.mark.slow
 def test_session_moves_from_a_server_that_falls_silent_before_its_lease_is_over(
     ensemble: Ensemble, chroot: str, tmp_path: Path
 ) -> None:
     store = opened(ensemble.addresses, chroot, tmp_path)
     store.create("/mine", b"", ephemeral=True)
-    silent = server_of(ensemble, store.session_id)
+    silent = ensemble.server_of(store.session_id)
     assert silent is not None
     silent.pause()
     try:
-        others = [each for each in ensemble.servers if each is not silent]
+        others = ensemble.without(silent)
         until(
             "the session stays where nobody answers",
             lambda: any(each.has_connection_of(store.session_id) for each in others),
@@ -179,15 +192,16 @@ def test_controller_that_is_cut_off_with_a_minority_changes_nothing_once_another
     divided: Ensemble, chroot: str, tmp_path: Path
 ) -> None:
     clock = SystemClock()
-    cut_off = opened(divided.far.address, chroot, tmp_path / "cut off", timeout_ms=SHORT_MS)
+    alone = divided.servers[0]
+    cut_off = opened(alone.address, chroot, tmp_path / "cut off", timeout_ms=SHORT_MS)
     first = win(cut_off, clock)
     assert first is not None
-    near = ",".join(server.address for server in divided.near)
-    divided.cut_off()
+    others = ",".join(server.address for server in divided.without(alone))
+    divided.cut_off(alone)
     try:
         with pytest.raises((StorageFault, SessionExpired)):
             cut_off.multi([first.check, Create("/too late")])
-        standby = opened(near, chroot, tmp_path / "standby")
+        standby = opened(others, chroot, tmp_path / "standby")
         until("the session of the one that is cut off does not end", lambda: is_vacant(standby))
         second = win(standby, clock)
         assert second is not None
@@ -195,7 +209,7 @@ def test_controller_that_is_cut_off_with_a_minority_changes_nothing_once_another
         standby.multi([second.check, Create("/of the second")])
     finally:
         divided.mend()
-    divided.await_modes(["follower", "follower", "leader"])
+    divided.await_whole()
     with pytest.raises((StorageFault, SessionExpired, BadVersion)):
         cut_off.multi([first.check, SetData("/of the second", b"by the first")])
     assert standby.get("/of the second").data == b""
@@ -229,7 +243,7 @@ def test_without_a_majority_nothing_is_written_and_with_one_again_it_is(
     finally:
         for server in paused:
             server.resume()
-    ensemble.await_modes(["follower", "follower", "leader"])
+    ensemble.await_whole()
     again = opened(ensemble.addresses, chroot, tmp_path)
     until("the store is not used again", lambda: is_set(again))
     again.close()
