@@ -12,14 +12,12 @@ from appliance.config.describe import (
 from appliance.config.dynamic import BrokerConfigs, validate_broker_configs
 from appliance.config.group_configs import ConsumerTimes, describe_group, validate_group_configs
 from appliance.config.loading import load_settings
-from appliance.config.settings import (
-    BrokerSettings,
-    GroupSettings,
-    IoSettings,
-    MetadataSettings,
-    NetworkSettings,
-    Settings,
-)
+from appliance.config.sections.broker import BrokerSettings
+from appliance.config.sections.groups import GroupSettings
+from appliance.config.sections.io import IoSettings
+from appliance.config.sections.metadata import MetadataSettings
+from appliance.config.sections.network import NetworkSettings
+from appliance.config.settings import Settings
 from appliance.config.topic_configs import topic_config_declarations, validate_topic_configs
 
 __all__ = [

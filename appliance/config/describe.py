@@ -16,7 +16,8 @@ from typing import Final
 
 from appliance.config.declaration import ConfigSource, ConfigType, Declaration, text_of
 from appliance.config.dynamic import DYNAMIC_BROKER_CONFIGS, PER_SLOT, BrokerConfigs
-from appliance.config.settings import SECTIONS, Settings, declared_fields
+from appliance.config.option import declared_fields
+from appliance.config.settings import SECTIONS, Settings
 from appliance.config.topic_configs import BROKER_WIDE, TOPIC_CONFIGS
 
 _NOTHING_SET: Final = BrokerConfigs()

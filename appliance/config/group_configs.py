@@ -15,7 +15,8 @@ from typing import Final
 
 from appliance.config.declaration import ConfigSource, ConfigType, Declaration
 from appliance.config.describe import ConfigEntry, ConfigSynonym
-from appliance.config.settings import GroupSettings, Settings, option_declarations
+from appliance.config.sections.groups import GroupSettings
+from appliance.config.settings import Settings, option_declarations
 from appliance.errors import ConfigurationError
 
 SESSION_TIMEOUT_MS: Final = "consumer.session.timeout.ms"

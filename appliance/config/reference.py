@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from appliance.config.declaration import INT64_MAX, Declaration, text_of
-from appliance.config.settings import SECTIONS, Settings, declared_fields
+from appliance.config.option import declared_fields
+from appliance.config.settings import SECTIONS, Settings
 from appliance.config.topic_configs import BROKER_WIDE, topic_config_declarations
 
 _HEAD: Final = """\

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from appliance.clock import Clock
-from appliance.config.settings import GroupSettings
+from appliance.config import GroupSettings
 from appliance.control.coordinator.group import (
     consumer_group_describe,
     consumer_group_heartbeat,

@@ -1,0 +1,1 @@
+"""The sections of the configuration, a file each: what a field declares is the option."""

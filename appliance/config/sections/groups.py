@@ -1,0 +1,144 @@
+"""Consumer groups of both protocols."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from appliance.config.declaration import INT32_MAX
+from appliance.config.option import check_fields, option
+from appliance.errors import ConfigurationError
+
+_MIGRATION_POLICIES: Final = ("bidirectional", "upgrade", "downgrade", "disabled")
+_ASSIGNORS: Final = ("uniform", "range")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """Consumer groups."""
+
+    min_session_timeout_ms: int = option(
+        6000,
+        "group.min.session.timeout.ms",
+        unit="ms",
+        minimum=0,
+        doc="Shortest session timeout a member of a classic group may ask for.",
+    )
+    max_session_timeout_ms: int = option(
+        1_800_000,
+        "group.max.session.timeout.ms",
+        unit="ms",
+        minimum=0,
+        doc="Longest session timeout a member of a classic group may ask for.",
+    )
+    initial_rebalance_delay_ms: int = option(
+        3000,
+        "group.initial.rebalance.delay.ms",
+        unit="ms",
+        minimum=0,
+        doc="How long the first rebalance of an empty group waits for more members; each new one prolongs it.",
+    )
+    max_size: int = option(
+        INT32_MAX,
+        "group.max.size",
+        unit="members",
+        minimum=1,
+        doc="Members that a classic group may have.",
+    )
+    consumer_session_timeout_ms: int = option(
+        45_000,
+        "group.consumer.session.timeout.ms",
+        unit="ms",
+        minimum=1,
+        doc="How long a member of a consumer group (KIP-848) may be silent before it is out.",
+    )
+    consumer_min_session_timeout_ms: int = option(
+        45_000,
+        "group.consumer.min.session.timeout.ms",
+        unit="ms",
+        minimum=1,
+        doc="Shortest session timeout that consumer groups may be given.",
+    )
+    consumer_max_session_timeout_ms: int = option(
+        60_000,
+        "group.consumer.max.session.timeout.ms",
+        unit="ms",
+        minimum=1,
+        doc="Longest session timeout that consumer groups may be given.",
+    )
+    consumer_heartbeat_interval_ms: int = option(
+        5_000,
+        "group.consumer.heartbeat.interval.ms",
+        unit="ms",
+        minimum=1,
+        doc="How often members of consumer groups are told to send heartbeats; less than their session timeout.",
+    )
+    consumer_min_heartbeat_interval_ms: int = option(
+        5_000,
+        "group.consumer.min.heartbeat.interval.ms",
+        unit="ms",
+        minimum=1,
+        doc="Shortest heartbeat interval that consumer groups may be given.",
+    )
+    consumer_max_heartbeat_interval_ms: int = option(
+        15_000,
+        "group.consumer.max.heartbeat.interval.ms",
+        unit="ms",
+        minimum=1,
+        doc="Longest heartbeat interval that consumer groups may be given.",
+    )
+    consumer_max_size: int = option(
+        INT32_MAX,
+        "group.consumer.max.size",
+        unit="members",
+        minimum=1,
+        doc="Members that a consumer group may have.",
+    )
+    consumer_assignors: tuple[str, ...] = option(
+        _ASSIGNORS,
+        "group.consumer.assignors",
+        choices=_ASSIGNORS,
+        doc="Assignors that members of consumer groups may ask for; the first one serves who asks for none.",
+    )
+    consumer_migration_policy: str = option(
+        "bidirectional",
+        "group.consumer.migration.policy",
+        doc="Whether groups with members change between the classic protocol and KIP-848's: bidirectional, upgrade,"
+        " downgrade or disabled.",
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.consumer_migration_policy not in _MIGRATION_POLICIES:
+            raise ConfigurationError(
+                f"group.consumer.migration.policy = {self.consumer_migration_policy!r}: one of "
+                f"{', '.join(_MIGRATION_POLICIES)}"
+            )
+        if not self.consumer_assignors or len(set(self.consumer_assignors)) < len(self.consumer_assignors):
+            raise ConfigurationError(
+                f"group.consumer.assignors = {','.join(self.consumer_assignors)!r}: wants one or more, each once"
+            )
+        for name, low, value, high in (
+            (
+                "session.timeout",
+                self.consumer_min_session_timeout_ms,
+                self.consumer_session_timeout_ms,
+                self.consumer_max_session_timeout_ms,
+            ),
+            (
+                "heartbeat.interval",
+                self.consumer_min_heartbeat_interval_ms,
+                self.consumer_heartbeat_interval_ms,
+                self.consumer_max_heartbeat_interval_ms,
+            ),
+        ):
+            if not low <= value <= high:
+                raise ConfigurationError(
+                    f"group.consumer.{name}.ms = {value}: not from group.consumer.min.{name}.ms = {low} to "
+                    f"group.consumer.max.{name}.ms = {high}"
+                )
+        if self.consumer_heartbeat_interval_ms >= self.consumer_session_timeout_ms:
+            raise ConfigurationError(
+                f"group.consumer.heartbeat.interval.ms = {self.consumer_heartbeat_interval_ms}: not less than "
+                f"group.consumer.session.timeout.ms = {self.consumer_session_timeout_ms}"
+            )

@@ -1,0 +1,75 @@
+"""Committed offsets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from appliance.config.declaration import ConfigType
+from appliance.config.option import check_fields, option
+
+_MIB: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsSettings:
+    """Committed offsets of consumer groups, and the topic they lie in."""
+
+    topic_num_partitions: int = option(
+        50,
+        "offsets.topic.num.partitions",
+        unit="partitions",
+        minimum=1,
+        doc="Partitions that __consumer_offsets is created with; groups are spread over them by their id.",
+    )
+    topic_replication_factor: int = option(
+        0,
+        "offsets.topic.replication.factor",
+        type=ConfigType.SHORT,
+        unit="replicas",
+        minimum=1,
+        maximum=32,
+        special=(0,),
+        doc="Replicas that __consumer_offsets is created with; 0 is the number of slots, at most 3.",
+    )
+    topic_segment_bytes: int = option(
+        100 * _MIB,
+        "offsets.topic.segment.bytes",
+        unit="bytes",
+        minimum=_MIB,
+        doc="Segments of __consumer_offsets; compaction takes only closed ones, and a replay reads what is left.",
+    )
+    topic_compression_codec: int = option(
+        0,
+        "offsets.topic.compression.codec",
+        unit="codec",
+        minimum=0,
+        maximum=4,
+        doc="How batches of __consumer_offsets are compressed: 0 not, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+    )
+    metadata_max_bytes: int = option(
+        4096,
+        "offset.metadata.max.bytes",
+        unit="characters",
+        minimum=0,
+        maximum=32_767,
+        doc="Longest text that a committed offset may carry.",
+    )
+    retention_minutes: int = option(
+        10_080,
+        "offsets.retention.minutes",
+        unit="minutes",
+        minimum=1,
+        doc="How long offsets are kept of a group without members, or of a topic that it consumes no more.",
+    )
+    retention_check_interval_ms: int = option(
+        600_000,
+        "offsets.retention.check.interval.ms",
+        type=ConfigType.LONG,
+        unit="ms",
+        minimum=1,
+        doc="How often offsets are looked at that have had their time.",
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
