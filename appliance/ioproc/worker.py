@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import select
-import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -42,6 +41,7 @@ from appliance.clock import Clock
 from appliance.cluster import TopicPartition
 from appliance.config import BrokerConfigs
 from appliance.errors import ApplianceError, HostFault, StorageFault
+from appliance.ioproc.checkpoints import Checkpoints
 from appliance.ioproc.compaction import Compaction
 from appliance.ioproc.followed import Followed
 from appliance.ioproc.group_commit import GroupCommit
@@ -57,7 +57,6 @@ from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
 from appliance.ioproc.pokes import Pokes
 from appliance.ioproc.retention import Retention
-from appliance.ioproc.rolled_flush import RolledFlush
 from appliance.ioproc.sweeper import Sweeper
 from appliance.ipc.agent import DutyCycle
 from appliance.ipc.brief_wait import BriefWait
@@ -83,8 +82,6 @@ BURST_BYTES: Final = 1 << 20
 OPEN_AGAIN_MS: Final = 500
 OPEN_AGAIN_MAX_MS: Final = 60_000
 BURSTS_A_LOOK: Final = 8
-# How long a checkpoint waits for another one under way.
-CHECKPOINT_AGAIN_MS: Final = 100
 END_COMMITS_LOOK_MS: Final = 100
 BEAT_MS: Final = 500
 
@@ -141,11 +138,7 @@ class Worker:
         self._was_lone = False
         self._brief_wait = BriefWait(clock.monotonic_ns)
         self._depth = 0
-        self._log_ends: dict[TopicPartition, int] = {}
-        self._dirty = False
         self._opens_later = False
-        self._flusher: threading.Thread | None = None
-        self._rolled_flush = RolledFlush(self._cycle.timers, clock, begin=self._begin_flush)
         self._group_flusher = Flusher(str(attachment.role.slot), eventfd=attachment.doorbell.eventfd)
         self._commits = GroupCommit(
             self._pokes,
@@ -155,13 +148,21 @@ class Worker:
             published=self._published,
         )
         self._cycle.add_inbox(self._commits)
-        self._start_moved = False
         self._sweeper = Sweeper(self._cycle.timers, clock, eventfd=attachment.doorbell.eventfd, warn=warn)
         self._publisher = StatePublisher(
             self._after_ms,
             clock,
             interval_ms=self._settings.broker.reader_state_interval_ms,
             warn=self._complain,
+        )
+        self._checkpoints = Checkpoints(
+            self._cycle.timers,
+            clock,
+            settings=self._settings.broker,
+            publisher=self._publisher,
+            look=self._look_at_directories,
+            beat=self._beat,
+            warn=warn,
         )
         self._leases = LeaseBook(
             clock,
@@ -311,13 +312,13 @@ class Worker:
                 answer = produce(partition, message, view[position : position + length_bytes])
                 burst_bytes += length_bytes
                 if partition.is_held and not answer[2]:
-                    self._note_dirty()
+                    self._checkpoints.note_dirty()
                     if self._hold(partition, peer, message, answer):
                         continue
                 if not answer[2] and not answer[1] and partition.replication is None:
                     partition.publish()
                     self._pokes.moved(row, length_bytes)
-                    self._note_dirty()
+                    self._checkpoints.note_dirty()
             elif op == _FETCH:
                 answer = fetch(partition, message)
             else:
@@ -569,7 +570,6 @@ class Worker:
             self._supervision.send(Failed(f"log directory {error}", fatal=not isinstance(error, HostFault)))
             self._running = False
             return None
-        self._directories.on_flush_due(self._rolled_flush.rolled)
         self._watch_directories(self._directories)
         self._partitions = Partitions(
             self._directories,
@@ -585,6 +585,7 @@ class Worker:
             warn=self._warn,
         )
         self._by_row = self._partitions.by_row
+        self._checkpoints.open(self._directories, self._partitions)
         self._retention = Retention(
             self._partitions,
             self._cycle.timers,
@@ -627,42 +628,6 @@ class Worker:
             if self._partitions.unopened:
                 self._open_later(min(2 * pause_ms, OPEN_AGAIN_MAX_MS))
 
-    # Flushing, beside the requests
-
-    def _note_dirty(self) -> None:
-        if not self._dirty:
-            self._dirty = True
-            interval_ns = self._settings.broker.log_flush_offset_checkpoint_interval_ms * _NS_PER_MS
-            self._cycle.timers.add(self._clock.monotonic_ns() + interval_ns, self._checkpoint)
-
-    def _checkpoint(self) -> None:
-        """Recovery points and high watermarks to disk; the flush itself runs on a thread of its own.
-
-        Partitions that took nothing since the last checkpoint are rolled where they are due and let go of their
-        descriptors; one more checkpoint follows the last append, so that all do in the end.
-        """
-        self._dirty = False
-        if self._directories is None or self._partitions is None:
-            return
-        self._look_at_directories()
-        if self._tidy(self._partitions):
-            self._note_dirty()
-        else:
-            self._publisher.release()
-        if not self._begin_flush():
-            self._note_dirty()
-
-    def _begin_flush(self) -> bool:
-        """Has a thread force what waits for it to the disk, then write the checkpoints; False while one is at it."""
-        if self._directories is None or self._partitions is None:
-            return True
-        if self._flusher is not None and self._flusher.is_alive():
-            return False
-        task = self._directories.flush_task(self._partitions.high_watermarks())
-        self._flusher = threading.Thread(target=task, name="flush", daemon=True)
-        self._flusher.start()
-        return True
-
     def _beat(self) -> None:
         """Says in the middle of long work that it goes on, as an answer to who may have asked meanwhile."""
         now_ns = self._clock.monotonic_ns()
@@ -670,47 +635,10 @@ class Worker:
             self._beaten_ns = now_ns
             self._supervision.send(Heartbeat(now_ns))
 
-    def _tidy(self, partitions: Partitions) -> bool:
-        """Lets partitions at rest go of what they hold; whether some took records since the last time."""
-        before, self._log_ends = self._log_ends, {}
-        now_ms = self._clock.now_ms()
-        for name, partition in partitions.by_name.items():
-            log = partition.log
-            self._log_ends[name] = log.log_end_offset
-            if partition.has_unsaid_flush and not partition.is_marked:
-                partition.mark()
-            self._beat()
-            try:
-                log.expire_producers(now_ms)
-                if before.get(name, 0) == log.log_end_offset:
-                    log.maybe_roll_by_time(now_ms)
-                    log.release()
-            except StorageFault as fault:
-                self._warn(f"partition {name}: {fault}")
-        return any(before.get(name, 0) != end for name, end in self._log_ends.items())
-
     def _note_start_moved(self) -> None:
         if self._has_followers:
             self._followed.starts_moved()
-        if not self._start_moved:
-            self._start_moved = True
-            interval_ns = self._settings.broker.log_flush_start_offset_checkpoint_interval_ms * _NS_PER_MS
-            self._cycle.timers.add(self._clock.monotonic_ns() + interval_ns, self._checkpoint_starts)
-
-    def _checkpoint_starts(self) -> None:
-        """Log starts to disk, so that records deleted on request do not come back with the next life."""
-        self._start_moved = False
-        if self._directories is None:
-            return
-        if self._flusher is not None and self._flusher.is_alive():
-            self._start_moved = True  # one writer of checkpoints at a time
-            due_ns = self._clock.monotonic_ns() + CHECKPOINT_AGAIN_MS * _NS_PER_MS
-            self._cycle.timers.add(due_ns, self._checkpoint_starts)
-            return
-        self._flusher = threading.Thread(
-            target=self._directories.log_starts_task(), name="log-starts", daemon=True
-        )
-        self._flusher.start()
+        self._checkpoints.note_start_moved()
 
     # Files that go
 
@@ -736,7 +664,7 @@ class Worker:
         self._attachment.row.cells[MOVING_PARTITIONS] = count
 
     def _note_moved(self) -> None:
-        self._note_dirty()
+        self._checkpoints.note_dirty()
         self._note_start_moved()
 
     def _tell_removed(self) -> None:
@@ -750,8 +678,7 @@ class Worker:
 
     def _close(self) -> None:
         self._attachment.row.set_state(ProcessState.STOPPING)
-        if self._flusher is not None:
-            self._flusher.join()
+        self._checkpoints.join()
         self._end_commits()
         if self._moves is not None:
             self._moves.close()

@@ -42,14 +42,9 @@ from appliance.netproc.intake import CLOSED, STARVED, Intake
 from appliance.netproc.local_handlers.view import ProducerIds
 from appliance.netproc.local_requests import LocalRequests
 from appliance.netproc.log_dirs import LogDirs
-from appliance.netproc.log_handlers.alter_replica_log_dirs import AlterReplicaLogDirsHandler
-from appliance.netproc.log_handlers.delete_records import DeleteRecordsHandler
-from appliance.netproc.log_handlers.describe_log_dirs import DescribeLogDirsHandler
-from appliance.netproc.log_handlers.describe_producers import DescribeProducersHandler
 from appliance.netproc.log_handlers.fetch import FetchHandler
-from appliance.netproc.log_handlers.list_offsets import ListOffsetsHandler
-from appliance.netproc.log_handlers.offset_for_leader_epoch import OffsetForLeaderEpochHandler
 from appliance.netproc.log_handlers.produce import ProduceHandler
+from appliance.netproc.log_handlers.seldom import seldom_handlers
 from appliance.netproc.outlet import abandon, collect, deafest, flush
 from appliance.netproc.purgatory_line import PurgatoryLine
 from appliance.netproc.questions import Questions
@@ -164,41 +159,14 @@ class Processor:
             clock=clock,
             max_bytes=settings.broker.fetch_max_bytes,
         )
-        list_offsets = ListOffsetsHandler(
-            routes, self._lines, attachment.partitions, finish=self._finish_owed
-        )
-        delete_records = DeleteRecordsHandler(
-            routes, self._lines, attachment.partitions, finish=self._finish_owed
-        )
-        leader_epochs = OffsetForLeaderEpochHandler(
-            routes, self._lines, attachment.partitions, finish=self._finish_owed
-        )
-        log_dirs = LogDirs(directories, attachment, self._lines)
-        alter_log_dirs = AlterReplicaLogDirsHandler(
+        self._begin_seldom = seldom_handlers(
+            attachment,
             routes,
             self._lines,
-            attachment.partitions,
-            log_dirs=log_dirs,
+            log_dirs=LogDirs(directories, attachment, self._lines),
             questions=self._questions,
             finish=self._finish_owed,
         )
-        describe_log_dirs = DescribeLogDirsHandler(
-            routes,
-            self._lines,
-            attachment.partitions,
-            log_dirs=log_dirs,
-            finish=self._finish_owed,
-        )
-        self._begin_seldom: dict[int, Callable[[Pending, memoryview, int, int], None]] = {
-            int(ApiKey.LIST_OFFSETS): list_offsets.begin,
-            int(ApiKey.DELETE_RECORDS): delete_records.begin,
-            int(ApiKey.OFFSET_FOR_LEADER_EPOCH): leader_epochs.begin,
-            int(ApiKey.ALTER_REPLICA_LOG_DIRS): alter_log_dirs.begin,
-            int(ApiKey.DESCRIBE_LOG_DIRS): describe_log_dirs.begin,
-            int(ApiKey.DESCRIBE_PRODUCERS): DescribeProducersHandler(
-                routes, self._lines, attachment.partitions, finish=self._finish_owed
-            ).begin,
-        }
         self._answered: set[Connection] = set()
         self._closed_ids: list[int] = []
         self._image_version = -1
