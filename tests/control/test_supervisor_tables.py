@@ -96,12 +96,22 @@ def test_entry_point_that_names_nothing_is_a_defect() -> None:
         load("appliance.netproc.acceptor_main:no_such_function")
 
 
-def test_a_main_is_loaded_when_it_is_asked_for_and_once() -> None:
+def test_what_the_first_record_waits_for_is_loaded_at_once_and_the_rest_when_asked_for() -> None:
     nothing = "appliance.netproc.acceptor_main:no_such_function"
-    mains = Mains({**ENTRY_POINTS, RoleKind.CLEANER: nothing})
+    mains = Mains(
+        {**ENTRY_POINTS, RoleKind.CLEANER: nothing, RoleKind.REPLICA: nothing},
+        set(ENTRY_POINTS) - {RoleKind.REPLICA},
+    )
     assert mains[RoleKind.ACCEPTOR] is mains[RoleKind.ACCEPTOR] is load(ENTRY_POINTS[RoleKind.ACCEPTOR])
     with pytest.raises(ApplianceDefect, match="not a function"):
         mains[RoleKind.CLEANER]
+
+
+def test_a_kind_that_the_first_record_waits_for_is_loaded_with_the_first_one() -> None:
+    nothing = "appliance.netproc.acceptor_main:no_such_function"
+    mains = Mains({**ENTRY_POINTS, RoleKind.NETPROC: nothing}, ENTRY_POINTS)
+    with pytest.raises(ApplianceDefect, match="not a function"):
+        mains[RoleKind.CONTROLLER]
 
 
 def test_accepted_connection_inherits_no_delay_and_keep_alive(tmp_path: Path) -> None:

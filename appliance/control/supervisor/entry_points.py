@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -36,25 +36,36 @@ ENTRY_POINTS: Mapping[RoleKind, str] = {
 }
 
 
-class Mains(Mapping[RoleKind, Main]):
-    """The functions by kind of role. Each is loaded when it is first asked for, which is before its first fork.
+LATER = frozenset({RoleKind.COORDINATOR, RoleKind.CLEANER})
+"""Kinds of role that the first record does not wait for: their code is loaded when the others have been forked."""
 
-    So the processes that were forked begin while the code of the next ones is read. What was loaded is taken from the
-    collector's sight without a collection, which takes long and finds next to nothing (decision 0046).
+
+class Mains(Mapping[RoleKind, Main]):
+    """The functions by kind of role, loaded in two parts: what the first record waits for, then, one by one, the rest.
+
+    The first part is loaded as one, before the first fork: what a parent loads after a fork lies between its children's
+    pages, and copies them (decision 0046). What was loaded is taken from the collector's sight without a collection,
+    which takes long and finds next to nothing.
+
+    Args:
+        entry_points: kind of role → `module:function`.
+        kinds: those of the roles that will be forked.
     """
 
-    def __init__(self, entry_points: Mapping[RoleKind, str]) -> None:
-        self._entry_points = entry_points
+    def __init__(self, entry_points: Mapping[RoleKind, str], kinds: Iterable[RoleKind]) -> None:
+        wanted = set(kinds)
+        self._entry_points = {kind: name for kind, name in entry_points.items() if kind in wanted}
         self._loaded: dict[RoleKind, Main] = {}
 
     def __getitem__(self, kind: RoleKind) -> Main:
         """Raises ApplianceDefect where its entry point names nothing that can be called."""
-        main = self._loaded.get(kind)
-        if main is None:
-            main = self._loaded[kind] = load(self._entry_points[kind])
+        if kind not in self._loaded:
+            first = [each for each in self._entry_points if each not in LATER]
+            for each in [kind] if kind in LATER else first:
+                self._loaded[each] = load(self._entry_points[each])
             gc.freeze()
             _warn_of_threads(kind)
-        return main
+        return self._loaded[kind]
 
     def __iter__(self) -> Iterator[RoleKind]:
         return iter(self._entry_points)

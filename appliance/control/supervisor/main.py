@@ -130,7 +130,7 @@ def _serve(
 
     supervisor = Supervisor(
         wiring,
-        Mains(entry_points),
+        Mains(entry_points, {role.kind for role in roles}),
         listeners=bound,
         clock=SystemClock(),
         notifier=notifier,
