@@ -59,23 +59,38 @@ def status(*, data_dir: Path, as_json: bool) -> int:
     if not data_dir.is_dir():
         raise OperatorFault(f"{data_dir}: no such directory")
     directory = data_dir.resolve()
-    instance = instance_name(directory)
-    rows = _rows(instance)
-    facts = _run_facts(directory)
-    processes = [] if rows is None else told_processes(rows, facts, now_ns=time.monotonic_ns())
-    runs = any(process["pid"] is not None for process in processes)
+    processes = processes_of(directory)
+    runs = any(process["pid"] is not None for process in processes or [])
     if as_json:
         print_json(
-            {"instance": instance, "data_dir": str(directory), "running": runs, "processes": processes}
+            {
+                "instance": instance_name(directory),
+                "data_dir": str(directory),
+                "running": runs,
+                "processes": processes or [],
+            }
         )
-    elif runs:
+    elif processes and runs:
         _print(processes)
     if not runs:
         # Programs read it from the JSON; people from here.
-        reason = "no appliance runs on" if rows is None else "the appliance was killed and nothing runs on"
+        reason = (
+            "no appliance runs on" if processes is None else "the appliance was killed and nothing runs on"
+        )
         click.echo(f"appliance: {reason} {directory}", err=True)
         return 1
     return 0
+
+
+def processes_of(directory: Path) -> list[dict[str, Any]] | None:
+    """The processes of the appliance that serves `directory`, a resolved path, as `told_processes` tells them.
+
+    None where it has no process table: it was stopped, or never started.
+    """
+    from appliance.channels.wiring import instance_name
+
+    rows = _rows(instance_name(directory))
+    return None if rows is None else told_processes(rows, _run_facts(directory), now_ns=time.monotonic_ns())
 
 
 def _rows(instance: str) -> list[ProcessSnapshot] | None:

@@ -25,6 +25,7 @@ from typing import Final, Protocol
 import psutil
 
 from appliance.channels.wiring import instance_name
+from appliance.cli.status import processes_of
 from tests.support.store import chosen_options
 from tests.support.wire import answers_api_versions, free_ports
 
@@ -226,19 +227,11 @@ class Appliance:
         self._forget()
 
     def processes(self) -> list[ProcessRow]:
-        """The living processes as `appliance status --json` tells them; who is between two lives is not among them."""
-        answer = subprocess.run(
-            [*_command(), "status", "--data-dir", str(self.data_dir), "--json"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert answer.returncode == 0, answer.stdout + answer.stderr
-        told = json.loads(answer.stdout)
-        rows = told["processes"] if isinstance(told, dict) else told
+        """The living processes as `appliance status` tells them; who is between two lives is not among them."""
+        rows = processes_of(self.data_dir.resolve())
+        assert rows is not None, self._output.tail() if self._output else "not started"
         return [
-            ProcessRow(role=row["role"], pid=row["pid"], generation=row.get("generation", 0))
+            ProcessRow(role=row["role"], pid=row["pid"], generation=row["generation"])
             for row in rows
             if row["pid"] is not None
         ]
@@ -255,6 +248,7 @@ class Appliance:
         deadline = time.monotonic() + START_TIMEOUT_S
         while len(pids := self.pids(role)) <= index:
             assert time.monotonic() < deadline, f"no process {index} of role {role}: {self.processes()}"
+            time.sleep(0.02)
         os.kill(pids[index], signal.SIGKILL)
         return pids[index]
 
