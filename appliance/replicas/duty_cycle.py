@@ -598,13 +598,16 @@ class Replica:
         if self._directories is not None and self._followers is not None:
             now_ms = self._clock.now_ms()
             followed = [(each, each.state(now_ms=now_ms)) for each in self._followers.by_name.values()]
+            # They stay in sync: where all stop and one is slow, its leader would else say that it alone has all.
             for follower, _ in followed:
-                follower.stop()
+                follower.rest()
             try:
                 self._directories.close(self._followers.high_watermarks())
                 for follower, state in followed:
                     self._publisher.closed(follower, state)
             except StorageFault as fault:
+                for follower, _ in followed:
+                    follower.stop()
                 _logger.warning("not stopped cleanly, the next start recovers: %s", fault)
         self._watch.close()
         self._cycle.close()

@@ -141,6 +141,10 @@ class Follower:
     def stop(self) -> None:
         """Says that no leader may count on these bytes any more."""
         self._cells[self._own_at + SLOT_FOLLOWED_EPOCH] = NOT_FOLLOWING
+        self.rest()
+
+    def rest(self) -> None:
+        """Copies no more. What was said of these bytes holds: a log that is closed in good order keeps them."""
         self.is_following = False
         if self._reader is not None:
             self._reader.close()

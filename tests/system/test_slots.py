@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -224,6 +225,34 @@ def test_disk_that_was_replaced_while_nothing_ran_takes_no_record_with_it(broker
     assert 1 not in leaders(broker, TOPIC).values()
     load.check(broker)
     settled(broker, TOPIC, PARTITIONS)
+
+
+def test_a_slow_stop_takes_no_copy_out_of_sync(tmp_path: Path) -> None:
+    # Found by the checker: replicas that had stopped counted as late while another one was at it, and the disk of the
+    # only one that was left in sync was then replaced.
+    settings = {"replica.lag.time.max.ms": 500, "worker.hang.timeout.ms": 0}
+    broker = Appliance(tmp_path / "data", slots=SLOTS, settings=settings)
+    broker.start()
+    create(broker, TOPIC, PARTITIONS, replicas=3, min_insync_replicas="2")
+    with AckedLoad(broker, TOPIC, PARTITIONS) as load:
+        load.until(500)
+    settled(broker, TOPIC, PARTITIONS)
+    (slow,) = broker.pids("replica 1")
+    suspend(slow)
+    with ThreadPoolExecutor(1) as beside:
+        stopped = beside.submit(broker.stop)
+        wait_until(
+            lambda: not broker.pids("replica 0") + broker.pids("replica 2"), "the others", timeout_s=30
+        )
+        time.sleep(4 * 0.5)  # in which a leader looks for who is late
+        os.kill(slow, signal.SIGCONT)
+        stopped.result(60)
+    shutil.rmtree(broker.data_dir / "slot-1")
+    broker.start()
+    wait_until(lambda: set(leaders(broker, TOPIC).values()) <= {0, 2}, "others lead all", timeout_s=30)
+    load.check(broker)
+    settled(broker, TOPIC, PARTITIONS)
+    broker.stop()
 
 
 @pytest.mark.slow
