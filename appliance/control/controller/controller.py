@@ -91,6 +91,7 @@ class Controller:
 
     Args:
         state: as `takeover.take_over` found it.
+        registrations: the session that the slots are registered by.
         fence: this controller's right to change the store.
         slots: as `take_over` was given them.
         brokers: the slots as clients are told of them.
@@ -111,6 +112,7 @@ class Controller:
         "_fence",
         "_partition_commands",
         "_publisher",
+        "_registrations",
         "_send",
         "_settings",
         "_slots",
@@ -127,6 +129,7 @@ class Controller:
         state: ClusterState,
         store: MetadataStore,
         *,
+        registrations: MetadataStore,
         fence: Fence,
         cluster_id: str,
         settings: Settings,
@@ -140,6 +143,7 @@ class Controller:
     ) -> None:
         self.state = state
         self._store = store
+        self._registrations = registrations
         self._fence = fence
         self._cluster_id = cluster_id
         self._settings = settings
@@ -519,7 +523,7 @@ class Controller:
         self.state.live = live
         self.state.dirty = True
         try:
-            register(self._store, self._brokers, self._fence, live=live, clock=self._clock)
+            register(self._registrations, self._brokers, self._fence, live=live, clock=self._clock)
         except StorageFault as fault:
             _logger.error("registrations stay as they are, trying again in %d ms: %s", RETRY_MS, fault)
             self._alarms(RETRY_MS, self._other_slots_live)

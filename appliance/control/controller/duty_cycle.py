@@ -68,19 +68,23 @@ class ControllerLoop:
             if self._store.events():
                 return
 
-    def serve(self, controller: Controller, socket: ControlSocket) -> None:
+    def serve(self, controller: Controller, socket: ControlSocket, *, registrations: MetadataStore) -> None:
         """Until stopped.
 
         Raises:
-            Superseded: the store says that this process is not the controller any more.
+            Superseded: the store says that this process is not the controller any more, or the session is over that the
+                slots are registered by.
         """
         self.controller = controller
+        others = [registrations] if registrations is not self._store else []
+        for each in others:
+            self._cycle.epoll.register(each.fileno(), select.EPOLLIN)
         self._cycle.add_inbox(socket)
         self._cycle.epoll.register(socket.fileno(), select.EPOLLIN)
         while not self.stopped:
             self._cycle.wait()
             self._hear_supervisor()
-            self._hear_store()
+            self._hear_store(self._store, *others)
             messages = socket.receive()
             if messages:
                 self._row.cells[REQUESTS] += len(messages)
@@ -108,8 +112,8 @@ class ControllerLoop:
                 case _:
                     _logger.warning("unexpected word of the supervisor: %s", word)
 
-    def _hear_store(self) -> None:
-        for event in self._store.events():
+    def _hear_store(self, *sessions: MetadataStore) -> None:
+        for event in (event for session in sessions for event in session.events()):
             if event.kind is EventKind.SESSION_EXPIRED or event.path == "/controller":
                 raise Superseded(f"no longer the controller: {event.kind} {event.path}")
 

@@ -8,7 +8,7 @@ its next life, whose controller epoch fences this one.
 
 A full disk, or a ZooKeeper that nobody reaches, keeps it from beginning: it says so, and tries again every RETRY_MS
 rather than die, since the data plane goes on without it. A session that is over, or may be, ends the process: the
-next one begins by reading.
+next one begins by reading. The registrations of slots stay meanwhile, in ZooKeeper by a session that it hands on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from appliance.control.controller.slot_states import SlotStates
 from appliance.control.controller.takeover import Fence, cluster_id, register, take_over, win
 from appliance.control.store.errors import SessionExpired, StoreRefusal
 from appliance.control.store.metadata_store import MetadataStore
-from appliance.control.store.opening import open_store
+from appliance.control.store.opening import Registrations, open_store
 from appliance.errors import CorruptFile, StorageFault
 from appliance.ipc.agent import DutyCycle, freeze_garbage
 from appliance.ipc.process_table import ProcessState
@@ -46,18 +46,19 @@ _logger = logging.getLogger(__name__)
 def run(child: Child) -> int:
     """Serves until the supervisor says stop; the exit code."""
     clock = SystemClock()
+    registrations = Registrations(child.settings, clock)
     attachment = child.attach()
     attachment.row.start(os.getpid(), child.generation, now_ms=clock.now_ms(), now_ns=clock.monotonic_ns())
     try:
         while True:
             try:
-                _live(child, attachment, clock)
+                _live(child, attachment, registrations, clock)
             except StorageFault as fault:
                 _logger.error("trying again in %d ms: %s", RETRY_MS, fault)
-                if _told_to_stop(child, within_ms=RETRY_MS):
-                    return EXIT_CLEAN
-            else:
-                return EXIT_CLEAN
+                if not _told_to_stop(child, within_ms=RETRY_MS):
+                    continue
+            registrations.close()
+            return EXIT_CLEAN
     except CorruptFile as damage:
         # Starting again would not mend it.
         child.supervision.send(Failed(str(damage), fatal=True))
@@ -79,11 +80,11 @@ def _told_to_stop(child: Child, *, within_ms: int) -> bool:
     return words is None or any(isinstance(word, Stop) for word in words)
 
 
-def _live(child: Child, attachment: Attachment, clock: Clock) -> None:
+def _live(child: Child, attachment: Attachment, registrations: Registrations, clock: Clock) -> None:
     """One session with the store, from its beginning to its end."""
     store = open_store(child.settings, clock)
     try:
-        _serve(child, attachment, store, clock)
+        _serve(child, attachment, store, registrations=registrations, clock=clock)
     finally:
         # A session that cannot say goodbye ends with its lock.
         with suppress(StorageFault):
@@ -98,7 +99,14 @@ def slots_of(settings: Settings) -> tuple[BrokerSlot, ...]:
     )
 
 
-def _serve(child: Child, attachment: Attachment, store: MetadataStore, clock: Clock) -> None:
+def _serve(
+    child: Child,
+    attachment: Attachment,
+    store: MetadataStore,
+    *,
+    registrations: Registrations,
+    clock: Clock,
+) -> None:
     cycle = DutyCycle(attachment.doorbell, attachment.row, monotonic_ns=clock.monotonic_ns)
     loop = ControllerLoop(cycle, attachment.row, store=store, supervision=child.supervision, clock=clock)
     try:
@@ -107,7 +115,15 @@ def _serve(child: Child, attachment: Attachment, store: MetadataStore, clock: Cl
             loop.await_vacancy()
             if loop.stopped:
                 return
-        _lead(child, attachment, store, fence=fence, loop=loop, clock=clock)
+        _lead(
+            child,
+            attachment,
+            store,
+            registrations=registrations.session(store),
+            fence=fence,
+            loop=loop,
+            clock=clock,
+        )
     finally:
         cycle.close()
 
@@ -117,6 +133,7 @@ def _lead(
     attachment: Attachment,
     store: MetadataStore,
     *,
+    registrations: MetadataStore,
     fence: Fence,
     loop: ControllerLoop,
     clock: Clock,
@@ -136,10 +153,11 @@ def _lead(
             image=image,
             emptied=child.wiring.emptied_slots,
         )
-        register(store, brokers, fence, live=state.live, clock=clock)
+        register(registrations, brokers, fence, live=state.live, clock=clock, begins_anew=image is None)
         controller = Controller(
             state,
             store,
+            registrations=registrations,
             fence=fence,
             cluster_id=cluster,
             settings=settings,
@@ -161,6 +179,6 @@ def _lead(
         if attachment.row.snapshot().state is not ProcessState.RUNNING:
             attachment.row.set_state(ProcessState.RUNNING)
             child.supervision.send(Ready())
-        loop.serve(controller, socket)
+        loop.serve(controller, socket, registrations=registrations)
     finally:
         socket.close()

@@ -2,7 +2,7 @@
 
     win         create /controller (ephemeral) and set /controller_epoch one higher, both or neither
     fence       from here on every change carries Check(/controller_epoch, version): a later winner fences us out
-    register    /brokers/ids/N for every slot that is live, and for no other
+    register    /brokers/ids/N for every slot that is live, and for no other, by a session that controllers hand on
     load        topics, their states, and the deletions that were not finished
     take over   rows and incarnations of the partitions in the image that is in shared memory, if there is one;
                 a partition whose leader has no slot any more gets another leader, or none; who has no slot is
@@ -131,20 +131,35 @@ def new_id() -> UUID:
 
 
 def register(
-    store: MetadataStore, slots: Sequence[BrokerSlot], fence: Fence, *, live: Iterable[int], clock: Clock
+    registrations: MetadataStore,
+    slots: Sequence[BrokerSlot],
+    fence: Fence,
+    *,
+    live: Iterable[int],
+    clock: Clock,
+    begins_anew: bool = False,
 ) -> None:
-    """Registers the slots that are `live`, and takes the registration of the others away. One that is there already is
-    of a session of this host, and is left."""
+    """Registers the slots that are `live`, and takes the registration of the others away.
+
+    One that belongs to the session `registrations` is left as it is, unless the instance `begins_anew`; one of another
+    session, which will end, is replaced in the same change, so nobody ever sees the slot missing.
+    """
     alive = set(live)
-    registered = store.get_many(broker_path(slot.node_id) for slot in slots)
+    registered = registrations.get_many(broker_path(slot.node_id) for slot in slots)
     changes: list[Operation] = []
     for slot in slots:
         path = broker_path(slot.node_id)
-        if slot.node_id in alive and path not in registered:
-            changes.append(Create(path, encode(_registration(slot, clock)), ephemeral=True))
-        elif slot.node_id not in alive and path in registered:
+        known = registered.get(path)
+        ours = (
+            known is not None and known.stat.ephemeral_owner == registrations.session_id and not begins_anew
+        )
+        if slot.node_id in alive and ours:
+            continue
+        if known is not None:
             changes.append(Delete(path))
-    store.multi([fence.check, *changes])
+        if slot.node_id in alive:
+            changes.append(Create(path, encode(_registration(slot, clock)), ephemeral=True))
+    registrations.multi([fence.check, *changes])
 
 
 def _registration(slot: BrokerSlot, clock: Clock) -> BrokerRecord:

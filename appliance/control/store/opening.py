@@ -33,15 +33,53 @@ def open_store(settings: Settings, clock: Clock) -> MetadataStore:
         CorruptFile: the embedded store is damaged.
         StorageFault: it cannot be reached, read or written (StoreUnavailable: no ZooKeeper answers).
     """
-    metadata = settings.metadata
-    if metadata.zookeeper_connect is None:
+    if settings.metadata.zookeeper_connect is None:
         return EmbeddedStore(settings.data_dir, clock)
+    return _zookeeper(settings, clock, handed_on=False)
+
+
+class Registrations:
+    """The session that the registrations of slots belong to, `/brokers/ids/N`: which must not go with a controller.
+
+    In ZooKeeper, where others look, it is a second one, which the next controller goes on with; nobody but controllers
+    looks into the embedded store, and there it is the controller's own.
+    """
+
+    __slots__ = ("_clock", "_session", "_settings")
+
+    def __init__(self, settings: Settings, clock: Clock) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._session: MetadataStore | None = None
+
+    def session(self, store: MetadataStore) -> MetadataStore:
+        """For a controller whose own session is `store`; opened when it is first asked for.
+
+        Raises:
+            StorageFault: as `open_store`; or the process that keeps it lives.
+        """
+        if self._settings.metadata.zookeeper_connect is None:
+            return store
+        if self._session is None:
+            self._session = _zookeeper(self._settings, self._clock, handed_on=True)
+        return self._session
+
+    def close(self) -> None:
+        """The slots stop: their registrations go. A process that only makes room for the next one does not say so."""
+        if self._session is not None:
+            self._session.close()
+
+
+def _zookeeper(settings: Settings, clock: Clock, *, handed_on: bool) -> MetadataStore:
     # Only who asks for it loads kazoo, and only in the process that owns its threads.
     from appliance.control.store.zookeeper_store import ZooKeeperStore
 
+    metadata = settings.metadata
+    assert metadata.zookeeper_connect is not None
     return ZooKeeperStore(
         metadata.zookeeper_connect,
         metadata.zookeeper_session_timeout_ms,
         data_dir=settings.data_dir,
         clock=clock,
+        handed_on=handed_on,
     )

@@ -68,6 +68,8 @@ class ZooKeeperSession:
     Args:
         hosts: `host:port`, joined by commas.
         timeout_ms: what is asked for; the server may grant less or more.
+        handed_on: it is the data directory's that outlives its processes, gone on with where it lives still; `close`
+            ends it all the same.
 
     Raises:
         StoreUnavailable: nobody answers within CONNECT_TIMEOUT_S.
@@ -86,11 +88,14 @@ class ZooKeeperSession:
         "_stopped",
         "_unanswered_beats",
         "_why_over",
+        "is_gone_on_with",
         "lease",
         "session_id",
     )
 
-    def __init__(self, hosts: str, timeout_ms: int, *, left: LeftSessions, clock: Clock) -> None:
+    def __init__(
+        self, hosts: str, timeout_ms: int, *, left: LeftSessions, clock: Clock, handed_on: bool = False
+    ) -> None:
         self._hosts = hosts
         self._clock = clock
         self._left = left
@@ -102,10 +107,11 @@ class ZooKeeperSession:
         self._is_connected = threading.Event()
         self.session_id = 0
         self.lease = SessionLease(clock, timeout_ms)
-        for session_id, password in left.left():
+        taken = left.take() if handed_on else None
+        for session_id, password in () if handed_on else left.left():
             _end(_connected(_client(hosts, timeout_ms, (session_id, password)), hosts))
             _logger.info("ended session 0x%x of a process that died", session_id)
-        self._client = _client(hosts, timeout_ms)
+        self._client = _client(hosts, timeout_ms, taken)
         self._learn_granted_timeout()
         self._client.add_listener(self._state_changed)
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -113,8 +119,13 @@ class ZooKeeperSession:
             _connected(self._client, hosts)
             if (session := self._client.client_id) is None:
                 raise StoreUnavailable(f"ZooKeeper at {hosts} went away")
+            # Where the one that was taken has expired, kazoo has opened another.
             self.session_id, password = session
-            left.keep(self.session_id, password)
+            self.is_gone_on_with = taken is not None and taken[0] == self.session_id
+            if handed_on:
+                left.hand_on(self.session_id, password)
+            else:
+                left.keep(self.session_id, password)
             # Only after its answer has kazoo's thread handed on what was granted.
             self._client.exists_async("/").get(timeout=REQUEST_TIMEOUT_S)
         except (KazooException, KazooTimeoutError) as error:

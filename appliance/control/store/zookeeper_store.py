@@ -104,6 +104,7 @@ class ZooKeeperStore:
 
     Args:
         data_dir: where sessions are written down, so that the next life can end those that were left.
+        handed_on: the session is the data directory's one that outlives its processes, gone on with.
 
     Raises:
         StoreUnavailable: no server of the ensemble answers.
@@ -121,7 +122,9 @@ class ZooKeeperStore:
         "session_id",
     )
 
-    def __init__(self, connect: str, timeout_ms: int, *, data_dir: Path, clock: Clock) -> None:
+    def __init__(
+        self, connect: str, timeout_ms: int, *, data_dir: Path, clock: Clock, handed_on: bool = False
+    ) -> None:
         hosts, _, chroot = connect.partition("/")
         self._root = f"/{chroot}".rstrip("/")
         self._events: deque[WatchEvent] = deque()
@@ -129,11 +132,15 @@ class ZooKeeperStore:
         self._changes = 0
         self._is_unresolved = False
         self._was_told = False
-        self._session = ZooKeeperSession(hosts, timeout_ms, left=LeftSessions(data_dir), clock=clock)
+        self._session = ZooKeeperSession(
+            hosts, timeout_ms, left=LeftSessions(data_dir), clock=clock, handed_on=handed_on
+        )
         self.session_id = self._session.session_id
         self._writer = f"{WRITERS}/{self.session_id}"
         try:
             self._make_standing_nodes()
+            if self._session.is_gone_on_with:
+                self._void_what_was_under_way()
         except BaseException:
             self._session.close()
             raise
@@ -145,6 +152,17 @@ class ZooKeeperStore:
             self._make("/" + "/".join(names[: depth + 1]))
         self._make(self._root + WRITERS)
         self._make(self._root + self._writer, ephemeral=True)
+
+    def _void_what_was_under_way(self) -> None:
+        """Goes on counting, after a write that voids what the process before had sent and that has not arrived."""
+        full_path = self._root + self._writer
+        while True:
+            _, stat = self._ask(full_path, lambda client: client.get_async(full_path))
+            version = int(stat.version)
+            with suppress(BadVersion):
+                self._ask(full_path, lambda client: client.set_async(full_path, _VOID, version=version))  # noqa: B023
+                self._changes = version + 1
+                return
 
     def _make(self, full_path: str, *, ephemeral: bool = False) -> None:
         with suppress(NodeExists):

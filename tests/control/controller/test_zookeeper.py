@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from appliance.channels.child import EXIT_CANNOT_START
+from appliance.channels.child import EXIT_CANNOT_START, EXIT_CLEAN
 from appliance.channels.control_channel import CreateTopics, NewTopic, TopicOutcomes
 from appliance.channels.supervision import Ready
 from appliance.clock import SystemClock
+from appliance.cluster import BrokerSlot
 from appliance.config import MetadataSettings
-from appliance.control.controller.takeover import win
-from appliance.control.store.left_sessions import DIRECTORY
+from appliance.control.controller.takeover import register, win
+from appliance.control.store.errors import BadVersion
+from appliance.control.store.left_sessions import DIRECTORY, HANDED_ON
 from appliance.control.store.metadata_store import Create
 from appliance.control.store.opening import open_store
 from appliance.control.store.zookeeper_store import ZooKeeperStore
@@ -92,8 +94,9 @@ def test_tree_is_kafkas_for_any_zookeeper_client(new_instance: NewInstance, own_
         assert isinstance(controller, dict)
         assert controller["brokerid"] == 0
         assert client.get("/controller_epoch")[0] == b"1"
-        owner = client.exists("/controller").ephemeralOwner
-        assert owner == client.exists("/brokers/ids/0").ephemeralOwner != 0
+        owners = [client.exists(path).ephemeralOwner for path in ("/controller", "/brokers/ids/0")]
+        assert all(owners)
+        assert len(set(owners)) == 2, "a registration goes with a controller"
         instance.delete("t")
         assert client.get_children("/brokers/topics") == []
         assert client.get_children("/config/topics") == []
@@ -112,7 +115,71 @@ def test_killed_controller_is_followed_at_once_though_its_session_would_live_on(
     check_served(instance)
     with any_client(own_zookeeper) as client:
         assert client.get_children("/brokers/ids") == ["0"], "an ephemeral went with the session before"
-        assert len(client.get_children("/writers")) == 1
+        assert len(client.get_children("/writers")) == 2, "one was left"
+
+
+def created(server: ZooKeeper, path: str) -> int | None:
+    """By which change of the tree a node came. Leaves no thread behind: who asks forks."""
+    with any_client(server) as client:
+        stat = client.exists(path)
+        return None if stat is None else int(stat.czxid)
+
+
+def test_registration_of_a_slot_does_not_go_with_a_controller(
+    new_instance: NewInstance, own_zookeeper: ZooKeeper
+) -> None:
+    instance = new_instance(metadata=settings(own_zookeeper, timeout_ms=60_000), slots=2)
+    instance.start()
+    instance.start_slots()
+    registered = created(own_zookeeper, "/brokers/ids/1")
+    for _ in range(2):
+        before = created(own_zookeeper, "/controller")
+        instance.kill()
+        new_life(instance)
+        assert created(own_zookeeper, "/controller") != before
+        assert created(own_zookeeper, "/brokers/ids/1") == registered, "it was made anew"
+    # The session that was gone on with takes changes like any other.
+    instance.lose(instance.workers[1], instance.replicas[1])
+    instance.until(lambda: created(own_zookeeper, "/brokers/ids/1") is None)
+    instance.start_worker(1)
+    instance.until(lambda: created(own_zookeeper, "/brokers/ids/1") is not None)
+
+
+def test_registrations_go_at_once_when_everything_stops(
+    new_instance: NewInstance, own_zookeeper: ZooKeeper
+) -> None:
+    instance = serving(new_instance, settings(own_zookeeper, timeout_ms=60_000))
+    assert created(own_zookeeper, "/brokers/ids/0") is not None
+    assert instance.stop() == EXIT_CLEAN
+    with any_client(own_zookeeper) as client:
+        assert client.get_children("/brokers/ids") == []
+        assert client.get_children("/writers") == []
+
+
+def test_registration_of_a_session_that_will_end_is_replaced_in_one_step(
+    tmp_path: Path, own_zookeeper: ZooKeeper
+) -> None:
+    connect, clock = f"{own_zookeeper.address}{CHROOT}", SystemClock()
+    store = ZooKeeperStore(connect, 60_000, data_dir=tmp_path, clock=clock)
+    ours = ZooKeeperStore(connect, 60_000, data_dir=tmp_path, clock=clock, handed_on=True)
+    fence = win(store, clock)
+    assert fence is not None
+    slots = [BrokerSlot(0, "localhost", 9092, None)]
+    register(store, slots, fence, live=[0], clock=clock)
+    register(ours, slots, fence, live=[0], clock=clock)
+    stat = ours.get("/brokers/ids/0").stat
+    assert stat.ephemeral_owner == ours.session_id
+    register(ours, slots, fence, live=[0], clock=clock)
+    assert ours.get("/brokers/ids/0").stat == stat
+    register(ours, slots, fence, live=[0], clock=clock, begins_anew=True)
+    assert ours.get("/brokers/ids/0").stat.created_zxid > stat.created_zxid
+    other = ZooKeeperStore(connect, 60_000, data_dir=tmp_path / "other", clock=clock)
+    other.set("/controller_epoch", b"7")
+    with pytest.raises(BadVersion):
+        register(ours, slots, fence, live=[], clock=clock)
+    assert ours.exists("/brokers/ids/0") is not None, "a controller that is none any more took it away"
+    for each in (other, ours, store):
+        each.close()
 
 
 def test_silent_store_refuses_in_time_changes_nothing_and_is_used_again_when_it_answers(
@@ -172,19 +239,25 @@ def new_life_of_workers(instance: Instance) -> None:
     instance.delete("probe")
 
 
+@pytest.mark.parametrize("whose", ["the controller's", "the slots'"])
 def test_session_that_is_ended_at_the_server_ends_the_controller_and_the_next_one_fences_it(
-    new_instance: NewInstance, own_zookeeper: ZooKeeper
+    new_instance: NewInstance, own_zookeeper: ZooKeeper, whose: str
 ) -> None:
     instance = serving(new_instance, settings(own_zookeeper, timeout_ms=60_000))
     instance.create("t")
     epoch = instance.image.controller_epoch
-    (left,) = (instance.settings.data_dir / DIRECTORY).iterdir()
-    with any_client(own_zookeeper, session=(int(left.name), bytes.fromhex(left.read_text()))):
+    directory = instance.settings.data_dir / DIRECTORY
+    (left,) = (path for path in directory.iterdir() if path.name != HANDED_ON)
+    session_id, password = left.name, left.read_text()
+    if whose == "the slots'":
+        session_id, password = (directory / HANDED_ON).read_text().split()
+    with any_client(own_zookeeper, session=(int(session_id), bytes.fromhex(password))):
         pass
     assert instance.reap() == EXIT_CANNOT_START
     new_life(instance)
     assert instance.image.controller_epoch == epoch + 1
     check_served(instance)
+    assert created(own_zookeeper, "/brokers/ids/0") is not None
 
 
 @pytest.mark.slow

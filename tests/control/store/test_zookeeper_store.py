@@ -16,10 +16,11 @@ import pytest
 
 from appliance.clock import Clock, ManualClock, SystemClock
 from appliance.control.store.errors import BadVersion, ChangeTooLarge, SessionExpired, StoreUnavailable
-from appliance.control.store.left_sessions import DIRECTORY
+from appliance.control.store.left_sessions import DIRECTORY, HANDED_ON
 from appliance.control.store.metadata_store import Create, EventKind, SetData, WatchEvent
 from appliance.control.store.session_lease import SessionLease
 from appliance.control.store.zookeeper_store import ZooKeeperStore
+from appliance.errors import StorageFault
 from tests.control.store.conftest import wait_for_events
 from tests.support.cut_line import CutLine
 from tests.support.zookeeper import ZooKeeper
@@ -111,6 +112,68 @@ def test_ephemeral_node_of_a_killed_process_is_gone_as_soon_as_the_next_one_open
     assert [path.name for path in (directory / DIRECTORY).iterdir()] == [str(store.session_id)]
     store.close()
     assert list((directory / DIRECTORY).iterdir()) == []
+
+
+def handed_on(server: ZooKeeper, directory: Path) -> ZooKeeperStore:
+    connect = f"{server.address}/{directory.name}"
+    return ZooKeeperStore(connect, 60_000, data_dir=directory, clock=SystemClock(), handed_on=True)
+
+
+def test_session_that_is_handed_on_outlives_the_process_and_goes_on_counting(
+    zookeeper: ZooKeeper, directory: Path
+) -> None:
+    program = (
+        "import os, signal, sys; from pathlib import Path; from appliance.clock import SystemClock;"
+        "from appliance.control.store.zookeeper_store import ZooKeeperStore;"
+        "store = ZooKeeperStore(sys.argv[1], 60_000, data_dir=Path(sys.argv[2]), clock=SystemClock(), handed_on=True);"
+        "store.create('/0', ephemeral=True); print(store.session_id, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    connect = f"{zookeeper.address}/{directory.name}"
+    died = subprocess.run(
+        [sys.executable, "-c", program, connect, str(directory)],
+        timeout=60,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert died.returncode == -9, died.stderr
+    other = opened(zookeeper, directory)
+    assert other.exists("/0") is not None, "it was ended with those that were left"
+    store = handed_on(zookeeper, directory)
+    assert str(store.session_id) == died.stdout.strip()
+    assert store.get("/0").stat.ephemeral_owner == store.session_id
+    store.set("/0", b"a")
+    store.multi([SetData("/0", b"b"), Create("/1", ephemeral=True)])
+    store.close()
+    assert [other.exists(path) for path in ("/0", "/1")] == [None, None]
+    other.close()
+    assert list((directory / DIRECTORY).iterdir()) == []
+
+
+@pytest.mark.parametrize("left", ["", "7 " + "00" * 16, "7 zz", "what is this"])
+def test_session_that_cannot_be_gone_on_with_is_followed_by_another_one(
+    zookeeper: ZooKeeper, directory: Path, left: str
+) -> None:
+    (directory / DIRECTORY).mkdir(parents=True)
+    (directory / DIRECTORY / HANDED_ON).write_text(left)
+    store = handed_on(zookeeper, directory)
+    assert store.session_id not in (0, 7)
+    store.create("/0", ephemeral=True)
+    assert store.get("/0").stat.ephemeral_owner == store.session_id
+    store.close()
+
+
+def test_session_that_is_handed_on_is_not_taken_from_a_living_process(
+    zookeeper: ZooKeeper, directory: Path
+) -> None:
+    living = handed_on(zookeeper, directory)
+    with pytest.raises(StorageFault):
+        handed_on(zookeeper, directory)
+    living.create("/0", ephemeral=True)
+    living.close()
+    again = handed_on(zookeeper, directory)
+    assert again.session_id != living.session_id, "it was ended"
+    again.close()
 
 
 def test_session_of_a_living_process_is_left_alone(zookeeper: ZooKeeper, directory: Path) -> None:
