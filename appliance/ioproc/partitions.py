@@ -19,7 +19,7 @@ from appliance.cluster import TopicPartition
 from appliance.errors import LogDirectoryOffline, StorageFault
 from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.partition import Partition
-from appliance.log.config import LogSettings
+from appliance.log.config import LastSettings
 from appliance.log.log_directories import LogDirectories
 from appliance.log.state_publisher import StatePublisher
 from appliance.protocol.errors import ErrorCode
@@ -42,6 +42,7 @@ class Partitions(CopyHolder[Partition]):
         "_directories",
         "_is_emptied",
         "_publisher",
+        "_settings",
         "_slot",
         "_table",
         "_withdrawn",
@@ -77,6 +78,7 @@ class Partitions(CopyHolder[Partition]):
         self._table = table
         self._slot = slot
         self._configs: dict[TopicPartition, Mapping[str, str]] = {}
+        self._settings = LastSettings()
         self.by_row: list[Partition | None] = [None] * len(table)
         self.offline: dict[TopicPartition, StorageFault] = {}
 
@@ -103,7 +105,7 @@ class Partitions(CopyHolder[Partition]):
         if known is not None:
             self._withdraw(known)
         configs = self._defaults | assigned.configs
-        settings = LogSettings.from_configs(configs)
+        settings = self._settings.of(self._defaults, assigned.configs)
         cells = self._table.cells
         closed_at = self._table.slot_at(assigned.row, self._slot) + SLOT_CLOSED_INCARNATION
         before = cells[closed_at]
@@ -187,7 +189,7 @@ class Partitions(CopyHolder[Partition]):
         """From the next request on the partition goes by these settings of its topic, and the defaults."""
         configs = self._defaults | dict(topic_configs)
         self._configs[partition.topic_partition] = topic_configs
-        partition.log.update_settings(LogSettings.from_configs(configs))
+        partition.log.update_settings(self._settings.of(self._defaults, topic_configs))
         self._commits.bind(partition)
         partition.min_insync_replicas = int(configs.get(MIN_INSYNC_REPLICAS, "1"))
         partition.publish()

@@ -124,6 +124,28 @@ class LogSettings:
         return settings
 
 
+class LastSettings:
+    """`LogSettings.from_configs`, which remembers what it came to last: a topic's partitions come together."""
+
+    __slots__ = ("_configs", "_defaults", "_settings")
+
+    def __init__(self) -> None:
+        self._defaults: Mapping[str, str] = {}
+        self._configs: Mapping[str, str] = {}
+        self._settings: LogSettings | None = None
+
+    def of(self, defaults: Mapping[str, str], configs: Mapping[str, str]) -> LogSettings:
+        """The settings by a topic's `configs`, and by `defaults` where it has none. None of them may be changed later.
+
+        Raises:
+            ConfigurationError: as `from_configs`.
+        """
+        if self._settings is None or defaults is not self._defaults or configs != self._configs:
+            self._settings = LogSettings.from_configs({**defaults, **configs})
+            self._defaults, self._configs = defaults, configs
+        return self._settings
+
+
 @cache
 def _declarations() -> Mapping[str, Declaration]:
     return {declaration.name: declaration for declaration in topic_config_declarations()}

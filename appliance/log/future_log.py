@@ -302,6 +302,8 @@ class FutureLog:
 
 def _files(segment: Segment) -> Iterator[tuple[str, int]]:
     """(suffix, bytes that count) of the files of a segment, the records last: indexes never point at nothing."""
+    if not segment.has_files:
+        return
     aborted_bytes = segment.transaction_index.size_bytes
     if aborted_bytes:
         yield TRANSACTION_INDEX, aborted_bytes

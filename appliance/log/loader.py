@@ -16,7 +16,8 @@
 4.  Leader epochs and producers are cut to what is left. Producers come from the newest usable snapshot and the
     batches after it.
 
-Zeros after the last batch are room that was taken and not used; they are cut without a word.
+Zeros after the last batch are room that was taken and not used; they are cut without a word. Where there is no segment
+the log is empty, and none is made before there is a batch; unless it begins beyond 0, which the name of a file says.
 """
 
 from __future__ import annotations
@@ -105,8 +106,10 @@ class Loader:
         clean: bool,
         flushed: bool = True,
         leads_only: bool = False,
+        is_new: bool = False,
     ) -> None:
-        """As `PartitionLog.open`. `leads_only`: what others wrote is never appended here."""
+        """As `PartitionLog.open`. `leads_only`: what others wrote is never appended here. `is_new`: it is empty."""
+        self._is_new = is_new
         self._flushed = flushed
         self._leads_only = leads_only
         self._directory = directory
@@ -130,7 +133,7 @@ class Loader:
             StorageFault: it cannot be read or written.
         """
         with storage_faults(self._directory):
-            sizes = self._sizes()
+            sizes = {} if self._is_new else self._sizes()
             if any(name.endswith(_INTERRUPTED) for name in sizes):
                 self._resolve_interrupted(sizes)
                 sizes = self._sizes()
@@ -157,7 +160,10 @@ class Loader:
             first = Segment(
                 self._directory, self._log_start, settings=self._settings, created_ms=self._now_ms
             )
-            first.create()
+            if self._log_start:
+                first.create()
+            else:
+                first.put_off()
             segments, log_end = [first], self._log_start
         log_start = max(self._log_start, segments[0].base_offset)
         if not (self._leads_only and self._clean and self._epochs.forget_empty(log_end)):

@@ -200,10 +200,13 @@ class LogDirectories:
             home = self._fewest()
         if home in self.failed:
             raise LogDirectoryOffline(str(self.failed[home])) from self.failed[home]
-        log = self.serving[home].open_partition(partition, topic_id, settings, closed=closed)
-        self._homes[partition] = home
-        if not self.failed:
+        is_known = partition in self._homes
+        log = self.serving[home].open_partition(
+            partition, topic_id, settings, closed=closed, is_absent=not is_known
+        )
+        if not self.failed and is_known:
             take_mark_off(log.directory)
+        self._homes[partition] = home
         return log
 
     def _look_for(self, partition: TopicPartition) -> None:
@@ -280,7 +283,11 @@ class LogDirectories:
         """A move ended between its swap and its settlement: see `settlement`."""
         found = self._found(partition)
         marked = [index for index, path in found.items() if (path / MOVED_HERE).exists()]
-        if len(found) != 2 or len(marked) != 1 or any(read_topic_id(p) != topic_id for p in found.values()):
+        if (
+            len(found) != 2
+            or len(marked) != 1
+            or any(read_topic_id(path) not in (topic_id, None) for path in found.values())
+        ):
             raise LogDirectoryOffline(f"{partition} is in two log directories; move one of them away")
         (target,) = marked
         with settling(found[target], waits=False) as is_free:
@@ -332,6 +339,8 @@ class LogDirectories:
         counts = dict.fromkeys(self.serving, 0)
         if not counts:
             raise LogDirectoryOffline("every log directory has failed")
+        if len(counts) == 1:
+            return next(iter(counts))
         for home in (*self._homes.values(), *(index for index, _ in self.futures.values())):
             if home in counts:
                 counts[home] += 1

@@ -204,12 +204,13 @@ class LogDirectory:
         settings: LogSettings | None = None,
         *,
         closed: bool | None = None,
+        is_absent: bool = False,
     ) -> PartitionLog:
         """The log of a partition: the open one with these settings from now on, or opened, or made.
 
         `closed`: whether it was handed over in good order by who had it before; None where nobody had it since the
-        start, so that the directory's marker counts. A directory of the same name that belongs to another topic id is
-        set aside as `-stray`.
+        start, so that the directory's marker counts. `is_absent`: it is known that there is no directory of it. One
+        of the same name that belongs to another topic id is set aside as `-stray`.
 
         Raises:
             StorageFault: it cannot be read or written. DiskFull where that was the cause.
@@ -223,14 +224,15 @@ class LogDirectory:
             log.close(clean=False)
             del self.partitions[partition]
         directory = self.path / partition_directory_name(partition)
-        known = read_topic_id(directory)
+        known = None if is_absent else read_topic_id(directory)
         if known is not None and known != topic_id:
             _logger.warning("%s belongs to topic id %s, not %s; set aside", directory, known, topic_id)
             self._mark(partition, DIRECTORY_STRAY)
             known = None
         clean = self.was_clean if closed is None else closed
-        self._look_at_checkpoints(partition, is_new=known is None and not directory.is_dir())
-        if settings.is_fsync and not clean and directory.is_dir():
+        is_new = is_absent or (known is None and not directory.is_dir())
+        self._look_at_checkpoints(partition, is_new=is_new)
+        if settings.is_fsync and not clean and not is_new:
             read_from_disk(directory, self._recovery_points.get(partition, 0))
         log = PartitionLog.open(
             directory,
@@ -243,6 +245,7 @@ class LogDirectory:
             leads_only=self._half is Half.WHOLE,
             topic_id=topic_id,
             has_topic_id=known is not None,
+            is_new=is_new,
             flushes=self.flushes,
             removals=self._removals,
         )
@@ -305,7 +308,8 @@ class LogDirectory:
         """
         log = self.partitions.get(partition)
         directory = self.path / partition_directory_name(partition)
-        if topic_id is not None and read_topic_id(directory) not in (topic_id, None):
+        known = None if log is None else log.topic_id
+        if topic_id is not None and (known or read_topic_id(directory)) not in (topic_id, None):
             return False
         if log is not None:
             log.close(clean=False)

@@ -118,6 +118,8 @@ class PartitionLog:
         self._segments = Segments(loaded.segments)
         self._active = self._segments.active
         self._active.jitter_ms = _jitter_ms(settings)
+        if not self._active.has_files:
+            self._active.before_files = self._write_topic_id
         self._epochs = loaded.epochs
         self._producers = loaded.producers
         self._snapshots = loaded.snapshots
@@ -146,6 +148,7 @@ class PartitionLog:
         leads_only: bool = False,
         topic_id: UUID | None = None,
         has_topic_id: bool = False,
+        is_new: bool = False,
         flushes: deque[FlushTask] | None = None,
         removals: deque[Removal] | None = None,
     ) -> Self:
@@ -157,8 +160,9 @@ class PartitionLog:
             clean: the log was closed by `close`, or `hand_over`, so nothing is checked.
             flushed: where it is clean, all of it is on the disk; else what is below the recovery point.
             leads_only: what others wrote is never appended to it.
-            topic_id: kept in `partition.metadata` of a new directory; of an old one the file's counts.
+            topic_id: kept in `partition.metadata`, written before the first segment is; where it is there, it counts.
             has_topic_id: that it says this `topic_id` is known already.
+            is_new: that there is no directory is known already.
             flushes: where the log puts the flush of a segment it has rolled.
             removals: where it puts the files of a segment it has retired.
 
@@ -167,13 +171,13 @@ class PartitionLog:
             CorruptFile: a file that cannot be made anew from others does not parse.
         """
         known = topic_id if has_topic_id else None
-        if known is None:
+        if is_new:
+            with storage_faults(directory):
+                directory.mkdir()
+        elif known is None:
             with storage_faults(directory):
                 directory.mkdir(parents=True, exist_ok=True)
             known = read_topic_id(directory)
-        if known is None and topic_id is not None:
-            write_topic_id(directory, topic_id)
-            known = topic_id
         queue: deque[Removal] = deque() if removals is None else removals
         loaded = Loader(
             directory,
@@ -184,7 +188,13 @@ class PartitionLog:
             clean=clean,
             flushed=flushed,
             leads_only=leads_only,
+            is_new=is_new,
         ).load()
+        active = loaded.segments[-1]
+        if known is None and topic_id is not None:
+            known = topic_id
+            if active.has_files:
+                write_topic_id(directory, topic_id)
         if loaded.is_leased:
             queue.extend(left_behind(directory, loaded.log_end_offset))
         return cls(
@@ -564,6 +574,8 @@ class PartitionLog:
         old = self._active
         if old.base_offset == base_offset:
             return
+        if not old.has_files:
+            old.create()
         new = Segment(
             self.directory,
             base_offset,
@@ -697,6 +709,7 @@ class PartitionLog:
         for segment in list(self._segments):
             self._drop(segment)
         first = Segment(self.directory, offset, settings=self.settings, created_ms=self._clock.now_ms())
+        self._write_topic_id()
         first.create()
         self._segments.add(first)
         self._active = first
@@ -883,13 +896,20 @@ class PartitionLog:
             segment.release()
         self._sealed_open.clear()
 
+    def _write_topic_id(self) -> None:
+        """Whose files they are, before there are any; an empty directory is whoever's asks for it (as Kafka's is)."""
+        if self.topic_id is not None and read_topic_id(self.directory) is None:
+            write_topic_id(self.directory, self.topic_id)
+
     def write_due_epochs(self) -> None:
         """Has the epoch file say what is known: before anybody reads it who is told of records of the latest epoch.
+
+        While that has none it may wait: an opening would forget it.
 
         Raises:
             StorageFault: it failed.
         """
-        if self._epochs.is_due:
+        if self._epochs.is_due and self._epochs.latest_start < self.log_end_offset:
             self._epochs.write()
 
     def close(self, clean: bool) -> None:
@@ -917,6 +937,8 @@ class PartitionLog:
             StorageFault: it failed; the log must be opened as not clean.
         """
         self.write_due_epochs()
+        if not self._active.has_files:
+            return  # who opens it finds as much
         active = ActiveSegment(self._active.base_offset, *self._active.lay_down())
         for segment in self._sealed_open:
             segment.release()

@@ -6,6 +6,9 @@ timestamp to the time index.
 
 The active segment remembers the places of its newest batches (`_Recent`): a consumer at the end of the log, the
 commonest reader by far, is answered without touching index or file.
+
+The first segment of a new log has no files before it has a batch (`put_off`): a directory without any says as much, to
+Apache Kafka too, and thousands of partitions are made at once that get their first record one by one, or never.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import os
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,9 +71,11 @@ class Segment:
         "_recent_last_offsets",
         "_recent_positions",
         "base_offset",
+        "before_files",
         "created_ms",
         "directory",
         "file",
+        "has_files",
         "jitter_ms",
         "offset_index",
         "time_index",
@@ -93,6 +98,8 @@ class Segment:
         self.base_offset = base_offset
         self.created_ms = created_ms
         self.jitter_ms = jitter_ms
+        self.has_files = True
+        self.before_files: Callable[[], None] | None = None
         self.file = SegmentFile(
             self.path(LOG), size_bytes, growth_bytes_max=max(settings.segment_bytes, size_bytes)
         )
@@ -131,6 +138,8 @@ class Segment:
         Raises:
             DiskFull, StorageFault: it failed; what was made is removed.
         """
+        if self.before_files is not None:
+            self.before_files()
         try:
             with storage_faults(self.file.path):
                 os.close(os.open(self.file.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
@@ -139,6 +148,14 @@ class Segment:
         except Exception:
             self.delete()
             raise
+        self.has_files = True
+        self.before_files = None
+        self._max_timestamp_ms = NO_TIMESTAMP
+
+    def put_off(self) -> None:
+        """Instead of `create`: the files come with the first batch, after what `before_files` does then. For a segment
+        that is alone and begins at 0."""
+        self.has_files = False
         self._max_timestamp_ms = NO_TIMESTAMP
 
     def update_settings(self, settings: LogSettings) -> None:
@@ -168,7 +185,8 @@ class Segment:
         file = self.file
         position = file.size_bytes
         length_bytes = len(batch)
-        file.reserve(length_bytes)
+        if position + length_bytes > file.allocated_bytes:
+            self._make_room(length_bytes)
         index_it = self._bytes_since_entry > self._index_interval_bytes
         if index_it:
             self.offset_index.reserve()
@@ -193,6 +211,11 @@ class Segment:
             self._forget_older_half()
         recent.append(position)
         self._recent_last_offsets.append(last_offset)
+
+    def _make_room(self, length_bytes: int) -> None:
+        if not self.has_files:
+            self.create()
+        self.file.reserve(length_bytes)
 
     def _forget_older_half(self) -> None:
         half = _RECENT_BATCHES // 2

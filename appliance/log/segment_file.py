@@ -52,11 +52,11 @@ class SegmentFile:
     """One `.log` file. `size_bytes` ends the last whole batch."""
 
     __slots__ = (
-        "_allocated_bytes",
         "_descriptor",
         "_window",
         "_window_end",
         "_window_start",
+        "allocated_bytes",
         "growth_bytes_max",
         "path",
         "size_bytes",
@@ -65,7 +65,8 @@ class SegmentFile:
     def __init__(self, path: Path, size_bytes: int, *, growth_bytes_max: int = 1 << 31) -> None:
         self.path = path
         self.size_bytes = size_bytes
-        self._allocated_bytes = size_bytes
+        self.allocated_bytes = size_bytes
+        """Where the room ends that is ours."""
         self.growth_bytes_max = growth_bytes_max
         self._descriptor = -1
         self._window: memoryview | None = None
@@ -82,7 +83,7 @@ class SegmentFile:
             StorageFault: it failed otherwise.
         """
         needed = self.size_bytes + length_bytes
-        if needed > self._allocated_bytes:
+        if needed > self.allocated_bytes:
             self._allocate(needed)
 
     def append(self, batch: memoryview, placement: bytes) -> None:
@@ -121,7 +122,7 @@ class SegmentFile:
     def _allocate(self, needed: int) -> None:
         if self._descriptor < 0:
             self._open()
-        have = self._allocated_bytes
+        have = self.allocated_bytes
         stretch = min(max(have, STRETCH_BYTES_MIN), STRETCH_BYTES_MAX)
         wanted = max(needed, min(have + stretch, self.growth_bytes_max))
         try:
@@ -135,7 +136,7 @@ class SegmentFile:
         except OSError as error:
             os.ftruncate(self._descriptor, have)
             raise storage_fault(error, self.path) from error
-        self._allocated_bytes = wanted
+        self.allocated_bytes = wanted
 
     def _open_window(self) -> None:
         self._close_window()
@@ -146,12 +147,12 @@ class SegmentFile:
             if start < self.size_bytes:
                 # A last page that cannot be read shall fail here, as an error, and not as a SIGBUS below.
                 os.pread(self._descriptor, 1, start)
-            mapping = mmap.mmap(self._descriptor, self._allocated_bytes - start, offset=start)
+            mapping = mmap.mmap(self._descriptor, self.allocated_bytes - start, offset=start)
         except OSError as error:
             raise storage_fault(error, self.path) from error
         self._window = memoryview(mapping)
         self._window_start = start
-        self._window_end = self._allocated_bytes
+        self._window_end = self.allocated_bytes
 
     def truncate(self, size_bytes: int) -> None:
         """Cuts the log to its first `size_bytes`.
@@ -164,7 +165,7 @@ class SegmentFile:
                 self._open()
             self._close_window()
             os.ftruncate(self._descriptor, size_bytes)
-            self.size_bytes = self._allocated_bytes = size_bytes
+            self.size_bytes = self.allocated_bytes = size_bytes
 
     def end_at(self, size_bytes: int) -> None:
         """What counts ends there: the zeros behind are room that is ours."""
@@ -184,13 +185,13 @@ class SegmentFile:
                 os.posix_fallocate(self._descriptor, size_bytes, self.size_bytes - size_bytes)
             except OSError:
                 os.ftruncate(self._descriptor, size_bytes)
-                self._allocated_bytes = size_bytes
+                self.allocated_bytes = size_bytes
             self.size_bytes = size_bytes
 
     def _trim(self) -> None:
         self._close_window()
         os.ftruncate(self._descriptor, self.size_bytes)
-        self._allocated_bytes = self.size_bytes
+        self.allocated_bytes = self.size_bytes
 
     # Reading
 
@@ -266,7 +267,7 @@ class SegmentFile:
         Raises:
             StorageFault: it failed.
         """
-        if self._allocated_bytes != self.size_bytes:
+        if self.allocated_bytes != self.size_bytes:
             if self._descriptor < 0:
                 self._open()
             with storage_faults(self.path):
@@ -284,15 +285,11 @@ class SegmentFile:
         """Goes on in another file, which holds the same batches and no room ahead."""
         self.abandon()
         self.path = path
-        self._allocated_bytes = self.size_bytes
+        self.allocated_bytes = self.size_bytes
 
     @property
     def is_open(self) -> bool:
         return self._descriptor >= 0
-
-    @property
-    def allocated_bytes(self) -> int:
-        return self._allocated_bytes
 
     def _open(self) -> None:
         try:

@@ -15,7 +15,7 @@ from appliance.channels.copy_holder import CopyHolder
 from appliance.channels.partition_table import NEVER_OPENED, OPEN, SLOT_CLOSED_INCARNATION, PartitionTable
 from appliance.cluster import TopicPartition
 from appliance.errors import LogDirectoryOffline, StorageFault
-from appliance.log.config import LogSettings
+from appliance.log.config import LastSettings
 from appliance.log.log_directories import LogDirectories
 from appliance.log.state_publisher import StatePublisher
 from appliance.replicas.follower import DirectoriesOf, Follower
@@ -36,6 +36,7 @@ class Followers(CopyHolder[Follower]):
         "_directories",
         "_directories_of",
         "_publisher",
+        "_settings",
         "_slot",
         "_table",
         "by_row",
@@ -64,6 +65,7 @@ class Followers(CopyHolder[Follower]):
         self._slot = slot
         self._directories_of = directories_of
         self._configs: dict[TopicPartition, Mapping[str, str]] = {}
+        self._settings = LastSettings()
         self.by_row: dict[int, Follower] = {}
         self.offline: dict[TopicPartition, StorageFault] = {}
 
@@ -94,7 +96,7 @@ class Followers(CopyHolder[Follower]):
         log = self._directories.open_partition(
             name,
             assigned.topic_id,
-            LogSettings.from_configs(self._defaults | assigned.configs),
+            self._settings.of(self._defaults, assigned.configs),
             is_new=is_new,
             closed=None if before == NEVER_OPENED else before == assigned.incarnation,
         )
@@ -112,9 +114,8 @@ class Followers(CopyHolder[Follower]):
         self.unopened.pop(name, None)
 
     def _apply_defaults(self, name: TopicPartition) -> None:
-        configs = self._defaults | dict(self._configs[name])
         follower = self.by_name[name]
-        follower.log.update_settings(LogSettings.from_configs(configs))
+        follower.log.update_settings(self._settings.of(self._defaults, self._configs[name]))
         follower.settings_changed()
         follower.throttled = self._throttled(follower)
 

@@ -139,7 +139,9 @@ def test_a_foreign_directory_is_refused_and_its_lock_given_back(
 
 def test_partitions_on_disk_are_listed_with_their_topic_ids(tmp_path: Path) -> None:
     directory = with_records(tmp_path)
-    directory.open_partition(TopicPartition("with-dash", 3), UUID(int=7))
+    log = directory.open_partition(TopicPartition("with-dash", 3), UUID(int=7))
+    assert directory.partitions_on_disk() == {ORDERS: TOPIC_ID, TopicPartition("with-dash", 3): None}
+    log.append(batch_of(), leader_epoch=0)
     assert directory.partitions_on_disk() == {ORDERS: TOPIC_ID, TopicPartition("with-dash", 3): UUID(int=7)}
     directory.close()
 

@@ -135,6 +135,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         admin = AdminClient({"bootstrap.servers": appliance.address})
         wanted = [NewTopic(f"codec-{codec}", 1, 1) for codec in CODECS]
         wanted.append(NewTopic("rolled", 1, 1, config={"segment.bytes": "1048576"}))
+        wanted.append(NewTopic("empty", 1, 1))
         for future in admin.create_topics(wanted).values():
             future.result(30)
         produce_in_every_way(appliance.address, 0)
@@ -210,6 +211,8 @@ def test_kafkas_log_reads_the_same_records(left: dict[str, Path], tmp_path: Path
         lines = [line for line in found[directory.name] if not line.startswith(("producer", "aborted"))]
         assert lines == expected(directory, how), directory.name
     assert any(line.startswith("producer") for line in found["rolled-0"])
+    assert found["empty-0"] == ["0 0"]
+    assert not list((left[how] / "empty-0").glob("*.log")), "Kafka is shown a directory without segments"
 
 
 def test_kafkas_broker_serves_our_directory(left: dict[str, Path], tmp_path: Path) -> None:
@@ -249,9 +252,11 @@ def test_kafkas_broker_serves_our_directory(left: dict[str, Path], tmp_path: Pat
                 + " ".join(str(-1 if part is None else checksum(part)) for part in (each.key, each.value))
                 for each in received
             ] == lines[1:]
-        ConfluentClient(kafka.address).produce("rolled", [Record(key=None, value=b"written by Kafka")])
+        for topic in ("rolled", "empty"):
+            ConfluentClient(kafka.address).produce(topic, [Record(key=None, value=b"written by Kafka")])
         kafka.stop()
         assert values_off_the_disk(log, "rolled")[-1] == b"written by Kafka"
+        assert values_off_the_disk(log, "empty") == [b"written by Kafka"]
     finally:
         kafka.stop()
 
