@@ -11,7 +11,12 @@
 A log only grows at its end, so every stretch is copied once. What is not so has a new `Segment`: compaction puts one in
 the place of others, retention takes some away, a cut (`cuts`) changes what was there; then the copy forgets that part.
 A closed segment is forced to the disk and takes its source's time of change, so that age by file means the same, and so
-that a later life which finds size and time the same need not copy it again.
+that a later life, or the slot's other process, which finds size and time the same need not copy it again.
+
+What is begun anew is a new file. Under the old name there may be one that somebody has open: a thread of the process
+that had the partition before, in the middle of a slice. What it still writes, and the time of change that it sets at
+the end, are of a file without a name then. So a file whose time says that it is finished was written by one from its
+beginning to its end.
 
 Every first part of the copy is a log in itself: Apache Kafka, which names it so too, would go on from there.
 """
@@ -21,6 +26,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -109,9 +115,8 @@ class CopySlice:
             found = os.fstat(source)
             if stretch.closes and not stretch.start and self._is_there(stretch.name, found):
                 return
-            target = os.open(self.target / stretch.name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            target = _open_target(self.target / stretch.name, stretch.start)
             try:
-                os.ftruncate(target, stretch.start)
                 send(source, target, stretch.start, stretch.end)
                 if stretch.closes or self.forces:
                     os.fdatasync(target)
@@ -141,7 +146,7 @@ class CopySlice:
             content = (self.source / name).read_bytes()
         except FileNotFoundError:
             return
-        descriptor = os.open(self.target / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        descriptor = _open_target(self.target / name, 0)
         try:
             rest = memoryview(content)
             while rest:
@@ -149,6 +154,21 @@ class CopySlice:
             os.fdatasync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _open_target(path: Path, start: int) -> int:
+    """A file of the copy to go on with at `start`, cut there; from 0 on it is a new one. Raises OSError."""
+    if start == 0:
+        with suppress(FileNotFoundError):
+            path.unlink()
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.ftruncate(descriptor, start)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def send(source: int, target: int, start: int, end: int) -> None:
@@ -257,9 +277,8 @@ class FutureLog:
                 name = segment_file_name(active.base_offset, suffix)
                 source = os.open(self.log.directory / name, os.O_RDONLY | os.O_CLOEXEC)
                 try:
-                    target = os.open(self.directory / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                    target = _open_target(self.directory / name, start)
                     try:
-                        os.ftruncate(target, start)
                         send(source, target, start, size_bytes)
                     finally:
                         os.close(target)

@@ -10,7 +10,7 @@
 | a partition is in none that serves, while one has failed | offline, unless it is new: it may be in that one |
 | a partition is in two | what a move left behind is resolved; otherwise offline: nobody knows which one counts |
 | a copy in the making (`-future`) is found | the move goes on; it goes where its partition is, or is not |
-| a partition on the move changes hands between the slot's processes | whoever has it now copies it anew |
+| a partition on the move changes hands between the slot's processes | whoever has it now keeps what is finished |
 
 A copy belongs to whoever has its partition open; `moves-to` in the partition's directory names it, so that who opens
 the partition next finds it. A new partition goes to the directory with the fewest. Which directories a slot has used is
@@ -261,17 +261,23 @@ class LogDirectories:
             directory.hand_over(partition)
 
     def _leave_move(self, partition: TopicPartition) -> None:
-        """Its next owner moves it. A thread of ours may write to the copy still, so that goes and a new one begins."""
+        """Its next owner goes on with it, under another name: a thread of ours may be at work on the copy, and
+        knows the old one. What it has open is no finished file, and nobody else writes to that (`future_log`)."""
         settlement = self._settlements.pop(partition, None)
         if settlement is not None:
             settlement.called_off = True
         home = self.serving.get(self.index_of(partition))
         if home is not None and partition in home.partitions and partition in self.futures:
-            to, _ = self.futures[partition]
-            self.cancel_move(partition)
-            if to in self.serving:
-                with suppress(StorageFault, RejectedRequest):
-                    self.begin_move(partition, to)
+            to, path = self.futures[partition]
+            name = future_directory_name(partition)
+            try:
+                if to not in self.serving or name is None:
+                    raise FileNotFoundError(path)
+                self.serving[to].forget(partition)
+                os.rename(path, path.with_name(name))
+                (home.path / partition_directory_name(partition) / MOVES_TO).write_text(name)
+            except OSError:
+                self.cancel_move(partition)
         self.futures.pop(partition, None)
 
     def high_watermark_checkpoint(self, partition: TopicPartition) -> int:

@@ -17,7 +17,7 @@ it sees by the files version that it must ask again.
 | killed after it | the next opening finds both and resolves them |
 | the target is full, or fails | the copy goes, the partition stays where it is, and the journal says why |
 | the partition is deleted | its copy goes with it |
-| another process of the slot gets it | that one copies it anew |
+| another process of the slot gets it | that one goes on with the copy, as after a death |
 | its own storage fails | the move rests until another life |
 | it is asked to move where it is | the move under way is taken back |
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID
@@ -162,6 +163,69 @@ def test_what_a_former_holder_s_thread_still_writes_does_not_reach_the_new_copy(
     with pytest.raises(StorageFault):
         slot.left[0].run()
     assert [path.name for path in after.iterdir()] == [names.PARTITION_METADATA]
+
+
+@pytest.mark.parametrize("how", ["hand_over", "die"])
+def test_finished_segments_are_not_copied_again_by_the_other_process(tmp_path: Path, how: str) -> None:
+    slot = Slot(tmp_path)
+    for step in slot.steps():
+        if step == "slice":
+            break
+    (copy,) = slot.paths[TARGET].glob("orders-0.*-future")
+    # A recovery writes the indexes anew.
+    suffixes = (names.LOG,) if how == "die" else (names.LOG, names.OFFSET_INDEX, names.TIME_INDEX)
+    finished = {
+        path.name: path.stat().st_ino
+        for path in copy.iterdir()
+        if path.suffix in suffixes
+        and path.stat().st_mtime_ns == (slot.log.directory / path.name).stat().st_mtime_ns
+    }
+    assert len(finished) >= 2 * len(suffixes)
+    getattr(slot, how)()
+    list(slot.steps())
+    slot.check_moved()
+    assert {name: (slot.log.directory / name).stat().st_ino for name in finished} == finished
+
+
+def test_a_file_that_a_former_holder_s_thread_has_open_is_none_of_the_new_copy(tmp_path: Path) -> None:
+    slot = Slot(tmp_path)
+    steps = slot.steps()
+    assert [next(steps), next(steps)] == ["begun", "slice not run"]
+    (copy,) = slot.paths[TARGET].glob("orders-0.*-future")
+    segments = slot.log.segments_since(0)
+    late = {}
+    for segment in segments:
+        source = segment.path(names.LOG)
+        half = source.read_bytes()[: segment.size_bytes // 2]
+        late[source.name] = (copy / source.name).open("wb", buffering=0)
+        late[source.name].write(half)
+    slot.hand_over()
+    list(slot.steps())
+    for name, file in late.items():
+        file.seek(0)
+        file.write(bytes(2000))
+        file.close()
+        assert (slot.log.directory / name).stat().st_nlink == 1
+    slot.check_moved()
+
+
+@pytest.mark.parametrize("change", ["size", "time"])
+def test_a_segment_whose_copy_is_not_surely_the_same_is_copied_anew(tmp_path: Path, change: str) -> None:
+    slot = Slot(tmp_path)
+    for step in slot.steps():
+        if step == "slice":
+            break
+    (copy,) = slot.paths[TARGET].glob("orders-0.*-future")
+    first = copy / slot.log.segments_since(0)[0].path(names.LOG).name
+    known = first.stat()
+    content = bytearray(first.read_bytes())
+    content[-1] ^= 1
+    first.write_bytes(content[:-1] if change == "size" else content)
+    if change == "size":
+        os.utime(first, ns=(known.st_atime_ns, known.st_mtime_ns))
+    slot.hand_over()
+    list(slot.steps())
+    slot.check_moved()
 
 
 def test_while_a_move_is_being_settled_the_other_process_waits_and_then_finds_one(tmp_path: Path) -> None:
