@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from spark_connector.compiled import Buffer, has_compiler, machine_bytes
 from spark_connector.decode import Fields, Headers, Rows
+from spark_connector.memory import take
 
 BATCH_ROWS: Final = 8192
 BATCH_BYTES: Final = 4 << 20
@@ -119,7 +120,7 @@ def _copied(data: Buffer, bounds: npt.NDArray[np.int32], nulls: npt.NDArray[np.b
 
     count = len(nulls)
     offsets = np.empty(count + 1, np.int32)
-    content = np.empty(int((bounds[1::2] - bounds[::2]).sum()), np.uint8)
+    content = take(int((bounds[1::2] - bounds[::2]).sum()))
     gather_fields(machine_bytes(data), bounds, offsets, content)
     bitmap = pa.py_buffer(np.packbits(~nulls, bitorder="little")) if nulls.any() else None
     return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(offsets), pa.py_buffer(content)])

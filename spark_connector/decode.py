@@ -27,6 +27,7 @@ from spark_connector.chunk import Chunk
 from spark_connector.compiled import Buffer, Kernel, has_compiler, machine_bytes
 from spark_connector.decompression import Decompressed
 from spark_connector.errors import CorruptSegment
+from spark_connector.memory import take_array
 
 GROUP_BYTES: Final = 4 << 20
 """Decompressed batches are gathered up to about here before their records are looked for."""
@@ -98,10 +99,9 @@ class Rows:
 
 
 class Decoder:
-    """Decodes one scan's chunks, one after another, in memory that it uses again.
+    """Decodes one scan's chunks, one after another.
 
-    Fresh memory costs more than all that is done to it here (the first touch of a page), hence the scratch: rows that
-    were handed out stay as they are until the next ones are asked for.
+    What rows tell stays as it is for good; the bytes that their positions mean, until the next rows are asked for.
 
     Args:
         wanted: which fields, which timestamps.
@@ -121,7 +121,6 @@ class Decoder:
         self._machine = has_compiler() if compiled is None else compiled
         self._corrupt = corrupt
         self._decompressed_bytes = Decompressed(DECOMPRESSED_BYTES_MAX)
-        self._arrays: dict[str, npt.NDArray[Any]] = {}
 
     def rows(self, chunk: Chunk) -> Iterator[Rows]:
         """The records of a chunk that lie in its offsets and in the wanted timestamps, in order.
@@ -154,6 +153,7 @@ class Decoder:
         into = self._decompressed_bytes
         into.clear()
         for codec, begin, stop in zip(codecs, begins, ends, strict=True):
+            before = into.size_bytes
             try:
                 into.append(codec, view[begin:stop])
             except RejectedRequest as fault:
@@ -162,7 +162,8 @@ class Decoder:
                 taken.append(index)
                 bounds.append(into.size_bytes)
             index += 1
-            if into.size_bytes >= GROUP_BYTES:
+            # As many as make one batch of Arrow's: what goes beyond would be a small one of its own.
+            if 2 * into.size_bytes - before > GROUP_BYTES:
                 break
         positions = np.array(bounds, np.int64)
         return _Stretch(into.data, batches[taken], positions[:-1], positions[1:]), index
@@ -183,14 +184,14 @@ class Decoder:
         # A lying count is found by the kernel before it writes; here it must only not ask for the room.
         most = (stretch.ends - stretch.begins) // kernel.RECORD_BYTES_MIN
         room = int(np.minimum(batches["records"].clip(0), most).sum())
-        key_bounds = self._array("key_bounds", np.int32, 2 * room * wanted.key)
-        value_bounds = self._array("value_bounds", np.int32, 2 * room * wanted.value)
-        header_begins = self._array("header_begins", np.int64, room * wanted.headers)
-        header_counts = self._array("header_counts", np.int32, room * wanted.headers)
-        offsets = self._array("offsets", np.int64, room)
-        timestamps_us = self._array("timestamps_us", np.int64, room)
-        timestamp_types = self._array("timestamp_types", np.int32, room)
-        nulls = self._array("nulls", np.uint8, room)
+        key_bounds = take_array(np.int32, 2 * room * wanted.key)
+        value_bounds = take_array(np.int32, 2 * room * wanted.value)
+        header_begins = take_array(np.int64, room * wanted.headers)
+        header_counts = take_array(np.int32, room * wanted.headers)
+        offsets = take_array(np.int64, room)
+        timestamps_us = take_array(np.int64, room)
+        timestamp_types = take_array(np.int32, room)
+        nulls = take_array(np.uint8, room)
         data = machine_bytes(stretch.data) if machine else memoryview(stretch.data)
         given = [_given(array, machine=machine) for array in (stretch.begins, stretch.ends)]
         given += [_given(batches[name], machine=machine) for name in _HEADER_FIELDS]
@@ -252,9 +253,9 @@ class Decoder:
         firsts = np.zeros(len(counts) + 1, np.int32)
         np.cumsum(counts, out=firsts[1:])
         room = int(firsts[-1])
-        name_bounds = self._array("header_name_bounds", np.int32, 2 * room)
-        value_bounds = self._array("header_value_bounds", np.int32, 2 * room)
-        nulls = self._array("header_nulls", np.uint8, room)
+        name_bounds = take_array(np.int32, 2 * room)
+        value_bounds = take_array(np.int32, 2 * room)
+        nulls = take_array(np.uint8, room)
         run: Kernel = kernel.header_positions_compiled if machine else kernel.header_positions
         if room:
             run(
@@ -267,12 +268,6 @@ class Decoder:
         return Headers(
             firsts, Fields(name_bounds, np.zeros(room, np.bool_)), Fields(value_bounds, nulls != 0)
         )
-
-    def _array(self, name: str, kind: type[np.generic], size: int) -> npt.NDArray[Any]:
-        array = self._arrays.get(name)
-        if array is None or len(array) < size:
-            array = self._arrays[name] = np.empty(size + size // 4, kind)
-        return array[:size]
 
 
 @dataclass(frozen=True, slots=True)

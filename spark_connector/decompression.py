@@ -11,10 +11,13 @@ from typing import Final
 
 from appliance.protocol.records.compression import Codec, decompress
 from spark_connector.compiled import Buffer
+from spark_connector.memory import take
 
 ROOM_RATIO: Final = 4
 """How many times its compressed size a batch is first thought to take."""
 SPARE_BYTES: Final = 1 << 20
+FIRST_BYTES: Final = 8 << 20
+"""Enough for what is decompressed together, so that nothing is moved."""
 
 
 class Decompressed:
@@ -28,7 +31,7 @@ class Decompressed:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self.data = bytearray()
+        self.data = memoryview(b"")
         self.size_bytes = 0
 
     def clear(self) -> None:
@@ -52,7 +55,7 @@ class Decompressed:
         from cramjam import DecompressionError, lz4
 
         self._make_room(min(ROOM_RATIO * len(compressed), self._bytes_max))
-        room = memoryview(self.data)[self.size_bytes :][: self._bytes_max]
+        room = self.data[self.size_bytes :][: self._bytes_max]
         try:
             self.size_bytes += lz4.decompress_into(compressed, room)
         except DecompressionError:
@@ -62,5 +65,7 @@ class Decompressed:
     def _make_room(self, size_bytes: int) -> None:
         needed_bytes = self.size_bytes + size_bytes
         if needed_bytes > len(self.data):
-            # Another object, not a longer one: rows that were handed out may still lie in this.
-            self.data = self.data[: self.size_bytes] + bytes(size_bytes + SPARE_BYTES)
+            # Another piece, not a longer one: rows that were handed out may still lie in this.
+            longer = take(max(needed_bytes + SPARE_BYTES, FIRST_BYTES)).data
+            longer[: self.size_bytes] = self.data[: self.size_bytes]
+            self.data = longer

@@ -68,6 +68,7 @@ from spark_connector.errors import (
 from spark_connector.header_hops import hop_headers, worth_hopping
 from spark_connector.indexes import offset_entries
 from spark_connector.lease import is_revoked, renew, take_lease
+from spark_connector.memory import take
 from spark_connector.planning import OffsetRange, ScanRange, Stretch, plan
 from spark_connector.storage import LocalFile, OpenFile, directory_of, is_address, open_file
 
@@ -442,7 +443,7 @@ class _Reading:
                 f"a batch of {walk.needed_bytes} bytes, of which {size_bytes - position} are there",
             )
         if walk.needed_bytes > len(self._buffer):
-            self._buffer = np.empty(walk.needed_bytes, np.uint8)
+            self._buffer = take(walk.needed_bytes)
         return None
 
     def _walk(
@@ -463,7 +464,7 @@ class _Reading:
 
     def _fill(self, file: OpenFile, position: int, byte_end: int) -> npt.NDArray[np.uint8]:
         if not len(self._buffer):
-            self._buffer = np.empty(max(self._buffer_bytes, 1 << 12), np.uint8)
+            self._buffer = take(max(self._buffer_bytes, 1 << 12))
         wanted = min(len(self._buffer), byte_end - position)
         view = self._buffer.data[:wanted]
         filled = 0
