@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from appliance.log.file_names import OFFSET_INDEX, TIME_INDEX, segment_file_name
-from spark_connector.storage import below, read_file
+from spark_connector.storage import below, is_address, open_file, read_file
 
 _OFFSET: Final = np.dtype([("relative", ">i4"), ("position", ">i4")])
 _TIME: Final = np.dtype([("timestamp", ">i8"), ("relative", ">i4")])
 Int64s = npt.NDArray[np.int64]
+_WINDOW_ENTRIES: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +75,27 @@ def time_entries(directory: str, base_offset: int, *, suffix: str = "") -> TimeE
 
 
 def _read(directory: str, base_offset: int, suffix: str, entry: np.dtype[np.void]) -> npt.NDArray[np.void]:
+    path = below(directory, segment_file_name(base_offset, suffix))
     try:
-        content = read_file(below(directory, segment_file_name(base_offset, suffix)))
+        content = read_file(path) if is_address(path) else _without_room(path, entry.itemsize)
     except OSError:
         content = b""
     return np.frombuffer(content, dtype=entry, count=len(content) // entry.itemsize)
+
+
+def _without_room(path: str, entry_bytes: int) -> bytes:
+    """A file up to about where zeros begin: Apache Kafka takes 10 MiB ahead for each index of an active segment."""
+    window_bytes = _WINDOW_ENTRIES * entry_bytes
+    pieces: list[bytes] = []
+    file = open_file(path)
+    try:
+        while True:
+            piece = file.read(window_bytes, len(pieces) * window_bytes)
+            pieces.append(piece)
+            if len(piece) < window_bytes or not any(piece[-entry_bytes:]):
+                return b"".join(pieces)
+    finally:
+        file.close()
 
 
 def _rising(first: Int64s, second: Int64s) -> int:
