@@ -7,7 +7,6 @@ where it is asked for: `PushedReader` there, `BatchReader` elsewhere, which work
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,28 +16,27 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from spark_connector.batch_query import LOG, plan_batch
+from spark_connector.collector import spare_the_collector, spare_the_collector_of_planning
 from spark_connector.columns import Columns
 from spark_connector.constraints import Constraints
 from spark_connector.filters import constrain
 from spark_connector.options import Options, View
-from spark_connector.planning import ScanRange
-from spark_connector.record_batches import record_batches
+from spark_connector.planning import TOGETHER_BYTES, ScanRange, together
 from spark_connector.scan import Corruption
 from spark_connector.views import ViewTask, plan_view, read_view
 
 _PUSHING_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
-_frozen: list[bool] = []
 
 
 @dataclass
 class ScanPartition(InputPartition):
-    """One Spark task: a range of one partition, and which columns of it."""
+    """One Spark task: ranges that are read one after another, each of one partition."""
 
-    task: ScanRange
+    tasks: tuple[ScanRange, ...]
 
-    def __init__(self, task: ScanRange) -> None:
+    def __init__(self, *tasks: ScanRange) -> None:
         super().__init__(None)
-        self.task = task
+        self.tasks = tasks
 
 
 @dataclass
@@ -64,9 +62,21 @@ class BatchReader(DataSourceReader):
         """The tasks, planned now."""
         if self._options.ignored:
             LOG.warning("options without an effect here: %s", ", ".join(self._options.ignored))
+        planned: list[InputPartition]
         if self._options.view is not View.RECORDS:
-            return [ViewPartition(task) for task in plan_view(self._options, self._constraints)]
-        return [ScanPartition(task) for task in plan_batch(self._options, self._constraints).tasks]
+            planned = [ViewPartition(task) for task in plan_view(self._options, self._constraints)]
+        else:
+            planned = [ScanPartition(*tasks) for tasks in self._grouped()]
+        spare_the_collector_of_planning()
+        return planned
+
+    def _grouped(self) -> list[tuple[ScanRange, ...]]:
+        tasks = plan_batch(self._options, self._constraints).tasks
+        # Whoever says how many tasks there are to be, or how large, has none put together.
+        asked = (self._options.min_partitions, self._options.max_records_per_partition)
+        if asked != (None, None):
+            return [(task,) for task in tasks]
+        return together(tasks, min(TOGETHER_BYTES, self._options.split_bytes))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The record batches of one task."""
@@ -96,23 +106,15 @@ def read_task(
         yield from read_view(partition.task, columns.names, columns.arrow)
     if not isinstance(partition, ScanPartition):
         return
+    # Not before: it brings numba, which takes longer to load than a query takes to plan.
+    from spark_connector.record_batches import record_batches
+
     corrupt: list[Corruption] | None = [] if skips_corrupt else None
-    yield from record_batches(partition.task, columns.names, schema=columns.arrow, corrupt=corrupt)
+    for task in partition.tasks:
+        yield from record_batches(task, columns.names, schema=columns.arrow, corrupt=corrupt)
     for path, position, reason in corrupt or ():
         LOG.warning("%s at position %d was passed over: %s", path, position, reason)
     spare_the_collector()
-
-
-def spare_the_collector() -> None:
-    """Takes what is loaded by now out of the garbage collector's sight, once in a process.
-
-    PySpark's daemon collects after every task: 40 ms over the heap that Arrow and numba bring, 1 ms without it. At the
-    end of the first task, because only then everything is loaded.
-    """
-    if not _frozen:
-        _frozen.append(True)
-        gc.collect()
-        gc.freeze()
 
 
 def _is_planning_with_filters() -> bool:

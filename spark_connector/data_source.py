@@ -8,6 +8,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import DataType, StructType
 
 from spark_connector.batch_reader import batch_reader
+from spark_connector.collector import spare_the_collector_of_planning
 from spark_connector.columns import TYPES, Columns, schema_of, types_of
 from spark_connector.option_values import InvalidOption
 from spark_connector.options import View, columns_of, read_options, refuse_unknown, view_of
@@ -34,7 +35,9 @@ class ApplianceDataSource(DataSource):
         names = columns_of(self.options)
         view = view_of(self.options)
         types = types_of(view)
-        return schema_of(names if view is View.RECORDS else tuple(types), types)
+        schema = schema_of(names if view is View.RECORDS else tuple(types), types)
+        spare_the_collector_of_planning()
+        return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Reads a batch."""

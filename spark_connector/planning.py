@@ -32,6 +32,8 @@ from spark_connector.storage import directory_of, open_file
 
 SPLIT_BYTES: Final = 64 << 20
 SPLIT_BYTES_MIN: Final = 1 << 20
+TOGETHER_BYTES: Final = 1 << 20
+"""What is read in less time than it takes to start a task."""
 _PLANS: Final = 20
 
 
@@ -175,6 +177,19 @@ def plan(
         for view, epoch, stretches, aborted in found
         for group in _groups(stretches, piece_bytes, max_records)
     ]
+
+
+def together(tasks: Sequence[ScanRange], size_bytes: int) -> list[tuple[ScanRange, ...]]:
+    """The tasks in groups, each for one to read: as many in a row as take at most `size_bytes`, or one."""
+    groups: list[list[ScanRange]] = []
+    filled_bytes = 0
+    for task in tasks:
+        if not groups or filled_bytes + task.size_bytes > size_bytes:
+            groups.append([])
+            filled_bytes = 0
+        groups[-1].append(task)
+        filled_bytes += task.size_bytes
+    return [tuple(group) for group in groups]
 
 
 def _check(view: PartitionView, wanted: OffsetRange) -> None:

@@ -23,13 +23,13 @@ import pyarrow as pa
 
 from appliance.protocol.records import batch as b
 from appliance.protocol.records.compression import Codec
+from spark_connector.arrow_schema import TIMESTAMP
 from spark_connector.batch_headers import Batches
 from spark_connector.batch_query import plan_batch
 from spark_connector.constraints import Constraints
 from spark_connector.directory import Directories, Isolation, PartitionView
 from spark_connector.options import Options, View
 from spark_connector.planning import OffsetRange, ScanRange, plan
-from spark_connector.record_batches import TIMESTAMP, record_batches
 from spark_connector.scan import headers
 from spark_connector.segments import aborted_transactions, segments
 
@@ -175,6 +175,9 @@ def _count_decoded(task: ScanRange, begin: int, end: int) -> int:
     view = Directories(task.homes).partition(task.topic, task.partition)
     wanted = OffsetRange(task.topic, task.partition, begin, end)
     pieces = plan([view], [wanted], isolation=task.isolation, lease=task.lease)
+    # Hardly ever needed, and brings numba, which takes longer to load than all else here.
+    from spark_connector.record_batches import record_batches
+
     return sum(batch.num_rows for piece in pieces for batch in record_batches(piece, ("offset",)))
 
 

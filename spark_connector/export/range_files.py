@@ -20,11 +20,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_connector.arrow_schema import schema_of
 from spark_connector.directory import Directories, Isolation, PartitionView
 from spark_connector.export.ledger import Done, Range, Subject, flush_directory, write_whole
 from spark_connector.lease import LeaseRef
 from spark_connector.planning import OffsetRange, clip, plan
-from spark_connector.record_batches import record_batches, schema_of
+from spark_connector.record_batches import record_batches
 
 OPEN_FILES_MAX: Final = 64
 HELD_BYTES_MAX: Final = 256 << 20
