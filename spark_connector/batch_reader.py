@@ -19,7 +19,7 @@ from spark_connector.batch_query import LOG, plan_batch
 from spark_connector.collector import spare_the_collector, spare_the_collector_of_planning
 from spark_connector.columns import Columns
 from spark_connector.constraints import Constraints
-from spark_connector.filters import constrain
+from spark_connector.filters import constrain, hold_any_time
 from spark_connector.options import Options, View
 from spark_connector.planning import TOGETHER_BYTES, ScanRange, together
 from spark_connector.scan import Corruption
@@ -94,8 +94,10 @@ class PushedReader(BatchReader):
 
 def batch_reader(options: Options, columns: Columns) -> BatchReader:
     """A reader of the kind that the session allows."""
-    pushes_down = options.pushes_down and _is_planning_with_filters()
-    return (PushedReader if pushes_down else BatchReader)(options, columns)
+    if not _is_planning_with_filters():
+        return BatchReader(options, columns)
+    hold_any_time()
+    return (PushedReader if options.pushes_down else BatchReader)(options, columns)
 
 
 def read_task(

@@ -22,12 +22,30 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
+from pyspark.sql.types import VariantVal
 
 from spark_connector.constraints import Constraints
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _NEVER_NULL: Final = ("topic", "partition", "offset", "timestamp", "timestampType")
+_to_python: Final = VariantVal.toPython
+
+
+def hold_any_time() -> None:
+    """Has PySpark hand over conditions with times that Python's datetime cannot hold; they say nothing then.
+
+    In UTC `timestamp < '9999-12-31 23:59'` of a session west of Greenwich lies in the year 10000, and PySpark fails
+    before it asks a source anything. With None in its place the condition is Spark's alone.
+    """
+
+    def held(value: VariantVal) -> Any:
+        try:
+            return _to_python(value)
+        except OverflowError:
+            return None
+
+    VariantVal.toPython = held  # type: ignore[assignment,method-assign]
 
 
 def constrain(filters: Iterable[Filter]) -> tuple[Constraints, list[Filter]]:

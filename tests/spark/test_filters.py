@@ -69,6 +69,7 @@ def test_a_time_is_read_by_and_left_to_spark_besides(
         f.GreaterThan(("topic",), "a"),
         f.GreaterThan(("partition",), 1),
         f.GreaterThan(("timestamp",), datetime(2024, 5, 17)),
+        f.LessThan(("timestamp",), None),  # a time that Python cannot hold
         f.IsNotNull(("key",)),
         f.IsNull(("offset",)),
         f.Not(f.EqualTo(("offset",), 1)),

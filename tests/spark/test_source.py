@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 TOPIC = "orders"
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
+ZONE = "spark.sql.session.timeZone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,21 @@ def test_conditions_give_the_same_rows_whether_they_are_pushed_down_or_not(
         and low < each.timestamp_ms <= high
     ]
     assert rows
+
+
+@pytest.mark.parametrize(
+    ("zone", "beyond"),
+    [("America/Los_Angeles", "< '9999-12-31 23:59:59'"), ("Asia/Tokyo", ">= '0001-01-01 00:00:00'")],
+)
+def test_a_bound_that_python_cannot_hold_is_sparks_alone(
+    spark: SparkSession, made: Made, zone: str, beyond: str
+) -> None:
+    spark.conf.set(ZONE, zone)
+    try:
+        found = frame(spark, made).where(f"timestamp {beyond} and offset >= 40").count()
+    finally:
+        spark.conf.set(ZONE, "UTC")
+    assert found == sum(each.offset >= 40 for each in made.records)
 
 
 def test_a_condition_that_no_partition_meets_reads_nothing(spark: SparkSession, made: Made) -> None:
