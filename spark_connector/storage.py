@@ -77,8 +77,8 @@ class RemoteFile:
     __slots__ = ("_file", "_size_bytes", "identity")
 
     def __init__(self, address: str) -> None:
-        file_system, path = _file_system(address)
-        self._file: Any = file_system.open_input_file(path)
+        files, path = file_system(address)
+        self._file: Any = files.open_input_file(path)
         self._size_bytes: int = self._file.size()
         self.identity = 0, self._size_bytes
 
@@ -137,12 +137,12 @@ def manifests(address: str) -> list[dict[str, Any]]:
 def _manifests(address: str, _turn: int) -> list[dict[str, Any]]:
     from pyarrow import fs
 
-    file_system, path = _file_system(address)
-    found = file_system.get_file_info(fs.FileSelector(path, allow_not_found=True))
+    files, path = file_system(address)
+    found = files.get_file_info(fs.FileSelector(path, allow_not_found=True))
     names = sorted(info.path for info in found if info.path.endswith(MANIFEST))
     told = []
     for name in names:
-        with file_system.open_input_file(name) as file:
+        with files.open_input_file(name) as file:
             told.append(json.loads(file.readall()))
     return told
 
@@ -162,7 +162,8 @@ def partition_of(directory: str) -> tuple[dict[str, Any], dict[str, Any]]:
     raise FileNotFoundError(f"{shown(address)} has no manifest that tells of {name}")
 
 
-def _file_system(address: str) -> tuple[Any, str]:
+def file_system(address: str) -> tuple[Any, str]:
+    """pyarrow's file system that an address leads to, and the path in it."""
     from pyarrow import fs
 
     found: tuple[Any, str] = fs.FileSystem.from_uri(address)

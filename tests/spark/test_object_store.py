@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +17,11 @@ from spark_connector.errors import NotALogDirectory
 from spark_connector.planning import OffsetRange, plan
 from spark_connector.segment_export import export_segments
 from spark_connector.storage import below, directory_of, shown
+from tests.cli.command import appliance
 from tests.log.batches import read_all
 from tests.spark.logs import filled, read
+from tests.spark.topics import until
+from tests.support.broker import end_with_the_test_runner
 from tests.support.s3 import CREDENTIALS, s3_server
 
 if TYPE_CHECKING:
@@ -62,12 +67,63 @@ def uploaded(home: Path, endpoint: str) -> tuple[PartitionLog, int]:
     return log, done.partitions[0].end_offset
 
 
+def address_in(endpoint: str, bucket: str = "lake") -> str:
+    return f"s3://{bucket}/logs?scheme=http&endpoint_override={endpoint}&region=here"
+
+
+def made_bucket(endpoint: str) -> fs.S3FileSystem:
+    store = fs.S3FileSystem(
+        endpoint_override=endpoint, scheme="http", region="here", allow_bucket_creation=True
+    )
+    store.create_dir("lake")
+    return store
+
+
+def objects(store: fs.S3FileSystem, ending: str) -> list[str]:
+    found = store.get_file_info(fs.FileSelector("lake/logs", allow_not_found=True, recursive=True))
+    return [each.path for each in found if each.path.endswith(ending)]
+
+
+@pytest.mark.slow
+def test_segments_go_straight_to_a_bucket_though_the_command_is_killed(endpoint: str, tmp_path: Path) -> None:
+    log, _ = filled(tmp_path / "data", batches=400)
+    store, end = made_bucket(endpoint), log.active_segment[0]
+    asked = ["export", "segments", "orders", "--data-dir", str(tmp_path / "data"), "--to"]
+    command = [sys.executable, "-m", "appliance", *asked, address_in(endpoint)]
+    with subprocess.Popen(command, preexec_fn=end_with_the_test_runner) as killed:  # noqa: PLW1509
+        until(lambda: len(objects(store, ".log")) > 2 or killed.poll() is not None, "some are there")
+        killed.kill()
+        killed.wait(30)
+    appliance(*asked, address_in(endpoint)).succeeded()
+    view = Directories([address_in(endpoint)]).partition("orders", 0)
+    assert (view.log_start_offset, view.high_watermark) == (0, end)
+    assert read(plan([view], [OffsetRange("orders", 0, 0, end)])) == read_all(log)[:end]
+    refused = appliance(*asked, address_in(endpoint, "nowhere"))
+    assert refused.code == 1
+    assert "s3://nowhere/logs" in refused.errors
+    assert "Traceback" not in refused.errors
+
+
+@pytest.mark.slow
+def test_who_may_not_write_a_bucket_is_told_so(tmp_path: Path) -> None:
+    filled(tmp_path / "data")
+    with s3_server(tmp_path, open_calls=0) as endpoint:
+        address = address_in(endpoint).replace("//", "//reader:hidden@", 1)
+        refused = appliance(
+            "export", "segments", "orders", "--data-dir", str(tmp_path / "data"), "--to", address
+        )
+    assert refused.code == 1
+    assert "s3://lake/logs" in refused.errors
+    assert "hidden" not in refused.errors
+    assert "Traceback" not in refused.errors
+
+
 @pytest.mark.slow
 def test_an_export_in_a_bucket_is_read_by_its_address(
     spark: SparkSession, endpoint: str, tmp_path: Path
 ) -> None:
     log, end = uploaded(tmp_path, endpoint)
-    address = f"s3://lake/logs?scheme=http&endpoint_override={endpoint}&region=here"
+    address = address_in(endpoint)
     view = Directories([address]).partition("orders", 0)
     tasks = plan([view], [OffsetRange("orders", 0, 0, end)], max_records=100)
     assert len(tasks) > 3

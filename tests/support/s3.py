@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -23,15 +24,21 @@ CREDENTIALS: Final = {"AWS_ACCESS_KEY_ID": "reader", "AWS_SECRET_ACCESS_KEY": "s
 
 
 @contextmanager
-def s3_server(at: Path) -> Iterator[str]:
-    """`host:port` of a server that answers; its output goes to a file in `at`."""
+def s3_server(at: Path, *, open_calls: int | None = None) -> Iterator[str]:
+    """`host:port` of a server that answers; its output goes to a file in `at`.
+
+    Args:
+        open_calls: how many calls it serves before it asks who may do what, and nobody may; None: for ever.
+    """
     subprocess.run([str(INSTALL)], check=True, capture_output=True, text=True, timeout=600)
     port = free_ports()
+    rights = {} if open_calls is None else {"INITIAL_NO_AUTH_ACTION_COUNT": str(open_calls)}
     with (at / "s3.log").open("wb") as log:
         server = subprocess.Popen(
             [str(PYTHON), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
             stdout=log,
             stderr=log,
+            env={**os.environ, **rights},
             preexec_fn=end_with_the_test_runner,  # noqa: PLW1509 (one C call, takes no lock)
         )
         try:
