@@ -1,6 +1,7 @@
 """The plan of one batch query: options and constraints in, tasks out. No Spark in it.
 
-look  →  lease  →  look again (a log may have lost its oldest segments before the lease stood)  →  plan
+look  →  lease  →  look again, where names have changed (a log may have lost its oldest segments before the lease stood)
+→  plan
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from typing import Final
 
 from spark_connector.constraints import Constraints
 from spark_connector.directory import UNKNOWN, Directories, PartitionView
+from spark_connector.errors import PartitionMoved
 from spark_connector.lease import BATCH_TTL_MS, Kind, ReaderLease, take_lease
 from spark_connector.offsets import check_named, chosen, end_of, start_of, within
 from spark_connector.options import Options
 from spark_connector.planning import OffsetRange, ScanRange, plan
 
 LOG: Final = logging.getLogger("spark_connector")
+_LOOKS: Final = 5
+"""Partitions go from slot to slot in seconds, and each of them seldom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,15 @@ def plan_batch(options: Options, constraints: Constraints | None = None) -> Plan
         NotALogDirectory, UnknownTopic, NotReadable: see there.
         DataLost: offsets were asked for that are not there, and `failOnDataLoss` holds.
     """
-    constraints = constraints or Constraints()
+    for _ in range(_LOOKS - 1):
+        try:
+            return _planned(options, constraints or Constraints())
+        except PartitionMoved as moved:
+            LOG.info("%s: looked at again", moved)
+    return _planned(options, constraints or Constraints())
+
+
+def _planned(options: Options, constraints: Constraints) -> Plan:
     directories = Directories(options.paths)
     names = chosen(directories, options.choice)
     check_named(options.starting, names)
@@ -47,7 +59,22 @@ def plan_batch(options: Options, constraints: Constraints | None = None) -> Plan
     names = [name for name in names if constraints.allows(*name)]
     looks = [directories.partition(*name) for name in names]
     lease = lease_on([(view, start_of(view, options)) for view in looks], options, kind="batch")
-    views = [directories.partition(*name) for name in names]
+    try:
+        return _planned_under(lease, directories, looks, options, constraints)
+    except BaseException:
+        if lease is not None:
+            lease.release()
+        raise
+
+
+def _planned_under(
+    lease: ReaderLease | None,
+    directories: Directories,
+    looks: Sequence[PartitionView],
+    options: Options,
+    constraints: Constraints,
+) -> Plan:
+    views = [directories.again(view) for view in looks]
     ranges, losses = [], []
     for view in views:
         start, end, lost = within(view, start_of(view, options), end_of(view, options), options=options)

@@ -33,7 +33,13 @@ def holds(view: PartitionView, end: int, *, epoch: int) -> bool:
 
 
 def _epochs(view: PartitionView) -> LeaderEpochs | None:
+    seen = view.seen
+    if seen is not None and seen.epochs is not None:
+        return seen.epochs
     try:
-        return LeaderEpochs.load(Path(view.directory))
+        found = LeaderEpochs.load(Path(view.directory))
     except ApplianceError:
         return None
+    if seen is not None and seen.listing.holds(view.directory):
+        seen.epochs = found
+    return found

@@ -5,6 +5,7 @@ ApplianceError
     ├── NotALogDirectory     a path that holds no partitions of the appliance's or of Apache Kafka's
     ├── UnknownTopic         no such topic or partition in the directories given
     ├── NotReadable          how far it may be read is not known: never published, or torn by a power cut
+    │   └── PartitionMoved       its directory is gone since it was looked at
     ├── ShortRead            the end of a range was not reached, after all attempts
     ├── CorruptSegment       a batch does not hold, at a file and a position
     │   └── UnsupportedFormat    a message of format v0 or v1
@@ -32,6 +33,10 @@ class UnknownTopic(ConnectorError):
 
 class NotReadable(ConnectorError):
     """How far a partition may be read is not known."""
+
+
+class PartitionMoved(NotReadable):
+    """The directory of a partition that was looked at is gone: it went to another slot, or was deleted. Look again."""
 
 
 class ShortRead(ConnectorError):

@@ -1,7 +1,7 @@
 """A reader's lease: it keeps the segments that it has planned to read from being removed.
 
     take_lease    one file in `<partition>/.readers/` for every partition, with the lowest offset that is wanted
-    renew         by whoever reads: a task touches the file of its partition
+    renew         by whoever reads: a task touches the file of its partition (one file, where many say the same)
     move          a stream has read on
     release       the files are removed; a lease that nobody releases runs out after `ttl_ms` without a touch
 
@@ -12,6 +12,7 @@ without a lease: what is deleted meanwhile stays for `file.delete.delay.ms` only
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Iterable, Sequence
@@ -46,24 +47,25 @@ class ReaderLease:
         self.ref = ref
         self._owner = owner
         self._kind: Kind = kind
-        self._paths: dict[str, Path] = {}
+        self._paths: dict[str, str] = {}
         self.unprotected: tuple[str, ...] = ()
 
     def move(self, wanted: Iterable[tuple[PartitionView, int]]) -> None:
         """Holds, of each partition, what ends above an offset; partitions that are not named stay as they were."""
         refused = list(self.unprotected)
+        host, name = socket.gethostname(), self.ref.id + LEASE
+        written: dict[bytes, str] = {}
         for view, from_offset in wanted:
-            path = Path(view.directory) / READERS / (self.ref.id + LEASE)
-            lease = Lease(
-                self.ref.id, self._owner, socket.gethostname(), self._kind, self.ref.ttl_ms, from_offset
-            )
+            folder = f"{view.directory}/{READERS}"
+            path = f"{folder}/{name}"
+            lease = Lease(self.ref.id, self._owner, host, self._kind, self.ref.ttl_ms, from_offset)
+            content = lease.encode()
             try:
-                path.parent.mkdir(exist_ok=True)
-                aside = path.with_suffix(".tmp")
-                aside.write_bytes(lease.encode())
-                os.rename(aside, path)
+                if not (content in written and _link(written[content], folder, path)):
+                    _place(folder, path, content)
+                    written[content] = path
             except OSError as error:
-                text = f"{path.parent}: {error.strerror}"
+                text = f"{folder}: {error.strerror}"
                 if text not in refused:
                     refused.append(text)
                 continue
@@ -77,9 +79,9 @@ class ReaderLease:
     def release(self) -> None:
         """Gives everything free. May be called again."""
         for path in self._paths.values():
-            for each in (path, path.with_suffix(REVOKED)):
+            for each in (path, path.removesuffix(LEASE) + REVOKED):
                 with suppress(OSError):
-                    each.unlink(missing_ok=True)
+                    os.unlink(each)
         self._paths.clear()
 
 
@@ -115,7 +117,38 @@ def _paths(ref: LeaseRef, homes: Sequence[str], name: str, suffix: str) -> list[
     return [Path(home) / name / READERS / (ref.id + suffix) for home in homes]
 
 
-def _touch(path: Path) -> bool:
+def _link(written: str, folder: str, path: str) -> bool:
+    """Gives a file that says the same one name more, which costs a quarter of a file; whether that can be."""
+    try:
+        try:
+            os.link(written, path)
+        except FileNotFoundError:
+            os.mkdir(folder)
+            os.link(written, path)
+    except OSError:
+        return False  # another file system, one without links, too many, or a name that is taken
+    return True
+
+
+def _place(folder: str, path: str, content: bytes) -> None:
+    """Writes a file whole or not at all, into a folder that need not be there."""
+    aside = path.removesuffix(LEASE) + ".tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    try:
+        descriptor = os.open(aside, flags, 0o666)
+    except FileNotFoundError:
+        with suppress(FileExistsError):
+            os.mkdir(folder)
+        descriptor = os.open(aside, flags, 0o666)
+    try:
+        if os.write(descriptor, content) < len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    finally:
+        os.close(descriptor)
+    os.rename(aside, path)
+
+
+def _touch(path: str | Path) -> bool:
     try:
         os.utime(path)
     except OSError:

@@ -8,8 +8,8 @@
 Indexes are hints. A cut is taken only after the header of the batch it points to was read; the byte at which a stretch
 begins is checked by the scan, and where one ends too early the scan reads on. What a task must reach is an offset.
 
-Aborted transactions are looked up here, once, under the same files: the listing is taken again afterwards, and if
-compaction has put other files in their place meanwhile, everything is looked up anew.
+Aborted transactions are looked up here, once, under the same files: if the directory has changed afterwards, and
+compaction has put other files in their place, everything is looked up anew.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from appliance.log.transaction_index import AbortedTransaction
 from appliance.protocol.records.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD, MAGIC_V2
 from spark_connector.directory import Isolation, PartitionView
 from spark_connector.epochs import epoch_of
-from spark_connector.errors import DataLost, NotReadable
+from spark_connector.errors import DataLost, NotReadable, PartitionMoved
 from spark_connector.indexes import OffsetEntries, offset_entries, time_entries
 from spark_connector.lease import LeaseRef
-from spark_connector.segments import SegmentFacts, aborted_transactions, segments
-from spark_connector.storage import directory_of, open_file
+from spark_connector.segments import SegmentFacts, aborted_transactions, listing, segments
+from spark_connector.storage import directory_of, is_address, open_file
 
 SPLIT_BYTES: Final = 64 << 20
 SPLIT_BYTES_MIN: Final = 1 << 20
@@ -139,6 +139,7 @@ def plan(
     Raises:
         DataLost: a range begins below the log start, or ends above the high watermark.
         NotReadable: the segments do not come to rest.
+        PartitionMoved: one is not where it was seen any more.
     """
     by_name = {(view.topic, view.partition): view for view in views}
     found = []
@@ -211,34 +212,44 @@ def _stretches(
     timestamps_ms: tuple[int | None, int | None],
     disorder_ms: int | None,
 ) -> tuple[list[Stretch], list[AbortedTransaction]]:
-    for _ in range(_PLANS):
-        known = segments(view.directory)
-        aborted = aborted_transactions(view.directory, start=wanted.start, end=wanted.end)
-        again = segments(view.directory)
-        if _identities(known, wanted) == _identities(again, wanted):
-            break
-    else:
-        raise NotReadable(f"{view.name}: its segments change faster than they can be listed")
+    try:
+        known, aborted = _files(view, wanted)
+    except FileNotFoundError as gone:
+        raise PartitionMoved(f"{view.directory} is gone since it was looked at") from gone
     if not known or known[0].base_offset > wanted.start:
         raise DataLost(
             f"{view.name}: offsets from {wanted.start} on were asked for, and their segments are removed"
         )
     stretches = []
     for each in known:
-        if each.base_offset >= wanted.end or 0 <= each.next_base <= wanted.start:
-            continue
         stretch = _stretch(view, each, wanted, timestamps_ms, disorder_ms)
         if stretch is not None:
             stretches.append(stretch)
     return stretches, aborted
 
 
-def _identities(known: Sequence[SegmentFacts], wanted: OffsetRange) -> list[tuple[int, int]]:
-    return [
-        (each.base_offset, each.inode)
-        for each in known
-        if each.base_offset < wanted.end and not 0 <= each.next_base <= wanted.start
-    ]
+def _files(view: PartitionView, wanted: OffsetRange) -> tuple[list[SegmentFacts], list[AbortedTransaction]]:
+    """The segments of a range and its aborted transactions, looked up under the same files."""
+    directory, start, end = view.directory, wanted.start, wanted.end
+    if is_address(directory):
+        return segments(directory, start=start, end=end), aborted_transactions(
+            directory, start=start, end=end
+        )
+    for _ in range(_PLANS):
+        listed = view.seen.listing if view.seen is not None else None
+        if listed is None or not listed.holds(directory):
+            listed = listing(directory)
+        found = segments(directory, known=listed, start=start, end=end)
+        aborted = aborted_transactions(directory, start=start, end=end, known=listed)
+        if listed.holds(directory) or _identities(found) == _identities(
+            segments(directory, start=start, end=end)
+        ):
+            return found, aborted
+    raise NotReadable(f"{view.name}: its segments change faster than they can be listed")
+
+
+def _identities(known: Sequence[SegmentFacts]) -> list[tuple[int, int]]:
+    return [(each.base_offset, each.inode) for each in known]
 
 
 def _stretch(
@@ -257,7 +268,7 @@ def _stretch(
     earliest_ms, until_ms = timestamps_ms
     if earliest_ms is not None or (until_ms is not None and disorder_ms is not None):
         times = time_entries(
-            view.directory, segment.base_offset, suffix=".deleted" if segment.is_deleted else ""
+            directory_of(segment.path), segment.base_offset, suffix=".deleted" if segment.is_deleted else ""
         )
         if earliest_ms is not None:
             late = len(times.timestamps_ms) and times.timestamps_ms[-1] >= earliest_ms
@@ -273,14 +284,20 @@ def _stretch(
                 end = min(end, after + 1)
         if start >= end:
             return None
-    entries = offset_entries(
-        view.directory,
-        segment.base_offset,
-        size_bytes=file_bytes,
-        suffix=".deleted" if segment.is_deleted else "",
-    )
-    at = entries.floor(start)
-    to = entries.end_after(end - 1)
+    at = to = None
+    whole = segment.next_base
+    if segment.is_active:
+        whole = view.log_end_offset if view.log_end_offset >= 0 else end + 1
+    # Of a whole segment an index has nothing to say.
+    if start > segment.base_offset or end < whole:
+        entries = offset_entries(
+            directory_of(segment.path),
+            segment.base_offset,
+            size_bytes=file_bytes,
+            suffix=".deleted" if segment.is_deleted else "",
+        )
+        at = entries.floor(start)
+        to = entries.end_after(end - 1)
     return Stretch(
         base_offset=segment.base_offset,
         next_base=segment.next_base,

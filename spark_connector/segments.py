@@ -2,7 +2,9 @@
 
 Names change while a reader looks: retention and compaction rename segments to `.deleted`, compaction puts a new file
 in their place through `.swap`. In the middle of that a name is missing, and a hole in a compacted log looks like any
-other. So a directory is listed until two listings in a row agree and no `.swap` is among them.
+other. So a directory is listed until no `.swap` is among the names and nothing was renamed meanwhile: its time of
+change is the same before and after, and lies long enough back that another change would show; else until two listings
+in a row agree. The same time tells later that a listing still holds.
 
 Segments that were deleted and still lie there (a lease holds them, or `file.delete.delay.ms`) count as long as nothing
 has taken their place: they are those before the first living one.
@@ -30,6 +32,9 @@ from spark_connector.storage import below, directory_of, is_address, partition_o
 
 _LOOKS: Final = 200
 _PAUSE_S: Final = 0.01
+_CLOCK_TICK_NS: Final = 50_000_000
+"""File systems take the time of change from a clock that ticks every few milliseconds."""
+_DELETED_LOG: Final = LOG + DELETED
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,57 +57,119 @@ class SegmentFacts:
         return self.next_base < 0
 
 
-def listing(directory: str | Path) -> tuple[list[int], list[int]]:
-    """Base offsets of the living segments, and of the deleted ones that still lie there; both in order.
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The segments by the names in a directory: base offsets, in order."""
+
+    living: tuple[int, ...]
+    deleted: tuple[int, ...]
+    """Those that still lie there."""
+    indexed_aborts: frozenset[int]
+    """Those beside which an index of aborted transactions lies."""
+    mark: tuple[int, int] | None
+    """(inode, time of change in nanoseconds) of the directory: as long as it has the same, it holds the same names.
+    None: it had changed so shortly before that another change might not show."""
+
+    @property
+    def readable(self) -> list[tuple[int, bool]]:
+        """The segments that can be read, in order, and whether each is deleted."""
+        first = self.living[0] if self.living else None
+        found = [(base, True) for base in self.deleted if first is None or base < first]
+        return found + [(base, False) for base in self.living]
+
+    def holds(self, directory: str | Path) -> bool:
+        """Whether the directory surely still holds the same names."""
+        try:
+            return self.mark is not None and mark_of(directory) == self.mark
+        except OSError:
+            return False
+
+
+def mark_of(directory: str | Path) -> tuple[int, int]:
+    """(inode, time of change) of a directory.
+
+    Raises:
+        FileNotFoundError, OSError: it cannot be looked at.
+    """
+    status = os.stat(directory)
+    return status.st_ino, status.st_mtime_ns
+
+
+def listing(directory: str | Path) -> Listing:
+    """The segments that lie in `directory`.
 
     Raises:
         FileNotFoundError, OSError: the directory cannot be read.
         NotReadable: it does not come to rest.
     """
-    before: tuple[list[int], list[int]] | None = None
+    before: Listing | None = None
     for look in range(_LOOKS):
-        living, deleted, swapping = [], [], False
-        for name in os.listdir(directory):
-            parsed = parse_segment_file_name(name)
-            if parsed is None:
-                continue
-            if parsed[1] == LOG:
-                living.append(parsed[0])
-            elif parsed[1] == LOG + DELETED:
-                deleted.append(parsed[0])
-            elif parsed[1].endswith(SWAP):
-                swapping = True
-        found = sorted(living), sorted(deleted)
-        if not swapping and found == before:
+        mark = mark_of(directory)
+        lasts = abs(time.time_ns() - mark[1]) > _CLOCK_TICK_NS
+        found = _listed(directory, mark if lasts else None)
+        if found is not None and (found == before or (lasts and mark_of(directory) == mark)):
             return found
-        before = None if swapping else found
+        before = found
         if look > 1:
             time.sleep(_PAUSE_S)
     raise NotReadable(f"{directory}: a swap of segments does not end; is its broker running?")
 
 
-def segments(directory: str | Path) -> list[SegmentFacts]:
-    """The segments of a partition in order, with those deleted ones before them that can still be read.
+def _listed(directory: str | Path, mark: tuple[int, int] | None) -> Listing | None:
+    """One look at the names; None in the middle of a swap."""
+    living, deleted, aborts = [], [], set()
+    for name in os.listdir(directory):
+        parsed = parse_segment_file_name(name)
+        if parsed is None:
+            continue
+        base, suffix = parsed
+        if suffix == LOG:
+            living.append(base)
+        elif suffix == _DELETED_LOG:
+            deleted.append(base)
+        elif suffix.startswith(TRANSACTION_INDEX):
+            aborts.add(base)
+        if suffix.endswith(SWAP):
+            return None
+    return Listing(tuple(sorted(living)), tuple(sorted(deleted)), frozenset(aborts), mark)
+
+
+def segments(
+    directory: str | Path,
+    *,
+    known: Listing | None = None,
+    start: int = 0,
+    end: int | None = None,
+) -> list[SegmentFacts]:
+    """The segments with offsets in [start, end), in order: deleted ones that can still be read among them.
+
+    Args:
+        known: a listing that was made before; what it names is held against the files.
+        end: None: the log's.
 
     Raises:
         As `listing`.
     """
     if is_address(str(directory)):
-        return _exported(str(directory))
+        return [each for each in _exported(str(directory)) if _overlaps(each, start, end)]
     for _ in range(_LOOKS):
-        living, deleted = listing(directory)
-        first = living[0] if living else None
-        bases = [(base, True) for base in deleted if first is None or base < first]
-        bases += [(base, False) for base in living]
+        found = known or listing(directory)
+        known = None
+        bases = found.readable
         nexts = [base for base, _ in bases[1:]] + [-1] * bool(bases)
         try:
             return [
                 _facts(directory, base, next_base, is_deleted)
                 for (base, is_deleted), next_base in zip(bases, nexts, strict=True)
+                if (end is None or base < end) and not 0 <= next_base <= start
             ]
         except FileNotFoundError:
             continue  # renamed since
     raise NotReadable(f"{directory}: its segments change faster than they can be listed")
+
+
+def _overlaps(segment: SegmentFacts, start: int, end: int | None) -> bool:
+    return (end is None or segment.base_offset < end) and not 0 <= segment.next_base <= start
 
 
 def _facts(directory: str | Path, base: int, next_base: int, is_deleted: bool) -> SegmentFacts:
@@ -138,12 +205,18 @@ def _exported(directory: str) -> list[SegmentFacts]:
     ]
 
 
-def aborted_transactions(directory: str | Path, *, start: int, end: int) -> list[AbortedTransaction]:
+def aborted_transactions(
+    directory: str | Path, *, start: int, end: int, known: Listing | None = None
+) -> list[AbortedTransaction]:
     """The aborted transactions with records in [start, end), by the end of each.
 
     An abort stands in the index of the segment that its marker lies in, which may follow long after. So indexes are
     read from the segment of `start` on until an entry's last stable offset has reached `end`: what ends later began
     later.
+
+    Args:
+        known: a listing that was made before. An index that has gone since is passed over: whoever gives one looks
+            afterwards whether it still holds.
 
     Raises:
         OSError: an index cannot be read.
@@ -152,13 +225,15 @@ def aborted_transactions(directory: str | Path, *, start: int, end: int) -> list
     if is_address(str(directory)):
         told = [AbortedTransaction(*each) for each in partition_of(str(directory))[1]["aborted"]]
         return [each for each in told if each.first_offset < end and each.last_offset >= start]
-    known = segments(directory)
-    for each in known:
-        if 0 <= each.next_base <= start:
+    listed = known or listing(directory)
+    bases = listed.readable
+    nexts = [base for base, _ in bases[1:]] + [-1]
+    for (base, is_deleted), next_base in zip(bases, nexts, strict=False):
+        if base not in listed.indexed_aborts or 0 <= next_base <= start:
             continue
-        suffix = TRANSACTION_INDEX + (DELETED if each.is_deleted else "")
+        name = segment_file_name(base, TRANSACTION_INDEX + (DELETED if is_deleted else ""))
         try:
-            content = (Path(directory) / segment_file_name(each.base_offset, suffix)).read_bytes()
+            content = Path(directory, name).read_bytes()
         except FileNotFoundError:
             continue
         for entry in decode_transactions(content):

@@ -25,7 +25,7 @@ from spark_connector.admission import Patience, admitted
 from spark_connector.batch_query import LOG, lease_on
 from spark_connector.directory import UNKNOWN, Directories, PartitionView
 from spark_connector.epochs import epoch_end, epoch_of
-from spark_connector.errors import DataLost, NotReadable, UnknownTopic
+from spark_connector.errors import DataLost, NotReadable, PartitionMoved, UnknownTopic
 from spark_connector.lease import STREAM_TTL_MS, ReaderLease
 from spark_connector.offsets import Name, asks_for, check_named, chosen, chosen_there, start_of
 from spark_connector.options import Options
@@ -36,6 +36,7 @@ _MOVES_EVERY_S: Final = 5.0
 _RENEWALS_A_LEASE: Final = 10
 _CAUGHT_UP_WITHIN_S: Final = 30.0
 _POLL_S: Final = 0.05
+_LOOKS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,14 @@ class StreamQuery:
         if start == end:
             return []
         self._hold(start)
+        for _ in range(_LOOKS - 1):
+            try:
+                return self._planned(start, end)
+            except PartitionMoved as moved:
+                LOG.info("%s: looked at again", moved)
+        return self._planned(start, end)
+
+    def _planned(self, start: StreamOffsets, end: StreamOffsets) -> list[ScanRange]:
         views, ranges = [], []
         for name in end:
             found = self._range(name, start, end)
@@ -209,13 +218,13 @@ class StreamQuery:
             self._lose(f"{view.name} was read up to {mark.offset}, and begins at {view.log_start_offset} now")
             return view.log_start_offset
         ended = epoch_end(view, mark.epoch) if mark.epoch != NO_EPOCH else UNKNOWN
-        if 0 <= ended < mark.offset:
+        if 0 <= ended < mark.offset and (_says_end(view) or ended < view.log_end_offset):
             self._lose(
                 f"{view.name} was read up to {mark.offset}; its leader epoch {mark.epoch} ended at {ended}:"
                 " the log was cut"
             )
             return max(ended, view.log_start_offset)
-        if UNKNOWN != view.log_end_offset < mark.offset:
+        if UNKNOWN != view.log_end_offset < mark.offset and _says_end(view):
             self._lose(f"{view.name} was read up to {mark.offset}, and ends at {view.log_end_offset} now")
             return view.log_end_offset
         return mark.offset
@@ -251,7 +260,7 @@ class StreamQuery:
                 if self._clock() > deadline_s:
                     raise
             else:
-                if view.high_watermark >= offset or 0 <= view.log_end_offset < offset:
+                if view.high_watermark >= offset or (_says_end(view) and 0 <= view.log_end_offset < offset):
                     return view
                 if self._clock() > deadline_s:
                     raise NotReadable(
@@ -302,12 +311,18 @@ class StreamQuery:
         LOG.warning("%s", text)
 
 
+def _says_end(view: PartitionView) -> bool:
+    """Whether the end of this copy is the log's: a follower's lags, as long as the leader may come to say more."""
+    return view.leads or len(view.homes) == 1
+
+
 def _name(view: PartitionView) -> Name:
     return view.topic, view.partition
 
 
 def _ids(views: Iterable[PartitionView]) -> dict[str, str]:
-    return {view.topic: str(view.topic_id or "") for view in views}
+    found = {view.topic: view.topic_id for view in views}
+    return {topic: str(topic_id or "") for topic, topic_id in found.items()}
 
 
 def _same_id(view: PartitionView, position: StreamOffsets) -> bool:

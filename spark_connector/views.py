@@ -125,7 +125,10 @@ def plan_view(options: Options, constraints: Constraints | None = None) -> list[
     planned = plan_batch(replace(options, max_records_per_partition=None), constraints)
     if options.view is View.BATCHES:
         return [ViewTask(View.BATCHES, task) for task in planned.tasks]
-    asked = [(view, each.start, each.end) for view, each in zip(planned.views, planned.ranges, strict=True)]
+    asked = [
+        (replace(view, seen=None), each.start, each.end)
+        for view, each in zip(planned.views, planned.ranges, strict=True)
+    ]
     return [ViewTask(options.view, partitions=tuple(asked))] if asked else []
 
 

@@ -43,7 +43,7 @@ from typing import Final
 from uuid import UUID
 
 from appliance.errors import CorruptFile
-from appliance.log.faults import storage_faults
+from appliance.log.faults import storage_fault, storage_faults
 from appliance.protocol.records.crc32c import checksum
 
 STATE: Final = ".state"
@@ -156,23 +156,35 @@ def read_state(directory: Path, *, attempts: int = 3) -> PartitionState | None:
         StorageFault: the file cannot be read.
         CorruptFile: neither record holds: torn by a power cut, or of a version that is not known here.
     """
-    path = directory / STATE
     for _ in range(attempts):
-        with storage_faults(path):
-            try:
-                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                return None
-            try:
-                content = os.pread(descriptor, FILE_BYTES, 0)
-            finally:
-                os.close(descriptor)
+        content = state_content(str(directory))
         if not content:
-            return None  # made, and not written yet
+            return None  # not made, or not written yet
         found = decode(content)
         if found is not None:
             return found
-    raise CorruptFile(f"{path} holds no whole record of version {VERSION}")
+    raise CorruptFile(f"{directory / STATE} holds no whole record of version {VERSION}")
+
+
+def state_content(directory: str) -> bytes | None:
+    """Both records of the partition in `directory`, as they are now; None where there is no file.
+
+    Raises:
+        StorageFault: the file cannot be read.
+    """
+    path = f"{directory}/{STATE}"
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise storage_fault(error, path) from error
+    try:
+        return os.pread(descriptor, FILE_BYTES, 0)
+    except OSError as error:
+        raise storage_fault(error, path) from error
+    finally:
+        os.close(descriptor)
 
 
 def boot_id() -> UUID:

@@ -344,7 +344,8 @@ def test_a_topic_made_anew_under_the_same_name_is_not_taken_for_the_old_one(tmp_
         read(tasks)
 
 
-def test_of_several_copies_the_leaders_is_read(tmp_path: Path) -> None:
+def test_of_several_copies_the_leaders_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "_LEADER_PATIENCE_S", 0.1)
     for slot, (epoch, leads, count) in enumerate([(3, True, 4), (4, False, 9), (4, True, 6)]):
         log, state_file = make_log(tmp_path / f"slot-{slot}")
         for number in range(count):
@@ -353,9 +354,34 @@ def test_of_several_copies_the_leaders_is_read(tmp_path: Path) -> None:
     view = Directories([tmp_path]).partition("orders", 0)
     assert Path(view.directory).parent.name == "slot-2"
     assert view.high_watermark == 6
-    assert len(view.others) == 2
     shutil.rmtree(tmp_path / "slot-2")
     assert Path(Directories([tmp_path]).partition("orders", 0).directory).parent.name == "slot-1"
+
+
+def test_who_leads_next_is_waited_for(tmp_path: Path) -> None:
+    logs = [make_log(tmp_path / f"slot-{slot}") for slot in range(2)]
+    for log, state_file in logs:
+        log.append(batch_of(), leader_epoch=4)
+        publish(log, state_file, leads=False, high_watermark=0, leader_epoch=4)
+    leader = threading.Timer(0.2, publish, logs[1], {"leader_epoch": 4})
+    leader.start()
+    view = Directories([tmp_path]).partition("orders", 0)
+    leader.join()
+    assert (Path(view.directory), view.high_watermark) == (logs[1][0].directory, 1)
+
+
+@pytest.mark.parametrize("state", ["of the new epoch", "none yet", "none, nor a file"])
+def test_a_copy_that_was_begun_just_now_is_not_taken_for_the_partition(tmp_path: Path, state: str) -> None:
+    log, _ = filled(tmp_path / "slot-0")
+    begun, state_file = make_log(tmp_path / "slot-1")
+    begun.append(batch_of(), leader_epoch=0)
+    if state == "of the new epoch":
+        publish(begun, state_file, leads=False, leader_epoch=9)
+    elif state == "none, nor a file":
+        shutil.rmtree(begun.directory)
+        begun.directory.mkdir()
+    view = Directories([tmp_path]).partition("orders", 0)
+    assert (Path(view.directory), view.high_watermark) == (log.directory, log.log_end_offset)
 
 
 def test_a_directory_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.log.config import LogSettings
+from spark_connector import directory
 from spark_connector.admission import Patience, admitted
 from spark_connector.errors import DataLost
 from spark_connector.options import read_options
@@ -229,6 +230,27 @@ def test_a_log_that_was_cut_and_has_grown_again_is_told(tmp_path: Path) -> None:
     publish(log, state, leader_epoch=4)
     end = loses(tmp_path, position, "epoch 3 ended at 6")
     assert read(query(tmp_path, failOnDataLoss="false"), position, end) == list(range(6, 14))
+
+
+def test_a_followers_copy_that_lags_is_waited_for_and_is_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "_LEADER_PATIENCE_S", 0.01)
+    filled(tmp_path / "slot-0", batches=10)
+    (tmp_path / "slot-1").mkdir()
+    (tmp_path / "slot-1" / "meta.properties").write_text("version=1\n")
+    found = query(tmp_path)
+    end = found.next(found.initial())
+    shutil.rmtree(tmp_path / "slot-0" / "orders-0")
+    log, state_file = make_log(tmp_path / "slot-1")
+    for number in range(9):
+        log.append(batch_of([b"value-%d" % number] * 3), leader_epoch=0)
+    publish(log, state_file, leads=False)
+    assert found.next(end) == end
+    log.append(batch_of([b"value-9"] * 3), leader_epoch=0)
+    log.append(batch_of([b"new"]), leader_epoch=0)
+    publish(log, state_file)
+    assert read(found, end, found.next(end)) == [30]
 
 
 def test_a_partition_that_is_gone_is_told(tmp_path: Path) -> None:
