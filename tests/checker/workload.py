@@ -82,7 +82,12 @@ class Workload:
         """Fills the history's `log`; the end offset of each partition."""
         consumer = self._consumer()
         partitions = self._history.partitions
-        ends = [_end_of(consumer, self._topic, number) for number in range(partitions)]
+        ends = [0] * partitions
+        for number in range(partitions):
+            try:
+                ends[number] = _end_of(consumer, self._topic, number)
+            except KafkaException as error:
+                self.failures.append(f"unreadable: partition {number}: {error}")
         _read_until(
             consumer,
             self._history.log,
