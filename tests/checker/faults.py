@@ -157,7 +157,7 @@ def _kill(pids: list[int]) -> None:
 
 def _stop(broker: Appliance) -> None:
     """A clean stop. One beside which somebody lies dead, and nobody has noticed, is none, and says so by its code."""
-    _until(lambda: all(_lives(row.pid) for row in broker.processes()))
+    _until(broker.is_whole)
     broker.stop()
 
 

@@ -20,12 +20,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import psutil
 
 from appliance.channels.wiring import instance_name
-from appliance.cli.status import processes_of
+from appliance.cli.status import living_process, processes_of
 from tests.support.store import chosen_options
 from tests.support.wire import answers_api_versions, free_ports
 
@@ -228,13 +228,20 @@ class Appliance:
 
     def processes(self) -> list[ProcessRow]:
         """The living processes as `appliance status` tells them; who is between two lives is not among them."""
-        rows = processes_of(self.data_dir.resolve())
-        assert rows is not None, self._output.tail() if self._output else "not started"
         return [
             ProcessRow(role=row["role"], pid=row["pid"], generation=row["generation"])
-            for row in rows
+            for row in self._rows()
             if row["pid"] is not None
         ]
+
+    def is_whole(self) -> bool:
+        """Whether every process that was ever started lives."""
+        return all(row["pid"] is not None for row in self._rows())
+
+    def _rows(self) -> list[dict[str, Any]]:
+        rows = processes_of(self.data_dir.resolve())
+        assert rows is not None, self._output.tail() if self._output else "not started"
+        return rows
 
     def pids(self, role: str) -> list[int]:
         """Process ids of a role, such as `netproc`, in the order in which the appliance tells them.
@@ -244,12 +251,15 @@ class Appliance:
         return [row.pid for row in self.processes() if role in (row.role, row.role.split()[0])]
 
     def kill_role(self, role: str, index: int = 0) -> int:
-        """SIGKILL for one process of a role, waited for between two lives; returns the process id that died."""
+        """SIGKILL for one process of a role, waited for between two lives; returns the process id, which has died."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while len(pids := self.pids(role)) <= index:
             assert time.monotonic() < deadline, f"no process {index} of role {role}: {self.processes()}"
             time.sleep(0.02)
         os.kill(pids[index], signal.SIGKILL)
+        while living_process(pids[index]) is not None:
+            assert time.monotonic() < deadline, f"process {pids[index]} of role {role} lives on"
+            time.sleep(0.002)
         return pids[index]
 
     def family(self) -> list[psutil.Process]:
