@@ -214,6 +214,7 @@ class _Reading:
         "_corrupt",
         "_headers_only",
         "_hops",
+        "_lies_in",
         "_reached",
         "_skips",
         "_task",
@@ -237,6 +238,7 @@ class _Reading:
         self._attempt = 0
         self._headers_only = headers_only
         self._hops = headers_only
+        self._lies_in = task.directory
 
     def windows(self) -> Iterator[_Window]:
         """All batches, until the end is proved."""
@@ -360,7 +362,8 @@ class _Reading:
         if task.incarnation == NOBODY_SAID:
             return
         try:
-            state = read_state(Path(task.directory))
+            # A copy that was deleted has a directory of another name; under this one there may be a later copy.
+            state = read_state(Path(self._lies_in))
         except ApplianceError:
             return  # being written, or gone by now: all that was read was read from the files that were planned
         if state is None:
@@ -372,6 +375,7 @@ class _Reading:
 
     def _stretch(self, task: ScanRange, stretch: Stretch) -> Iterator[_Window]:
         file, path = _open(stretch)
+        self._lies_in = directory_of(path)
         try:
             yield from self._read(task, stretch, file, path)
         finally:

@@ -6,12 +6,15 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from appliance.log.config import LogSettings
 from appliance.log.partition_log import PartitionLog
+from appliance.log.partition_state import StateFile
 from appliance.protocol.records.record import Record, decode_records
 from spark_connector import scan, storage
 from spark_connector.directory import Directories
@@ -148,6 +151,19 @@ def test_a_partition_that_moved_to_another_directory_is_followed_under_a_lease(t
     shutil.rmtree(tmp_path / "slot-0" / "orders-0")
     assert [each for found in records(task) for each in found] == expected
     assert [path.stem for path in tmp_path.glob("slot-1/orders-0/.readers/*.lease")] == [lease.ref.id]
+
+
+def test_a_copy_that_was_deleted_is_read_to_its_end_beside_a_later_one_of_its_name(tmp_path: Path) -> None:
+    log = copy_of(tmp_path / "slot-0", leads=True)
+    task, expected = planned(tmp_path), read_all(log)
+    log.directory.rename(tmp_path / "slot-0" / f"orders-0.{'0' * 32}-delete")
+    copy_of(tmp_path / "slot-0", leads=True, batches=BATCHES + 1)
+    (later,) = Directories([tmp_path]).partitions("orders")
+    state_file = StateFile(Path(later.directory), UUID(int=1))
+    state = state_file.known()
+    assert state is not None
+    state_file.publish(replace(state, log_end=0, high_watermark=0))  # of another incarnation
+    assert [each for found in records(task) for each in found] == expected
 
 
 def test_a_partition_that_is_nowhere_any_more_is_told(tmp_path: Path) -> None:
