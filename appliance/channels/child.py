@@ -30,6 +30,7 @@ class Child:
         generation: 1 for the first life, one more for each restart.
         peers: the generation of every other role that has one. A peer may not serve yet: PeerUp is said
             of each generation once it does, at the first start too; PeerDown when it died.
+        held: to the controller, those of them that were killed and run no more, but that the kernel does not let end.
         wiring: names and sizes of everything shared.
         supervision: this end of the supervision socket.
         listeners: slot → listening socket, non-blocking; empty for all but the acceptor.
@@ -41,6 +42,7 @@ class Child:
     wiring: Wiring
     supervision: SupervisionSocket
     listeners: Mapping[int, socket.socket] = field(default_factory=dict)
+    held: frozenset[Role] = frozenset()
 
     @property
     def settings(self) -> Settings:

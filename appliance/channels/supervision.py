@@ -39,6 +39,20 @@ class PeerDown(msgspec.Struct, tag=True, frozen=True):
         return Role(self.kind, self.index, self.slot)
 
 
+class PeerHeld(msgspec.Struct, tag=True, frozen=True):
+    """Supervisor → controller: that generation of the peer was killed and runs no more, but the kernel holds it. It
+    writes no word of shared memory; what it has open stays open until PeerDown. Others are told PeerDown at once."""
+
+    kind: RoleKind
+    index: int
+    slot: int
+    generation: int
+
+    @property
+    def role(self) -> Role:
+        return Role(self.kind, self.index, self.slot)
+
+
 class PeerUp(msgspec.Struct, tag=True, frozen=True):
     """Supervisor → child: the peer serves again as this generation; fresh rings and pools exist."""
 
@@ -65,7 +79,7 @@ class Heartbeat(msgspec.Struct, tag=True, frozen=True):
     number: int
 
 
-Message = Ready | Failed | PeerDown | PeerUp | Stop | Heartbeat
+Message = Ready | Failed | PeerDown | PeerHeld | PeerUp | Stop | Heartbeat
 
 _encoder = msgspec.json.Encoder()
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)

@@ -26,6 +26,7 @@ import psutil
 
 from appliance.channels.wiring import instance_name
 from appliance.cli.status import living_process, processes_of
+from appliance.control.supervisor.duty_cycle import EXIT_KILLED
 from tests.support.store import chosen_options
 from tests.support.wire import answers_api_versions, free_ports
 
@@ -210,6 +211,25 @@ class Appliance:
         if left_names:
             self._give_up(f"left shared memory behind: {left_names}")
         self._forget()
+
+    def stop_without(self, timeout_s: float) -> list[psutil.Process]:
+        """SIGTERM where something cannot be ended; the processes that are left once the command has said so.
+
+        Raises:
+            BrokerFailed: it did not end in time, or with another exit code.
+        """
+        assert self._process is not None, "not started"
+        self._remember_family()
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            code = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._give_up(f"did not stop within {timeout_s:.0f} s of SIGTERM")
+        if code != EXIT_KILLED:
+            self._give_up(f"exited with {code} after SIGTERM, not {EXIT_KILLED}")
+        left = [process for process in self._family.values() if process.is_running()]
+        self._process, self._family = None, {}  # its output ends with the last of them
+        return left
 
     def kill(self) -> None:
         """SIGKILL for every process at once, as a power cut; leaves what they leave behind."""

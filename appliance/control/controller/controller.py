@@ -96,6 +96,7 @@ class Controller:
         slots: as `take_over` was given them.
         brokers: the slots as clients are told of them.
         presume: whether there may have been a controller before in this instance, which gave orders.
+        held: processes that run no more, though the kernel does not let them end.
         send: puts a message on its way to the process of that identity.
         alarms: for the deadline of a change.
     """
@@ -136,6 +137,7 @@ class Controller:
         slots: SlotStates,
         brokers: Sequence[BrokerSlot],
         presume: bool,
+        held: Collection[Role] = (),
         publisher: ImagePublisher,
         send: Callable[[bytes, Envelope], None],
         alarms: Alarms,
@@ -162,6 +164,9 @@ class Controller:
         self._wave_number = 0
         if presume:
             self._copies.presume_all()
+        for half in held:
+            if half in slots:
+                self._copies.presume_held(half)
         self.leadership = Leadership(
             state,
             store,
@@ -240,8 +245,11 @@ class Controller:
                 self.state.dirty = True
                 self.leadership.storage_failed(request.slot, request.partitions)
 
-    def process_down(self, role: Role, generation: int) -> None:
-        """That life of a process is over; the next one of a worker or a replica says hello."""
+    def process_down(self, role: Role, generation: int, *, held: bool = False) -> None:
+        """That life of a process is over; the next one of a worker or a replica says hello.
+
+        `held`: it runs no more, but what it has open is open still; called again when it has ended.
+        """
         if role.kind not in (RoleKind.IOPROC, RoleKind.REPLICA):
             return
         unanswered = self.lines.down(role, generation)
@@ -251,7 +259,7 @@ class Controller:
         for number in unanswered:
             self._copies.unsent(number)
         if role in self._slots:
-            self.leadership.lost(role)
+            self.leadership.lost(role, held=held)
 
     def settle(self) -> None:
         """Finishes what can be finished: forgets deleted topics, publishes one image, answers who asked."""

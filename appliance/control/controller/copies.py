@@ -182,6 +182,19 @@ class Copies:
             for slot, number in deletion.waiting:
                 self._presume((deletion.topic.name, deletion.topic.topic_id, number), slot, None)
 
+    def presume_held(self, half: Role) -> None:
+        """The kernel holds that process: nobody knows which copies of its slot it has open still."""
+        for topic in self._state.topics.values():
+            for partition in topic.partitions:
+                if half.slot in partition.replicas or half.slot in partition.leaving:
+                    key = (topic.topic_id, partition.partition)
+                    self._held[half][key] = Holding((topic.name, *key), HoldingState.PRESUMED)
+        for deletion in self._state.deletions.values():
+            for slot, number in deletion.waiting:
+                if slot == half.slot:
+                    key = (deletion.topic.topic_id, number)
+                    self._held[half][key] = Holding((deletion.topic.name, *key), HoldingState.PRESUMED)
+
     def _presume(self, place: Place, slot: int, half: Role | None) -> None:
         """`half` None: any of the slot."""
         for each in self._slots.halves(slot):

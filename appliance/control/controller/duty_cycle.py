@@ -10,7 +10,7 @@ import logging
 import select
 from collections.abc import Callable
 
-from appliance.channels.supervision import Heartbeat, PeerDown, PeerUp, Stop, SupervisionSocket
+from appliance.channels.supervision import Heartbeat, PeerDown, PeerHeld, PeerUp, Stop, SupervisionSocket
 from appliance.clock import Clock
 from appliance.control.controller.control_socket import ControlSocket
 from appliance.control.controller.controller import Controller
@@ -107,6 +107,9 @@ class ControllerLoop:
                 case PeerDown():
                     if self.controller is not None:
                         self.controller.process_down(word.role, word.generation)
+                case PeerHeld():
+                    if self.controller is not None:
+                        self.controller.process_down(word.role, word.generation, held=True)
                 case PeerUp():
                     pass  # its hello says more
                 case _:

@@ -126,11 +126,16 @@ class Leadership:
             topic is not None and number < len(topic.partitions) and topic.partitions[number].leader == slot
         )
 
-    def lost(self, half: Role) -> None:
-        """A process has died."""
-        self.slots.down(half)
-        self.copies.lost(half)
-        self._grant_grace(half)
+    def lost(self, half: Role, *, held: bool = False) -> None:
+        """A process has died. One that is `held` runs no more, and has its copies open still: they are not given to the
+        slot's other half; that other slots lead it does not keep them from."""
+        if held:
+            self.slots.held(half)
+            self.copies.gone(half)
+        else:
+            self.slots.down(half)
+            self.copies.lost(half)
+            self._grant_grace(half)
         self._look_at_slots()
 
     def stop(self, slots: Iterable[int]) -> None:

@@ -139,7 +139,7 @@ def _lead(
     clock: Clock,
 ) -> None:
     settings, brokers = child.settings, slots_of(child.settings)
-    slots = SlotStates([broker.node_id for broker in brokers], present=child.peers)
+    slots = SlotStates([broker.node_id for broker in brokers], present=child.peers, held=child.held)
     # Only now: whoever binds an address takes it from the one before.
     socket = ControlSocket(child.wiring.zmq_address(CONTROLLER_SOCKET))
     try:
@@ -164,6 +164,7 @@ def _lead(
             slots=slots,
             brokers=brokers,
             presume=image is not None or child.generation > 1,
+            held=child.held,
             publisher=ImagePublisher(child.wiring.instance, attachment.image_pointer),
             send=socket.send,
             alarms=loop.alarm,

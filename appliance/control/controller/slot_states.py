@@ -7,7 +7,7 @@ A slot is one broker to clients, and two processes to us. Each half is in one of
 | PRESUMED | the controller began; nobody has been heard of yet | yes | yes | UP, DOWN; GONE after `START_GRACE_MS` |
 | UP | its hello | yes | yes | DOWN |
 | DOWN | the supervisor said so | no | where it is missed | UP; GONE after `GRACE_MS` |
-| GONE | it did not come back in time | no | no | UP |
+| GONE | it did not come back in time, or the kernel holds it | no | no | UP; DOWN when it has ended |
 
 A *stopped* slot (by its operator) does neither, whatever its processes do. A slot is *live* (registered, and told to
 clients) unless it is stopped or both of its halves are gone. Where there is one slot there is no replica process, and
@@ -48,13 +48,19 @@ class SlotStates:
     Args:
         slots: node ids of this configuration, ascending.
         present: processes that there are as the controller begins.
+        held: those of them that run no more, though the kernel does not let them end.
         stopped: slots that their operator stopped.
     """
 
     __slots__ = ("_halves", "all", "replicated", "stopped")
 
     def __init__(
-        self, slots: Sequence[int], *, present: Collection[Role], stopped: Iterable[int] = ()
+        self,
+        slots: Sequence[int],
+        *,
+        present: Collection[Role],
+        held: Collection[Role] = (),
+        stopped: Iterable[int] = (),
     ) -> None:
         self.all = tuple(slots)
         self.replicated = len(self.all) > 1
@@ -63,6 +69,8 @@ class SlotStates:
         for slot in self.all:
             for half in self.halves(slot):
                 self._halves[half] = HalfState.PRESUMED if half in present else HalfState.DOWN
+                if half in held:
+                    self._halves[half] = HalfState.GONE
 
     def halves(self, slot: int) -> tuple[Role, ...]:
         """The worker, and where there is one the replica process."""
@@ -82,6 +90,10 @@ class SlotStates:
 
     def down(self, half: Role) -> None:
         self._halves[half] = HalfState.DOWN
+
+    def held(self, half: Role) -> None:
+        """It runs no more, and does not end: nobody waits for it."""
+        self._halves[half] = HalfState.GONE
 
     def overdue(self, half: Role, since: HalfState) -> bool:
         """The grace of `since` is over; whether it is gone by that."""

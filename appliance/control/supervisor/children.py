@@ -19,7 +19,8 @@ class ChildRecord:
     """One role and its present life. Changed by the supervisor's duty cycle only.
 
     `supervision` is the supervisor's end; `unsent` holds, in order, what its buffer did not take (a child
-    that does not read yet). `has_regions` says that rings of `generation` exist.
+    that does not read yet). `has_regions` says that rings of `generation` exist. `held`: it was killed, runs no
+    more, and the kernel does not let it end (see held.py).
     """
 
     role: Role
@@ -35,6 +36,7 @@ class ChildRecord:
     failure: Failed | None = None
     ever_served: bool = False
     killed: bool = False
+    held: bool = False
     silence: Silence = field(default_factory=Silence)
 
     def meet(self, event: Event) -> None:

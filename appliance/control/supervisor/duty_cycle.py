@@ -26,12 +26,13 @@ from dataclasses import dataclass
 import msgspec
 
 from appliance.channels.child import Child
-from appliance.channels.roles import Role, RoleKind
+from appliance.channels.roles import CONTROLLER, Role, RoleKind
 from appliance.channels.supervision import (
     Failed,
     Heartbeat,
     Message,
     PeerDown,
+    PeerHeld,
     PeerUp,
     Ready,
     Stop,
@@ -46,6 +47,7 @@ from appliance.control.supervisor.child_states import Event, State
 from appliance.control.supervisor.children import ChildRecord
 from appliance.control.supervisor.entry_points import Main
 from appliance.control.supervisor.fork import fork_child
+from appliance.control.supervisor.held import runs_no_more
 from appliance.control.supervisor.listening import close_all
 from appliance.control.supervisor.signals import SUPERVISOR_SIGNALS
 from appliance.control.supervisor.silence import Silence, processor_ns
@@ -58,6 +60,9 @@ STILLBIRTHS_MAX = 5
 
 # SIGKILL ends whom the kernel holds (in a read of a disk that does not answer) once it lets go: waited for so long.
 UNKILLABLE_MS = 10_000
+
+# Of it, others may know what it led as soon as it is certain that it runs no more.
+HELD_LOOK_MS = 1_000
 
 EXIT_CLEAN = 0
 EXIT_FAILED = 1
@@ -235,6 +240,7 @@ class Supervisor:
             role=child.role,
             generation=child.generation,
             peers=self._peers_of(child),
+            held=frozenset(other.role for other in self._children.values() if other.held),
             wiring=self._wiring,
             supervision=SupervisionSocket(theirs),
             listeners=self._listeners if child.role.kind is RoleKind.ACCEPTOR else {},
@@ -252,7 +258,7 @@ class Supervisor:
         finally:
             theirs.close()
         child.supervision = SupervisionSocket(ours)
-        child.killed = False
+        child.killed = child.held = False
         child.silence = Silence()
         self._by_pidfd[child.pidfd] = child
         self._by_socket[ours.fileno()] = child
@@ -272,10 +278,11 @@ class Supervisor:
             close_all(self._listeners.values())
 
     def _peers_of(self, child: ChildRecord) -> dict[Role, int]:
+        # Whoever is held is there to the controller alone, which must know what may be open in it.
         return {
             other.role: other.generation
             for other in self._children.values()
-            if other is not child and other.has_regions
+            if other is not child and other.has_regions and (not other.held or child.role == CONTROLLER)
         }
 
     def _on_child_ready(self, child: ChildRecord) -> None:
@@ -478,7 +485,30 @@ class Supervisor:
     def _kill(self, child: ChildRecord) -> None:
         child.kill()
         generation = child.generation
+        self._after(HELD_LOOK_MS, lambda: self._look_whether_held(child, generation))
         self._after(UNKILLABLE_MS, lambda: self._look_after_kill(child, generation))
+
+    def _look_whether_held(self, child: ChildRecord, generation: int) -> None:
+        """Whoever runs no more writes no word of shared memory: others may lead what it led (decision 0036). Its next
+        life, and the slot's other process, wait for its end."""
+        if child.generation != generation or not child.is_alive or child.held:
+            return
+        if not runs_no_more(child.pid):
+            self._after(HELD_LOOK_MS, lambda: self._look_whether_held(child, generation))
+            return
+        child.held = True
+        _logger.error(
+            "%s (pid %d) was killed, and the kernel holds it, perhaps for a disk that does not answer: it runs no"
+            " more, and what it has open waits for its end",
+            child.role,
+            child.pid,
+        )
+        role = child.role
+        down = PeerDown(role.kind, role.index, role.slot, generation)
+        held = PeerHeld(role.kind, role.index, role.slot, generation)
+        for other in self._children.values():
+            if other is not child and other.is_alive:
+                self._tell(other, held if other.role == CONTROLLER else down)
 
     def _look_after_kill(self, child: ChildRecord, generation: int) -> None:
         """Whoever is there still after a kill, the kernel holds. A stop goes on without it; else its end is waited for,
@@ -486,12 +516,8 @@ class Supervisor:
         if child.generation != generation or not child.is_alive:
             return
         if child.state is not State.STOPPING:
-            _logger.error(
-                "%s (pid %d) was killed and is there still: the kernel holds it, perhaps for a disk that does not"
-                " answer; what it holds waits for its end",
-                child.role,
-                child.pid,
-            )
+            if not child.held:
+                _logger.error("%s (pid %d) was killed and is there still", child.role, child.pid)
             return
         _logger.error("%s (pid %d) was killed and is there still: stopped without it", child.role, child.pid)
         self._unregister(self._by_pidfd, child.pidfd)

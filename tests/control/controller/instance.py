@@ -177,6 +177,7 @@ class Instance:
         self.last_generations: dict[tuple[RoleKind, int], int] = {}
         self.answers: dict[int, Body] = {}
         self.supervision: SupervisionSocket | None = None
+        self.held: frozenset[Role] = frozenset()
         remove_stale(self.name)
         plan = Wiring(self.settings, self.name, runtime_dir(self.name), {})
         bells = {role: os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for role in plan.planned}
@@ -221,7 +222,8 @@ class Instance:
                 if before is not None:
                     before()
                 peers = dict.fromkeys(self.halves(), 1)
-                code = run(Child(CONTROLLER, self.generation, peers, self.wiring, SupervisionSocket(theirs)))
+                socket = SupervisionSocket(theirs)
+                code = run(Child(CONTROLLER, self.generation, peers, self.wiring, socket, held=self.held))
             except BaseException as error:
                 traceback.print_exc()
                 self.error.write_text(str(error))

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from appliance.channels.control_channel import NewTopic, PartitionsOffline, WantedIsr
+from appliance.channels.roles import Role, RoleKind
+from appliance.channels.supervision import PeerDown, PeerHeld
 from appliance.cluster import NO_LEADER, PartitionImage
 from appliance.control.controller import leadership
 from appliance.protocol.errors import ErrorCode
@@ -85,6 +87,32 @@ def test_when_a_worker_dies_a_replica_in_sync_leads_and_its_slot_follows(three: 
     three.until(lambda: bool(three.workers[0].commands))
     assert three.workers[0].led == {}
     assert three.partition("t").leader == 1
+
+
+@pytest.mark.parametrize("controllers", [1, 2])
+def test_of_a_worker_that_the_kernel_holds_others_lead_and_nobody_opens_what_it_has_open(
+    three: Instance, controllers: int
+) -> None:
+    held = three.workers.pop(0)
+    held.link.close()
+    three.tell_child(PeerHeld(RoleKind.IOPROC, 0, 0, held.generation))
+    three.until(lambda: three.partition("t").leader == 1)
+    assert state(three.partition("t")) == (1, 1, (1, 2))
+    if controllers == 2:
+        three.held = frozenset({Role(RoleKind.IOPROC, 0, 0)})
+        three.kill()
+        three.start()
+        for each in three.processes():
+            each.hello()
+        three.until(lambda: three.workers[1].commands[-1].full and three.replicas[0].commands[-1].full)
+        assert ("t", 0) in three.workers[1].led, "whoever leads goes on"
+    # Whatever there was to be told has been when something else is done.
+    three.create(NewTopic("other", assignments={0: (1, 2)}))
+    assert ("t", 0) not in three.replicas[0].led
+    assert holders(three) == {0: "ioproc", 1: "ioproc", 2: "replica"}
+    del three.opened[0]["t", 0]
+    three.tell_child(PeerDown(RoleKind.IOPROC, 0, 0, held.generation))
+    three.until(lambda: holders(three) == {0: "replica", 1: "ioproc", 2: "replica"})
 
 
 def test_the_new_leader_is_published_when_it_has_answered_and_not_before(three: Instance) -> None:
