@@ -67,6 +67,11 @@ class ArrowColumns:
 
 
 def _stretches(rows: Rows) -> Iterator[tuple[int, int]]:
+    if len(rows.data) <= BATCH_BYTES and len(rows) <= BATCH_ROWS:
+        # All fields lie in these bytes, one behind another.
+        if len(rows):
+            yield 0, len(rows)
+        return
     bounds = [fields.bounds for fields in (rows.keys, rows.values) if fields is not None]
     if rows.headers is not None:
         firsts = rows.headers.firsts

@@ -166,7 +166,8 @@ class Decoder:
             if 2 * into.size_bytes - before > GROUP_BYTES:
                 break
         positions = np.array(bounds, np.int64)
-        return _Stretch(into.data, batches[taken], positions[:-1], positions[1:]), index
+        data = into.data[: into.size_bytes]
+        return _Stretch(data, batches[taken], positions[:-1], positions[1:]), index
 
     def _tell(self, chunk: Chunk, index: int, reason: str) -> None:
         position = int(chunk.batches["file_position"][index])
