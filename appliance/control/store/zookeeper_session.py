@@ -294,11 +294,8 @@ class ZooKeeperSession:
         """Ends the connection; kazoo goes on with the next server, and the session with it."""
         self._unanswered_beats = 0
         self._attempt_ns = 0
-        connected = self._client._connection._socket
-        if connected is not None:
+        if _leave(self._client):
             _logger.warning("ZooKeeper at %s keeps a connection and does not answer; leaving it", self._hosts)
-            with suppress(OSError):
-                connected.shutdown(socket.SHUT_RDWR)
 
     def _learn_granted_timeout(self) -> None:
         """kazoo keeps what the server granted to itself; its connection hands it on as 2/3 of it."""
@@ -349,10 +346,24 @@ def _client(hosts: str, timeout_ms: int, session: tuple[int, bytes] | None = Non
 
 def _connected(client: KazooClient, hosts: str) -> KazooClient:
     """Raises StoreUnavailable when nobody answers in time."""
-    if not client.start_async().wait(CONNECT_TIMEOUT_S):
+    is_connected = client.start_async()
+    if not is_connected.wait(CONNECT_TIMEOUT_S / 2):
+        # One that is silent: the next one is asked for as long.
+        _leave(client)
+    if not is_connected.wait(CONNECT_TIMEOUT_S / 2):
         _end(client)
         raise StoreUnavailable(f"ZooKeeper at {hosts} does not answer within {CONNECT_TIMEOUT_S:.0f} s")
     return client
+
+
+def _leave(client: KazooClient) -> bool:
+    """Ends the connection, if there is one; whether there is."""
+    connected = client._connection._socket
+    if connected is None:
+        return False
+    with suppress(OSError):
+        connected.shutdown(socket.SHUT_RDWR)
+    return True
 
 
 def _end(client: KazooClient) -> bool:
