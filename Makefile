@@ -9,7 +9,7 @@ DATA   ?= ./data
 unexport PYTHONDONTWRITEBYTECODE
 
 # `make compiled` and `make pure` change what every start of this tree runs: the gate always tests the pure source.
-.PHONY: compiled pure test-compiled run test test-all test-zookeeper checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases profile spark-archive demo-spark bench-spark check format lint types contracts unit unit-pure unit-processes unit-spark clients judges reformat docs clean
+.PHONY: compiled pure test-compiled run test test-all test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases profile spark-archive demo-spark bench-spark check format lint types contracts unit unit-pure unit-processes unit-spark clients judges reformat docs clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -67,13 +67,26 @@ test-all: pure check judges
 	APPLIANCE_SLOTS=3 $(PYTEST) -q tests/clients
 	@$(MAKE) --no-print-directory test-zookeeper
 
-# What depends on the metadata store, once more with all of it on a ZooKeeper that the tests start. Left out is what is
-# about the embedded store's file (its damage, a disk without room for it), and fuzzing for minutes, which comes near no store.
+# What depends on the metadata store, once more with all of it on a ZooKeeper. The two halves go side by side, for they mostly
+# wait; each starts a ZooKeeper. Left out is what is about the embedded store's file (its damage, a disk without room for it),
+# what chooses its store itself and is in `make test-all` anyhow, and fuzzing for minutes, which comes near no store.
+ON_ZOOKEEPER := $(filter-out $(addprefix tests/,control/controller/test_damage.py control/controller/test_zookeeper.py \
+	system/test_full_disk.py system/test_adoption_zookeeper.py system/test_kafkas_tree.py system/test_zookeeper.py \
+	system/test_zookeeper_ensemble.py),$(wildcard tests/control/controller/test_*.py tests/system/test_*.py)) \
+	tests/crash/test_supervision_of_the_appliance.py
+FIRST_HALF := $(filter-out tests/system/%,$(ON_ZOOKEEPER)) $(filter $(wildcard tests/system/test_[a-f]*.py),$(ON_ZOOKEEPER))
+SECOND_HALF := $(filter-out $(FIRST_HALF),$(ON_ZOOKEEPER))
+
 test-zookeeper: judges
-	APPLIANCE_STORE=zookeeper $(PYTEST) -q tests/control/controller tests/system tests/crash \
-		--ignore=tests/control/controller/test_damage.py --ignore=tests/system/test_full_disk.py \
-		--deselect tests/control/controller/test_configs.py::test_a_full_disk_refuses_the_change_and_nothing_has_changed \
-		--deselect tests/system/test_hostile_fuzz.py::test_requests_of_all_kinds_disturb_nobody_for_minutes
+	@$(MAKE) --no-print-directory --jobs=2 zookeeper-first zookeeper-second
+
+zookeeper-first: judges
+	APPLIANCE_STORE=zookeeper $(PYTEST) -q $(FIRST_HALF) --deselect \
+		tests/control/controller/test_configs.py::test_a_full_disk_refuses_the_change_and_nothing_has_changed
+
+zookeeper-second: judges
+	APPLIANCE_STORE=zookeeper $(PYTEST) -q $(SECOND_HALF) --deselect \
+		tests/system/test_hostile_fuzz.py::test_requests_of_all_kinds_disturb_nobody_for_minutes
 
 check: format lint types contracts
 
