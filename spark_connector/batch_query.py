@@ -110,7 +110,8 @@ def lease_on(
 ) -> ReaderLease | None:
     """A lease on those partitions whose owner knows leases; None where there are none. Says what is unprotected."""
     ours = [(view, offset) for view, offset in wanted if view.durable_offset != UNKNOWN]
-    if len(ours) < len(wanted):
+    # Those that are not live are exports, of which nothing is deleted.
+    if any(view.durable_offset == UNKNOWN and view.is_live for view, _ in wanted):
         LOG.warning(
             "a directory of Apache Kafka's is read without a lease: segments that it deletes meanwhile are gone after"
             " file.delete.delay.ms"

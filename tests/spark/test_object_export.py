@@ -14,9 +14,11 @@ from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_state import StateFile
 from appliance.protocol.records.record import Record
 from spark_connector import storage
+from spark_connector.batch_query import plan_batch
 from spark_connector.directory import Directories, Isolation
 from spark_connector.errors import DataLost, NotALogDirectory
 from spark_connector.object_export import export_objects
+from spark_connector.options import read_options
 from spark_connector.planning import OffsetRange, ScanRange, plan
 from spark_connector.segment_export import export_segments
 from tests.log.batches import NOW_MS, batch_of, read_all
@@ -92,6 +94,14 @@ def test_the_export_reads_like_the_log_and_grows_by_what_is_new(tmp_path: Path) 
     assert [each.offset for each in found] == list(range(log.active_segment[0]))
     assert found[before:] == read_all(log)[: log.active_segment[0] - before]
     assert exported(tmp_path) == []
+
+
+def test_no_lease_is_missed_on_an_export(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    filled(tmp_path / "data")
+    exported(tmp_path)
+    options = read_options({"path": address(tmp_path), "subscribe": "orders"}, streaming=False)
+    assert plan_batch(options).tasks
+    assert caplog.text == ""
 
 
 def test_who_is_stopped_in_the_middle_has_named_nothing_and_goes_on(tmp_path: Path) -> None:
