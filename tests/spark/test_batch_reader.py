@@ -43,7 +43,7 @@ def test_a_task_hands_out_the_rows_of_all_its_partitions_in_order(home: Path) ->
     source = ApplianceDataSource({"path": str(home), "subscribe": "orders"})
     reader = source.reader(source.schema())
     (task,) = reader.partitions()
-    rows = [row for batch in reader.read(task) for row in batch.to_pylist()]
+    rows = [row for batch in reader.read(task) for row in batch.to_pylist()]  # type: ignore[union-attr]
     assert [(row["partition"], row["offset"]) for row in rows] == [
         (partition, offset) for partition in range(PARTITIONS) for offset in range(60)
     ]

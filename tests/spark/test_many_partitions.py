@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from spark_connector import segments
 from spark_connector.batch_query import plan_batch
 from spark_connector.options import read_options
 from spark_connector.stream_query import StreamQuery
@@ -68,7 +67,7 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts[Path(path).name] += Path(path).name.startswith("many-")
         return lists(path)
 
-    monkeypatch.setattr(segments.os, "listdir", counted)
+    monkeypatch.setattr(os, "listdir", counted)
     return counts
 
 

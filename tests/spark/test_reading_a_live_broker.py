@@ -170,7 +170,7 @@ def test_of_three_slots_the_copy_that_leads_is_read_and_another_one_after_it_die
         eventually(lambda: view_of(appliance, "copied").high_watermark == 1000, "the state is late")
         before = view_of(appliance, "copied")
         planned = tasks_of(before)
-        assert len(before.others) == 2
+        assert len(before.homes) == 3
         slot = Path(before.directory).parent.name.removeprefix("slot-")
         (pid,) = (row.pid for row in appliance.processes() if row.role == f"ioproc {slot}.0")
         os.kill(pid, signal.SIGKILL)
