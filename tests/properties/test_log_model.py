@@ -195,8 +195,8 @@ class LogModel(RuleBasedStateMachine):
         return len(segments) - len(left), start
 
     def segments(self) -> list[Segment]:
-        """By the names of the files and the batches of the model."""
-        bases = sorted(int(path.stem) for path in self.directory.glob("*.log"))
+        """By the names of the files and the batches of the model; a log that never had a batch has no file."""
+        bases = sorted(int(path.stem) for path in self.directory.glob("*.log")) or [0]
         return [
             Segment(
                 base,
