@@ -308,8 +308,9 @@ class LogDirectory:
         """
         log = self.partitions.get(partition)
         directory = self.path / partition_directory_name(partition)
-        known = None if log is None else log.topic_id
-        if topic_id is not None and (known or read_topic_id(directory)) not in (topic_id, None):
+        # The slot's other process may have set ours aside and made another topic's: the disk is asked, too.
+        of = () if topic_id is None else (read_topic_id(directory), None if log is None else log.topic_id)
+        if any(each not in (topic_id, None) for each in of):
             return False
         if log is not None:
             log.close(clean=False)

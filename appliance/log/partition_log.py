@@ -173,7 +173,7 @@ class PartitionLog:
         known = topic_id if has_topic_id else None
         if is_new:
             with storage_faults(directory):
-                directory.mkdir()
+                directory.mkdir(exist_ok=True)  # a try before this one may have come as far
         elif known is None:
             with storage_faults(directory):
                 directory.mkdir(parents=True, exist_ok=True)
@@ -705,11 +705,11 @@ class PartitionLog:
         Raises:
             DiskFull, StorageFault: it failed.
         """
+        self._write_topic_id()
         self._point.cut(offset)
         for segment in list(self._segments):
             self._drop(segment)
         first = Segment(self.directory, offset, settings=self.settings, created_ms=self._clock.now_ms())
-        self._write_topic_id()
         first.create()
         self._segments.add(first)
         self._active = first
@@ -904,12 +904,12 @@ class PartitionLog:
     def write_due_epochs(self) -> None:
         """Has the epoch file say what is known: before anybody reads it who is told of records of the latest epoch.
 
-        While that has none it may wait: an opening would forget it.
+        While a log has no files it may wait: an opening would forget it. An older epoch, with records, may not.
 
         Raises:
             StorageFault: it failed.
         """
-        if self._epochs.is_due and self._epochs.latest_start < self.log_end_offset:
+        if self._epochs.is_due and self._active.has_files:
             self._epochs.write()
 
     def close(self, clean: bool) -> None:

@@ -202,3 +202,11 @@ def test_an_epoch_without_records_is_not_written(tmp_path: Path) -> None:
     log.append(batch_of(), leader_epoch=4)
     log.write_due_epochs()
     assert (log.directory / "leader-epoch-checkpoint").read_text() == "0\n1\n4 0\n"
+
+
+def test_an_epoch_with_records_is_written_though_the_latest_has_none(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "a-0")
+    log.append_as_follower(batch_of(leader_epoch=4), segment_base_offset=0)
+    log.leader_epochs.follow(5, log.log_end_offset)  # and its first batch found no room
+    log.write_due_epochs()
+    assert "4 0\n" in (log.directory / "leader-epoch-checkpoint").read_text()

@@ -16,6 +16,7 @@ from appliance.log import file_names as names
 from appliance.log.checkpoint import read_offsets
 from appliance.log.config import LogSettings
 from appliance.log.log_directory import LogDirectory
+from appliance.log.partition_metadata import read_topic_id, write_topic_id
 from tests.log.batches import NOW_MS, batch_of, read_all
 
 ORDERS = TopicPartition("orders", 0)
@@ -173,6 +174,16 @@ def test_only_the_named_topics_partition_is_deleted(tmp_path: Path) -> None:
     assert directory.partitions[ORDERS].log_end_offset == 5
     assert directory.delete_partition(ORDERS, TOPIC_ID)
     directory.close()
+
+
+def test_a_late_removal_spares_what_another_process_made_of_the_name(tmp_path: Path) -> None:
+    late = with_records(tmp_path)
+    place = late.partitions[ORDERS].directory
+    place.rename(place.with_name("set-aside"))
+    place.mkdir()
+    write_topic_id(place, UUID(int=99))
+    assert not late.delete_partition(ORDERS, TOPIC_ID)
+    assert read_topic_id(place) == UUID(int=99)
 
 
 def test_files_of_another_topic_id_are_set_aside_and_not_served(tmp_path: Path) -> None:

@@ -26,13 +26,16 @@ class Deletion:
 
     @classmethod
     def of(cls, topic: TopicImage, slots: Collection[int]) -> Deletion:
-        """`slots`: those of this configuration. What lies elsewhere is never seen again."""
+        """`slots`: those of this configuration. What lies elsewhere is never seen again.
+
+        Copies that were leaving are among them: a removal that is late must not meet a new topic of this name.
+        """
         return cls(
             topic,
             {
                 (slot, partition.partition)
                 for partition in topic.partitions
-                for slot in partition.replicas
+                for slot in (*partition.replicas, *partition.leaving)
                 if slot in slots
             },
         )

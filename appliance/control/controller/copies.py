@@ -253,7 +253,7 @@ class Copies:
         for partition in topic.partitions:
             key = (topic.topic_id, partition.partition)
             self._dirty.pop((topic.name, partition.partition), None)
-            for slot in partition.replicas:
+            for slot in (*partition.replicas, *partition.leaving):
                 self._leaving.pop((key, slot), None)
                 for half in self._slots.halves(slot) if slot in self._slots.all else ():
                     self._held[half].pop(key, None)

@@ -343,6 +343,7 @@ def _going(topic: StoredTopic, known: Sequence[PartitionImage | None]) -> TopicI
             leader_epoch=before.leader_epoch if before else 0,
             replicas=replicas,
             isr=(),
+            leaving=topic.leaving.get(number, ()),
         )
         for number, (replicas, before) in enumerate(zip(topic.replicas, known, strict=True))
     )
