@@ -50,9 +50,9 @@ class Checkpoints:
         "_rolled",
         "_settings",
         "_starts_moved",
-        "_thread",
         "_timers",
         "_warn",
+        "_writer",
     )
 
     def __init__(
@@ -79,7 +79,7 @@ class Checkpoints:
         self._log_ends: dict[TopicPartition, int] = {}
         self._is_dirty = False
         self._starts_moved = False
-        self._thread: threading.Thread | None = None
+        self._writer: threading.Thread | None = None
 
     def open(self, directories: LogDirectories, partitions: Partitions) -> None:
         """From now on they are what is written down."""
@@ -103,8 +103,8 @@ class Checkpoints:
 
     def join(self) -> None:
         """Waits for what is being written."""
-        if self._thread is not None:
-            self._thread.join()
+        if self._writer is not None:
+            self._writer.join()
 
     def _after_ms(self, pause_ms: int, action: Callable[[], None]) -> None:
         self._timers.add(self._clock.monotonic_ns() + pause_ms * _NS_PER_MS, action)
@@ -144,11 +144,11 @@ class Checkpoints:
             self._write("log-starts", self._directories.log_starts_task())
 
     def _is_writing(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
+        return self._writer is not None and self._writer.is_alive()
 
     def _write(self, name: str, task: Callable[[], None]) -> None:
-        self._thread = threading.Thread(target=task, name=name, daemon=True)
-        self._thread.start()
+        self._writer = threading.Thread(target=task, name=name, daemon=True)
+        self._writer.start()
 
     def _tidy(self, partitions: Partitions) -> bool:
         """Lets partitions at rest go of what they hold; whether some took records since the last time."""
