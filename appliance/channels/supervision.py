@@ -26,8 +26,8 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
     fatal: bool = False
 
 
-class PeerDown(msgspec.Struct, tag=True, frozen=True):
-    """Supervisor → child: that generation of the peer is dead (its pidfd said so); forget its rings."""
+class _Peer(msgspec.Struct, frozen=True):
+    """A generation of another child of the same supervisor."""
 
     kind: RoleKind
     index: int
@@ -39,31 +39,17 @@ class PeerDown(msgspec.Struct, tag=True, frozen=True):
         return Role(self.kind, self.index, self.slot)
 
 
-class PeerHeld(msgspec.Struct, tag=True, frozen=True):
+class PeerDown(_Peer, tag=True, frozen=True):
+    """Supervisor → child: that generation of the peer is dead (its pidfd said so); forget its rings."""
+
+
+class PeerHeld(_Peer, tag=True, frozen=True):
     """Supervisor → controller: that generation of the peer was killed and runs no more, but the kernel holds it. It
     writes no word of shared memory; what it has open stays open until PeerDown. Others are told PeerDown at once."""
 
-    kind: RoleKind
-    index: int
-    slot: int
-    generation: int
 
-    @property
-    def role(self) -> Role:
-        return Role(self.kind, self.index, self.slot)
-
-
-class PeerUp(msgspec.Struct, tag=True, frozen=True):
+class PeerUp(_Peer, tag=True, frozen=True):
     """Supervisor → child: the peer serves again as this generation; fresh rings and pools exist."""
-
-    kind: RoleKind
-    index: int
-    slot: int
-    generation: int
-
-    @property
-    def role(self) -> Role:
-        return Role(self.kind, self.index, self.slot)
 
 
 class Stop(msgspec.Struct, tag=True, frozen=True):

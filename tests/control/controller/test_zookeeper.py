@@ -188,10 +188,20 @@ def test_silent_store_refuses_in_time_changes_nothing_and_is_used_again_when_it_
     instance = serving(new_instance, settings(own_zookeeper, timeout_ms=60_000))
     instance.create("old")
     own_zookeeper.kill()
+    check_refused(instance)
+    own_zookeeper.start()
+    check_used_again(instance)
+
+
+def check_refused(instance: Instance) -> None:
+    """A change is refused in time, and nothing has changed."""
     (refused,) = instance.create("new")
     assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR
     assert sorted(instance.image.topics) == ["old"]
-    own_zookeeper.start()
+
+
+def check_used_again(instance: Instance) -> None:
+    """What was refused is done once the store answers."""
     deadline = time.monotonic() + 60
     while not is_created(instance, "new"):
         assert time.monotonic() < deadline, "the store is not used again"
@@ -267,16 +277,10 @@ def test_server_whose_disk_is_full_refuses_changes_and_is_used_again_when_it_has
     instance = serving(new_instance, settings(own_zookeeper, timeout_ms=60_000))
     instance.create("old")
     own_zookeeper.fill_disk()
-    (refused,) = instance.create("new")
-    assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR
-    assert sorted(instance.image.topics) == ["old"]
+    check_refused(instance)
     own_zookeeper.await_end()
     own_zookeeper.start()
-    deadline = time.monotonic() + 60
-    while not is_created(instance, "new"):
-        assert time.monotonic() < deadline, "the store is not used again"
-    assert sorted(instance.image.topics) == ["new", "old"]
-    check_served(instance)
+    check_used_again(instance)
 
 
 @pytest.mark.slow
