@@ -13,7 +13,7 @@ from pathlib import Path
 from appliance.log.faults import storage_faults
 from appliance.log.file_names import TRANSACTION_INDEX, parse_segment_file_name, segment_file_name
 from appliance.log.transaction_index import TransactionIndex
-from appliance.protocol.fetch import AbortedTransaction
+from appliance.protocol.fetch_response import AbortedTransaction
 
 
 def aborted_in(

@@ -19,17 +19,14 @@ from kio.serial import entity_reader, entity_writer
 
 from appliance.errors import RejectedRequest
 from appliance.protocol.api_versions import ApiKey
-from appliance.protocol.fetch import (
+from appliance.protocol.fetch_request import FetchPartition, FetchRequest, ForgottenPartition, parse_fetch
+from appliance.protocol.fetch_response import (
     AbortedTransaction,
     DivergingEpoch,
     FetchedPartition,
     FetchFrames,
-    FetchPartition,
-    FetchRequest,
-    ForgottenPartition,
     RecordsSlot,
     encode_fetch_response,
-    parse_fetch,
 )
 from appliance.protocol.headers import parse_request_header
 from appliance.protocol.node_endpoint import CurrentLeader, NodeEndpoint

@@ -10,7 +10,7 @@ from appliance.protocol import messages
 from appliance.protocol.api_versions import ApiKey, api_name
 from appliance.protocol.connection import Connection, Frame
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.fetch import parse_fetch
+from appliance.protocol.fetch_request import parse_fetch
 from appliance.protocol.headers import parse_request_header
 from appliance.protocol.produce import parse_produce
 

@@ -44,15 +44,17 @@ from appliance.netproc.segment_replaced import SegmentReplaced
 from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
 from appliance.netproc.worker_lines import Answer, WorkerLines
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.fetch import (
+from appliance.protocol.fetch_request import (
     FIRST_BY_TOPIC_ID,
     FIRST_WITH_SESSIONS,
+    FetchRequest,
+    parse_fetch,
+)
+from appliance.protocol.fetch_response import (
     AbortedTransaction,
     DivergingEpoch,
     FetchedPartition,
-    FetchRequest,
     encode_fetch_response,
-    parse_fetch,
 )
 from appliance.protocol.leader_epoch import leader_epoch_fault
 from appliance.protocol.node_endpoint import NodeEndpoint
