@@ -1,6 +1,6 @@
 """Which figures make rows of the page, in which unit, which way is better, and what was set as a goal."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -40,6 +40,15 @@ class Figure:
     unit: str
     better: Better
     goals: tuple[Goal, ...] = ()
+    quotient: tuple[str, str] | None = None
+    """Keys of the two figures whose quotient it is, round by round; None: it was taken."""
+
+    def of(self, taken: Mapping[str, float]) -> float | None:
+        """What it is in a round; None when the round has no figure for it."""
+        if self.quotient is None:
+            return taken.get(self.key)
+        above, below = (taken.get(key) for key in self.quotient)
+        return above / below if above is not None and below else None
 
     @property
     def case(self) -> str:
@@ -250,6 +259,14 @@ FIGURES: tuple[Figure, ...] = (
     *_under("pinned", "pinned", (*LATENCY, *REQUESTS_64, *THROUGHPUT_1K, *THROUGHPUT_100)),
     *_under("fsync", "fsync", (*LATENCY, *REQUESTS_64, *THROUGHPUT_1K)),
     *_under("slots", "3 slots", (*LATENCY_ALL, *FAILOVER, *CATCH_UP, *THROUGHPUT_1K)),
+    Figure(
+        "slots/throughput_1k.in_of_one_slot",
+        "3 slots: in, 1 KiB, acks=all, three replicas: of what one slot takes, where acks=1 is the same",
+        "×",
+        MORE,
+        (Goal(0.5),),
+        quotient=("slots/throughput_1k.in_mb_s", "throughput_1k.in_mb_s"),
+    ),
 )
 BY_KEY: dict[str, Figure] = {figure.key: figure for figure in FIGURES}
 

@@ -72,6 +72,12 @@ TARGETS: tuple[Target, ...] = (
         ("slots/latency_client_all.p50_us", "slots/latency_client_all.p99_us"),
     ),
     Target(
+        "throughput_replicated",
+        "produce throughput, acks=all, 3 slots, against acks=1 on one slot",
+        "≥ 0.5",
+        ("slots/throughput_1k.in_of_one_slot",),
+    ),
+    Target(
         "requests",
         "one-record requests a second, 50 to 500 connections",
         "≥ 2× Kafka; 0.4 of the C mock",
@@ -108,13 +114,19 @@ TARGETS: tuple[Target, ...] = (
     ),
     Target(
         "failover",
-        "failover of a slot, kill to next acknowledged record, 100 partitions",
-        "≤ 0.1× Kafka",
+        "failover of a slot that leads 1, 100 and 1,000 partitions, kill to an acknowledged record in each",
+        "≤ 200 ms, 500 ms, 2 s; ≤ 0.1× Kafka",
         (
             "slots/failover_1.all_acked_ms",
             "slots/failover_100.all_acked_ms",
             "slots/failover_1000.all_acked_ms",
         ),
+    ),
+    Target(
+        "catch_up",
+        "a slot that was stopped catches up; operations through the purgatory",
+        "to be shown",
+        page="row of `make bench CASE=catch_up`; page of `make bench-log`",
     ),
     Target(
         "spark",

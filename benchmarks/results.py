@@ -79,15 +79,15 @@ def rows(run: Run) -> list[Row]:
     for figure in FIGURES:
         values = {}
         for broker, rounds in run.taken.items():
-            if got := [figures[figure.key] for figures in rounds if figure.key in figures]:
+            if got := [value for value in map(figure.of, rounds) if value is not None]:
                 values[broker] = Spread(statistics.median(got), min(got), max(got), len(got))
         ratios = {}
         for rival in RIVALS:
             pairs = zip(run.taken.get(OURS, []), run.taken.get(rival, []), strict=False)
             both = [
-                ours[figure.key] / theirs[figure.key]
-                for ours, theirs in pairs
-                if figure.key in ours and theirs.get(figure.key)
+                mine / others
+                for mine, others in ((figure.of(ours), figure.of(theirs)) for ours, theirs in pairs)
+                if mine is not None and others
             ]
             if both:
                 ratios[rival] = statistics.median(both)

@@ -51,6 +51,14 @@ def test_a_ratio_compares_rounds_that_both_have() -> None:
     assert row.ratios == {"mock": 0.5}
 
 
+def test_a_quotient_of_two_figures_is_made_of_rounds_that_have_both() -> None:
+    key, one, many = "slots/throughput_1k.in_of_one_slot", MB_S, f"slots/{MB_S}"
+    made = {row.figure.key: row for row in rows(run([{one: 100.0, many: 60.0}, {one: 100.0}, {many: 9.0}]))}
+    spread = made[key].values["appliance"]
+    assert (spread.median, spread.rounds) == (0.6, 1)
+    assert key not in {row.figure.key for row in rows(run([{one: 100.0}]))}
+
+
 def test_a_goal_beside_a_missing_rival_is_neither_reached_nor_missed() -> None:
     figure = BY_KEY[P50]
     assert Goal(0.2, "kafka").reached(figure.better, value=10.0, ratios={}) is None
