@@ -9,7 +9,7 @@ DATA   ?= ./data
 unexport PYTHONDONTWRITEBYTECODE
 
 # `make compiled` and `make pure` change what every start of this tree runs: the gate always tests the pure source.
-.PHONY: compiled pure test-compiled run test test-all test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases profile spark-archive demo-spark bench-spark check format lint types contracts unit unit-pure unit-processes unit-spark clients judges reformat docs clean
+.PHONY: compiled pure test-compiled run test test-all test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases profile spark-archive demo-spark bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-spark clients judges reformat docs clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -89,7 +89,7 @@ zookeeper-first: judges
 zookeeper-second: judges
 	APPLIANCE_STORE=zookeeper $(PYTEST) -q $(SECOND_HALF) $(NOT_ON_ZOOKEEPER)
 
-check: format lint types contracts
+check: format lint types contracts compiles
 
 format: $(VENV)/.installed-test
 	$(BIN)/ruff format --check --quiet
@@ -102,6 +102,10 @@ types: $(VENV)/.installed-test
 
 contracts: $(VENV)/.installed-test
 	$(BIN)/lint-imports
+
+# What mypyc makes of the hot modules, read by the C compiler: else only a build would notice, and the gate builds nothing.
+compiles: $(VENV)/.installed-test
+	$(BIN)/python scripts/compiles.py
 
 unit: unit-pure unit-processes unit-spark
 

@@ -1,0 +1,43 @@
+"""Says whether the hot modules would compile: mypyc writes their C, the C compiler reads it, nothing is built.
+
+usage: compiles.py, from the top of the tree. Names may be fine in Python and mean something else in C (`_thread`), and
+only a build would notice: decision 0013.
+"""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from mypyc.build import mypycify
+
+
+def hot_modules() -> list[str]:
+    """What `setup.py` names, read without running it: that would build."""
+    for statement in ast.parse(Path("setup.py").read_text()).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "HOT_MODULES":
+            return list(ast.literal_eval(statement.value))
+    sys.exit("setup.py names no HOT_MODULES")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as written:
+        extensions = mypycify(["--no-error-summary", *hot_modules()], target_dir=written, verbose=False)
+        compiler = shutil.which("cc")
+        headers = Path(sysconfig.get_paths()["include"])
+        if compiler is None or not (headers / "Python.h").exists():
+            print("compiles: no C compiler or no Python.h here, so only mypyc has looked at the hot modules", file=sys.stderr)
+            return
+        includes = {f"-I{directory}" for extension in extensions for directory in [headers, *extension.include_dirs]}
+        # The other files are a few lines for each module that import it from this one.
+        (group,) = Path(written).glob("__native*.c")
+        sys.exit(subprocess.run([compiler, "-fsyntax-only", "-w", *sorted(includes), str(group)], check=False).returncode)
+
+
+if __name__ == "__main__":
+    main()
