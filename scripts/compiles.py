@@ -31,12 +31,15 @@ def main() -> None:
         compiler = shutil.which("cc")
         headers = Path(sysconfig.get_paths()["include"])
         if compiler is None or not (headers / "Python.h").exists():
-            print("compiles: no C compiler or no Python.h here, so only mypyc has looked at the hot modules", file=sys.stderr)
+            print("compiles: no cc or no Python.h here, so only mypyc has looked", file=sys.stderr)
             return
-        includes = {f"-I{directory}" for extension in extensions for directory in [headers, *extension.include_dirs]}
+        includes = {
+            f"-I{directory}" for extension in extensions for directory in [headers, *extension.include_dirs]
+        }
         # The other files are a few lines for each module that import it from this one.
         (group,) = Path(written).glob("__native*.c")
-        sys.exit(subprocess.run([compiler, "-fsyntax-only", "-w", *sorted(includes), str(group)], check=False).returncode)
+        reading = [compiler, "-fsyntax-only", "-w", *sorted(includes), str(group)]
+        sys.exit(subprocess.run(reading, check=False).returncode)
 
 
 if __name__ == "__main__":
