@@ -281,9 +281,9 @@ class LogDirectories:
         self.futures.pop(partition, None)
 
     def high_watermark_checkpoint(self, partition: TopicPartition) -> int:
-        """As `LogDirectory.high_watermark_checkpoint`, of a partition that was opened."""
+        """The high watermark of a partition that was opened, as last written down; 0 where it never was."""
         directory = self.serving.get(self.index_of(partition))
-        return 0 if directory is None else directory.high_watermark_checkpoint(partition)
+        return 0 if directory is None else directory.checkpoints.high_watermark(partition)
 
     def _resolve_twins(self, partition: TopicPartition, topic_id: UUID, settings: LogSettings) -> None:
         """A move ended between its swap and its settlement: see `settlement`."""
@@ -430,7 +430,7 @@ class LogDirectories:
         """What has to run, on any thread, before `swap_in`: the target's checkpoints, and the mark of a move."""
         index, path = self.futures[partition]
         log = self.serving[self._homes[partition]].partitions[partition]
-        checkpoint = self.serving[index].expect(
+        checkpoint = self.serving[index].checkpoints.expect(
             partition, recovery_point=recovery_point, log_start=log.log_start_offset
         )
 

@@ -17,18 +17,17 @@ import logging
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 from typing import Any, Final, Self
 from uuid import UUID
 
 from appliance.clock import Clock
 from appliance.cluster import TopicPartition
-from appliance.errors import ApplianceDefect, CorruptFile, DataDirectoryInUse, DiskFull, StorageFault
-from appliance.log.checkpoint import read_offsets, replace_file, sync_directory, write_offsets
+from appliance.errors import ApplianceDefect, DataDirectoryInUse, DiskFull, StorageFault
+from appliance.log.checkpoint import replace_file, sync_directory
 from appliance.log.config import LogSettings
 from appliance.log.durable_tail import read_from_disk
 from appliance.log.faults import is_lasting, storage_faults
@@ -36,11 +35,7 @@ from appliance.log.file_names import (
     CLEAN_SHUTDOWN,
     DIRECTORY_DELETED,
     DIRECTORY_STRAY,
-    HIGH_WATERMARKS,
-    LOG_STARTS,
-    RECOVERY_POINTS,
     marked_directory_name,
-    parse_future_directory_name,
     parse_partition_directory_name,
     partition_directory_name,
 )
@@ -53,6 +48,7 @@ from appliance.log.halves import (
     take_back_followers_closed,
 )
 from appliance.log.meta_properties import claim
+from appliance.log.offset_checkpoints import OffsetCheckpoints
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_metadata import read_topic_id
 from appliance.log.removal import Removal
@@ -96,10 +92,6 @@ class LogDirectory:
     ) -> None:
         self.path = path
         self._half = half
-        self._dropped: dict[str, set[TopicPartition]] = {
-            name: set() for name in (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)
-        }
-        self._expected: set[TopicPartition] = set()
         self.was_clean: Final = clean
         self.partitions: dict[TopicPartition, PartitionLog] = {}
         self._clock = clock
@@ -107,18 +99,9 @@ class LogDirectory:
         self._lock = lock
         self._given_up = False
         self.flush_fault: StorageFault | None = None
-        self._writing = Lock()
         self.flushes: Final = FlushQueue()
         self._removals: deque[Removal] = deque()
-        self._recovery_points = self._read_checkpoint(RECOVERY_POINTS)
-        self._log_starts = self._read_checkpoint(LOG_STARTS)
-        self._high_watermarks = self._read_checkpoint(HIGH_WATERMARKS)
-        self._seen: dict[str, tuple[tuple[int, int, int], Mapping[TopicPartition, int]]] = {}
-        self._written: dict[str, Mapping[TopicPartition, int]] = {
-            RECOVERY_POINTS: dict(self._recovery_points),
-            LOG_STARTS: dict(self._log_starts),
-            HIGH_WATERMARKS: dict(self._high_watermarks),
-        }
+        self.checkpoints: Final = OffsetCheckpoints(path, self.partitions, half=half)
 
     @classmethod
     def open(
@@ -172,14 +155,6 @@ class LogDirectory:
             os.close(lock)
             raise
 
-    def _read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
-        try:
-            return read_offsets(self.path / name)
-        except CorruptFile as fault:
-            # Without it more is read, and nothing is lost; the next checkpoint replaces it.
-            _logger.warning("%s; starting without it", fault)
-            return {}
-
     # Partitions
 
     def partitions_on_disk(self) -> dict[TopicPartition, UUID | None]:
@@ -231,15 +206,16 @@ class LogDirectory:
             known = None
         clean = self.was_clean if closed is None else closed
         is_new = is_absent or (known is None and not directory.is_dir())
-        self._look_at_checkpoints(partition, is_new=is_new)
+        self.checkpoints.look_again(partition, is_new=is_new)
+        recovery_point = self.checkpoints.recovery_point(partition)
         if settings.is_fsync and not clean and not is_new:
-            read_from_disk(directory, self._recovery_points.get(partition, 0))
+            read_from_disk(directory, recovery_point)
         log = PartitionLog.open(
             directory,
             settings=settings,
             clock=self._clock,
-            recovery_point=self._recovery_points.get(partition, 0),
-            log_start=self._log_starts.get(partition, 0),
+            recovery_point=recovery_point,
+            log_start=self.checkpoints.log_start(partition),
             clean=clean,
             flushed=closed is None,
             leads_only=self._half is Half.WHOLE,
@@ -254,35 +230,8 @@ class LogDirectory:
             # In no hurry: a takeover opens many.
             self.flushes.put_by(log.flush_task())
         self.partitions[partition] = log
-        self._drop_no_more(partition)
+        self.checkpoints.has_come(partition)
         return log
-
-    def _look_at_checkpoints(self, partition: TopicPartition, *, is_new: bool) -> None:
-        """What the other half has written of the partition meanwhile; of a new one, nothing that is there is true."""
-        if self._half is Half.WHOLE:
-            return
-        for name, offsets in (
-            (RECOVERY_POINTS, self._recovery_points),
-            (LOG_STARTS, self._log_starts),
-            (HIGH_WATERMARKS, self._high_watermarks),
-        ):
-            offsets.pop(partition, None)
-            written = None if is_new else self._read_again(name).get(partition)
-            if written is not None:
-                offsets[partition] = written
-
-    def _read_again(self, name: str) -> Mapping[TopicPartition, int]:
-        """A checkpoint as it is now; it is parsed only if it was replaced."""
-        with storage_faults(self.path):
-            try:
-                status = os.stat(self.path / name)
-            except FileNotFoundError:
-                return {}
-        mark = (status.st_ino, status.st_mtime_ns, status.st_size)
-        known = self._seen.get(name)
-        if known is None or known[0] != mark:
-            known = self._seen[name] = mark, self._read_checkpoint(name)
-        return known[1]
 
     def hand_over(self, partition: TopicPartition) -> None:
         """Closes a partition in good order, without waiting for the disk, for the slot's other process.
@@ -329,22 +278,6 @@ class LogDirectory:
 
     # Moves between directories
 
-    def expect(self, partition: TopicPartition, *, recovery_point: int, log_start: int) -> Callable[[], None]:
-        """A partition will come here by `take_in`; what is returned writes that to the checkpoints, on any thread.
-
-        Raises, when it is called:
-            StorageFault: it failed.
-        """
-        self._recovery_points[partition] = recovery_point
-        self._log_starts[partition] = log_start
-        self._expected.add(partition)
-
-        def run() -> None:
-            for name, offset in ((RECOVERY_POINTS, recovery_point), (LOG_STARTS, log_start)):
-                self._write(name, {**self._written[name], partition: offset}, of={partition})
-
-        return run
-
     def take_in(self, partition: TopicPartition, log: PartitionLog, *, recovery_point: int) -> None:
         """A partition whose files were renamed into this directory is served from here on."""
         log.relocate(
@@ -354,32 +287,12 @@ class LogDirectory:
             removals=self._removals,
         )
         self.partitions[partition] = log
-        self._expected.discard(partition)
-        self._drop_no_more(partition)
+        self.checkpoints.has_come(partition)
 
     def forget(self, partition: TopicPartition) -> None:
         """A partition has gone elsewhere, or did not come; its files are not touched."""
         self.partitions.pop(partition, None)
-        for offsets in (self._recovery_points, self._log_starts, self._high_watermarks):
-            offsets.pop(partition, None)
-        self._expected.discard(partition)
-        if self._half is not Half.WHOLE:
-            for dropped in self._dropped.values():
-                dropped.add(partition)
-
-    def _drop_no_more(self, partition: TopicPartition) -> None:
-        for dropped in self._dropped.values():
-            dropped.discard(partition)
-
-    def _gone(self, name: str) -> set[TopicPartition]:
-        """Whose lines are to go from a checkpoint: those that we let go and that the other half has not taken since."""
-        dropped = self._dropped[name]
-        if not dropped:
-            return set()
-        with storage_faults(self.path):
-            names = os.listdir(self.path)
-        here = {parse_partition_directory_name(each) or parse_future_directory_name(each) for each in names}
-        return {partition for partition in dropped.copy() if partition not in here}
+        self.checkpoints.forget(partition)
 
     def is_there(self) -> bool:
         """Whether the directory is still where it was, by the lock file that we hold in it."""
@@ -423,10 +336,6 @@ class LogDirectory:
                     removed += 1
         return removed
 
-    def high_watermark_checkpoint(self, partition: TopicPartition) -> int:
-        """The high watermark as last written down; 0 for a partition that was never seen."""
-        return self._high_watermarks.get(partition, 0)
-
     def release_idle(self) -> None:
         """Lets go of every descriptor and mapping of every partition, until they are needed again.
 
@@ -460,7 +369,7 @@ class LogDirectory:
                     self.flush_fault = fault
                     return
             try:
-                self._write_checkpoints(logs, marks)
+                self.checkpoints.write(logs, marks)
             except StorageFault as fault:
                 _logger.error("checkpoint failed: %s", fault)
 
@@ -472,20 +381,7 @@ class LogDirectory:
         Raises:
             StorageFault: it failed; the old files stand.
         """
-        self._write_checkpoints(self.partitions, high_watermarks)
-
-    def _write_checkpoints(
-        self,
-        logs: Mapping[TopicPartition, PartitionLog],
-        high_watermarks: Mapping[TopicPartition, int] | None,
-    ) -> None:
-        # Partitions that were not opened keep what was written of them.
-        recovery_points = self._recovery_points | {name: log.recovery_point for name, log in logs.items()}
-        self._write(RECOVERY_POINTS, recovery_points, of=logs.keys())
-        self._write_log_starts(logs)
-        if high_watermarks is not None:
-            marks = {**self._high_watermarks, **high_watermarks}
-            self._write(HIGH_WATERMARKS, marks, of=high_watermarks.keys())
+        self.checkpoints.write(self.partitions, high_watermarks)
 
     def log_starts_task(self) -> Callable[[], None]:
         """Writes the log starts alone; to be called once, on any thread, and never beside a `flush_task`.
@@ -496,46 +392,15 @@ class LogDirectory:
 
         def run() -> None:
             try:
-                self._write_log_starts(logs)
+                self.checkpoints.write_log_starts(logs)
             except StorageFault as fault:
                 _logger.error("checkpoint of log starts failed: %s", fault)
 
         return run
 
-    def _write_log_starts(self, logs: Mapping[TopicPartition, PartitionLog]) -> None:
-        # Where the first segment begins is said by its name already, as for most logs most of the time. A log that was
-        # deleted meanwhile must say nothing: its successor of the same name would be opened with its start.
-        starts = {name: start for name, start in dict(self._log_starts).items() if name not in logs}
-        for name, log in logs.items():
-            start = log.log_start_offset
-            if start > log.first_base_offset and self.partitions.get(name) is log:
-                starts[name] = start
-        self._write(LOG_STARTS, starts, of=logs.keys())
-
     def take_removals(self) -> list[Removal]:
         """Files of retired segments that nobody has taken charge of yet, to be removed in time."""
         return [self._removals.popleft() for _ in range(len(self._removals))]
-
-    def _write(
-        self, name: str, offsets: Mapping[TopicPartition, int], *, of: Collection[TopicPartition]
-    ) -> None:
-        """Replaces a checkpoint, if it would change. `of` are those that it is about; where the directory is shared,
-        the lines of all others are the other half's."""
-        with self._writing:
-            if self._half is Half.WHOLE:
-                if self._written[name] != offsets:
-                    write_offsets(self.path / name, offsets)
-                    self._written[name] = offsets
-                return
-            with one_at_a_time(self.path):
-                before = self._read_checkpoint(name)
-                ours = {each for each in of if each in self.partitions or each in self._expected}
-                gone = self._gone(name)
-                after = {each: offset for each, offset in before.items() if each not in gone | ours}
-                after.update((each, offset) for each, offset in offsets.items() if each in ours)
-                if after != before:
-                    write_offsets(self.path / name, after)
-                self._dropped[name] -= gone
 
     def close(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
         """Closes every partition, writes the checkpoints, and the clean-shutdown marker last.

@@ -116,7 +116,7 @@ def test_checkpoints_of_both_halves_stand_side_by_side(tmp_path: Path) -> None:
     followers.write_checkpoints({PARTITION: 5})
     leaders.write_checkpoints({other: 6})
     followers.write_checkpoints({PARTITION: 7})
-    assert leaders.high_watermark_checkpoint(other) == 0
+    assert leaders.checkpoints.high_watermark(other) == 0
     leaders.close({other: 6})
     followers.close({PARTITION: 7})
     text = (tmp_path / "replication-offset-checkpoint").read_text()
@@ -140,7 +140,7 @@ def test_a_deleted_partition_s_lines_leave_the_checkpoints_for_its_successor(tmp
     followers.write_checkpoints({PARTITION: 1})
     followers.delete_partition(PARTITION, TOPIC_ID)
     successor = leaders.open_partition(PARTITION, uuid4(), LogSettings())
-    assert (successor.recovery_point, leaders.high_watermark_checkpoint(PARTITION)) == (0, 0)
+    assert (successor.recovery_point, leaders.checkpoints.high_watermark(PARTITION)) == (0, 0)
 
 
 def test_a_producer_s_last_five_batches_are_known_after_a_stop_and_a_start(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_clean_stop_is_seen_once_and_then_forgotten(tmp_path: Path) -> None:
     assert not (tmp_path / names.CLEAN_SHUTDOWN).exists()
     log = directory.open_partition(ORDERS, TOPIC_ID)
     assert log.log_end_offset == log.recovery_point == 5
-    assert directory.high_watermark_checkpoint(ORDERS) == 4
+    assert directory.checkpoints.high_watermark(ORDERS) == 4
     directory.abandon()
     assert not opened(tmp_path).was_clean
 
