@@ -133,6 +133,7 @@ class LeaderEpochs:
             self._epochs.pop()
             self._starts.pop()
         self.latest = self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
+        self.is_due, self._cut_in_memory = True, None
         self.write()
 
     def forget_empty(self, log_end_offset: int) -> bool:

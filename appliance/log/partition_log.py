@@ -82,6 +82,7 @@ class PartitionLog:
         "_clock",
         "_epochs",
         "_flushes",
+        "_is_half_cut",
         "_next_expiry_ms",
         "_point",
         "_producers",
@@ -127,6 +128,7 @@ class PartitionLog:
         self._flushes = flushes
         self._removals = removals
         self._sealed_open: deque[Segment] = deque()
+        self._is_half_cut = False  # a truncation has failed, and is still to be done
         self._next_expiry_ms = clock.now_ms() + _EXPIRY_CHECK_MS
         self.latest_epoch = loaded.epochs.latest
         self.log_start_offset = loaded.log_start_offset
@@ -676,15 +678,16 @@ class PartitionLog:
         """Drops every batch that ends with `offset` or later; whether there was one.
 
         Raises:
-            StorageFault, CorruptFile: it failed.
+            StorageFault, CorruptFile: it failed; the next try does all that is left of it.
         """
-        if offset >= self.log_end_offset:
+        if offset >= self.log_end_offset and not self._is_half_cut:
             self._epochs.truncate_from_end(self.log_end_offset)
             self.latest_epoch = self._epochs.latest
             return False
         if offset < self._segments.first.base_offset:
             self.start_anew_at(offset)
             return True
+        self._is_half_cut = True
         self._point.cut(offset)
         for segment in reversed(self._segments.since(offset)):
             if segment.base_offset > offset:
@@ -693,32 +696,54 @@ class PartitionLog:
         self.log_end_offset = self._active.truncate_to(offset)
         self._point.cut(self.log_end_offset)
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
-        self._epochs.truncate_from_end(self.log_end_offset)
-        self.latest_epoch = self._epochs.latest
         self._reload_producers()
         self._active.transaction_index.truncate_to(offset)
+        self._cut_epochs(self.log_end_offset)
+        self._is_half_cut = False
         return True
 
     def start_anew_at(self, offset: int) -> None:
         """Drops everything; the log begins, and ends, at `offset`.
 
         Raises:
-            DiskFull, StorageFault: it failed.
+            DiskFull, StorageFault: it failed. Where nothing of before is left, the log is what an opening would find:
+                empty, at 0.
         """
         self._write_topic_id()
+        self._is_half_cut = True
         self._point.cut(offset)
-        for segment in list(self._segments):
-            self._drop(segment)
         first = Segment(self.directory, offset, settings=self.settings, created_ms=self._clock.now_ms())
-        first.create()
+        try:
+            for segment in list(self._segments):
+                self.log_start_offset = max(self.log_start_offset, segment.base_offset)
+                self._drop(segment)
+            first.create()
+        except StorageFault:
+            if not self._segments:
+                self._point.cut(0)
+                first = Segment(self.directory, 0, settings=self.settings, created_ms=self._clock.now_ms())
+                first.put_off()
+                first.before_files = self._write_topic_id
+                self._begin_with(first)
+            raise
+        self._begin_with(first)
+        self._is_half_cut = False
+
+    def _begin_with(self, first: Segment) -> None:
+        offset = first.base_offset
         self._segments.add(first)
         self._active = first
         self.log_start_offset = self.log_end_offset = offset
-        self._epochs.truncate_from_end(0)
-        self.latest_epoch = self._epochs.latest
-        self._snapshots.drop_outside(offset, offset)
-        self._snapshots.newest = offset
         self._producers = Producers()
+        self._snapshots.newest = offset
+        self._snapshots.drop_outside(offset, offset)
+        self._cut_epochs(0)
+
+    def _cut_epochs(self, end_offset: int) -> None:
+        try:
+            self._epochs.truncate_from_end(end_offset)
+        finally:
+            self.latest_epoch = self._epochs.latest
 
     # Compaction
 
@@ -773,8 +798,9 @@ class PartitionLog:
     def _drop(self, segment: Segment) -> None:
         if segment in self._sealed_open:
             self._sealed_open.remove(segment)
-        self._segments.remove(segment)
+        # First: one whose files are still there, and is not known, would come back with the next opening.
         segment.delete()
+        self._segments.remove(segment)
 
     def _reload_producers(self) -> None:
         self._snapshots.drop_outside(self.log_start_offset, self.log_end_offset)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +27,8 @@ from appliance.channels.partition_table import (
     table_size_bytes,
 )
 from appliance.clock import ManualClock
-from appliance.log.config import LogSettings
+from appliance.errors import DiskFull
+from appliance.log.config import FSYNC, PAGE_CACHE, LogSettings
 from appliance.log.file_names import LOG
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_state import PartitionState, StateFile, read_state
@@ -248,6 +251,38 @@ def test_a_follower_behind_the_leader_s_log_start_begins_where_the_leader_s_file
     assert pair.files(1) == pair.files(0)
     pair.follower.trim()
     assert pair.follower.log.log_start_offset == pair.leader.log_start_offset
+
+
+@pytest.mark.parametrize("durability", [PAGE_CACHE, FSYNC])
+def test_a_follower_that_has_no_room_to_begin_anew_does_so_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str
+) -> None:
+    pair = Pair(tmp_path, LogSettings(segment_bytes=2000, index_interval_bytes=200, durability=durability))
+    pair.append(10)
+    pair.catch_up()
+    pair.append(60)
+    base = sorted(pair.files(0))[3]
+    pair.leader.advance_start(int(base.removesuffix(LOG)))
+    pair.leader.retire_oldest(3)
+    pair.publish()
+    made = os.open
+
+    def no_room(path: Path, *arguments: int) -> int:
+        if Path(path) == pair.follower.log.directory / base:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return made(path, *arguments)
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "open", no_room)
+        for _ in range(2):
+            with pytest.raises(DiskFull):
+                pair.catch_up()
+            pair.follower.stop()
+            assert pair.follower.log.log_end_offset == 0
+            pair.follower.log.check()
+    pair.catch_up()
+    assert pair.files(1) == pair.files(0)
+    pair.follower.log.check()
 
 
 def test_a_follower_retires_what_lies_below_the_leader_s_log_start(tmp_path: Path) -> None:
