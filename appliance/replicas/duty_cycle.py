@@ -11,10 +11,8 @@ import logging
 import os
 import select
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Final
 
 from appliance.channels.control_channel import (
@@ -27,7 +25,7 @@ from appliance.channels.control_channel import (
     ReplicaHello,
 )
 from appliance.channels.controller_link import ControllerLink
-from appliance.channels.roles import CONTROLLER, Role, RoleKind, owner_of
+from appliance.channels.roles import CONTROLLER, RoleKind
 from appliance.channels.supervision import (
     Failed,
     Heartbeat,
@@ -43,33 +41,26 @@ from appliance.clock import Clock
 from appliance.config import BrokerConfigs
 from appliance.errors import ApplianceError, HostFault, StorageFault
 from appliance.ipc.agent import DutyCycle
-from appliance.ipc.process_table import ERRORS, REQUESTS, ProcessState
+from appliance.ipc.process_table import ERRORS, ProcessState
 from appliance.journal import RateLimited
 from appliance.log.directory_watch import DirectoryWatch
 from appliance.log.flusher import Flusher
 from appliance.log.halves import Half
 from appliance.log.log_directories import LogDirectories
 from appliance.log.reader_leases import LeaseBook
-from appliance.log.removal import Removal
 from appliance.log.state_publisher import StatePublisher
+from appliance.replicas.copy_checkpoints import CopyCheckpoints
 from appliance.replicas.copy_compaction import CopyCompaction
 from appliance.replicas.copy_moves import CopyMoves
+from appliance.replicas.copy_removals import CopyRemovals
 from appliance.replicas.durable_copies import DurableCopies
+from appliance.replicas.fetcher import Fetcher
 from appliance.replicas.follower import Follower
 from appliance.replicas.followers import Followers
-from appliance.replicas.leader_log import ReadBuffer
-from appliance.replicas.throttle import FREE, Throttle, Throttled
+from appliance.replicas.leader_lines import LeaderLines
 
-MESSAGES_AT_ONCE: Final = 256
-COPY_BYTES_A_TURN: Final = 1 << 20
-# Then the supervisor, the controller and other partitions are heard, however much there is to catch up with.
-COPY_NS_A_TURN: Final = 20_000_000
-# How soon a partition is looked at again whose leader's files are being renamed; doubles for one that is refused.
-AGAIN_MS: Final = 5
-REFUSED_AGAIN_MS: Final = 200
-REFUSED_AGAIN_MAX_MS: Final = 30_000
 OPEN_AGAIN_MS: Final = 1_000
-CUT_CHECKPOINT_MS: Final = 100
+OPEN_AGAIN_MAX_MS: Final = 30_000
 # Against others that want the same core, about a tenth of it.
 BACKGROUND_NICE: Final = 10
 BEAT_MS: Final = 500
@@ -102,10 +93,20 @@ class Replica:
         for reader in attachment.inbound.values():
             self._cycle.add_inbox(reader)
         self._complain = RateLimited(_logger.warning, clock)
+        self._removals = CopyRemovals(
+            self._after_ms,
+            LeaseBook(
+                clock,
+                max_bytes=self._settings.broker.reader_lease_max_bytes,
+                max_ms=self._settings.broker.reader_lease_max_ms,
+                warn=_logger.warning,
+            ),
+            warn=self._complain,
+        )
         self._compaction = CopyCompaction(
             attachment,
             self._cycle,
-            retired=self._remove_retired,
+            retired=self._removals.remove_retired,
             refused=lambda follower, fault: self._complain(f"partition {follower.topic_partition}: {fault}"),
             interrupted=self._storage_failed,
             warn=_logger.warning,
@@ -114,18 +115,9 @@ class Replica:
         self._watch = DirectoryWatch()
         self._followers: Followers | None = None
         self._moves: CopyMoves | None = None
-        self._buffer = ReadBuffer()
-        self._due: dict[int, Follower] = {}
-        self._pauses_ms: dict[int, int] = {}
-        self._throttle = Throttle(clock)
-        self._throttled_rows: set[int] = set()
-        self._owed: dict[Role, dict[int, int]] = {}
+        self._lines = LeaderLines(attachment)
         self._serves = False
         self._opens_later = False
-        self._dirty = False
-        self._cut = False
-        self._log_ends: dict[int, int] = {}
-        self._flusher: threading.Thread | None = None
         self._durable = DurableCopies(
             Flusher(f"replica {self._slot}", eventfd=attachment.doorbell.eventfd),
             is_followed=lambda follower: (
@@ -134,17 +126,30 @@ class Replica:
             fail=self._storage_failed,
         )
         self._cycle.add_inbox(self._durable)
-        self._leases = LeaseBook(
-            clock,
-            max_bytes=self._settings.broker.reader_lease_max_bytes,
-            max_ms=self._settings.broker.reader_lease_max_ms,
-            warn=_logger.warning,
-        )
         self._publisher = StatePublisher(
             self._after_ms,
             clock,
             interval_ms=self._settings.broker.reader_state_interval_ms,
             warn=self._complain,
+        )
+        self._checkpoints = CopyCheckpoints(
+            self._after_ms,
+            clock,
+            interval_ms=self._settings.broker.log_flush_offset_checkpoint_interval_ms,
+            publisher=self._publisher,
+            removals=self._removals,
+            look=self._look_at_directories,
+            beat=self._beat,
+            warn=self._complain,
+        )
+        self._fetcher = Fetcher(
+            self._after_ms,
+            clock,
+            lines=self._lines,
+            durable=self._durable,
+            checkpoints=self._checkpoints,
+            removals=self._removals,
+            refused=self._refused,
         )
         self._running = True
         self._beaten_ns = 0
@@ -156,12 +161,12 @@ class Replica:
         """Follows until told to stop."""
         supervision_fd = self._supervision.fileno()
         while self._running:
-            if self._follow():
+            if self._fetcher.turn():
                 wait_ms: int | None = 0
             else:
                 if self._compaction.owed:
                     self._compaction.tell()
-                wait_ms = 1 if self._owed else None
+                wait_ms = 1 if self._lines.owed else None
             for descriptor, _ in self._cycle.wait(wait_ms):
                 if descriptor == supervision_fd:
                     self._supervised(self._supervision.receive())
@@ -180,19 +185,10 @@ class Replica:
     def _followed_at(self, row: int) -> Follower | None:
         return None if self._followers is None else self._followers.by_row.get(row)
 
-    def _follow(self) -> bool:
-        """One round of what there is to copy; whether there may be more."""
-        heard = self._hear_leaders()
-        more = self._copy()
-        for follower in self._durable.turn():
-            self._owe(follower)
-        self._tell_leaders()
-        return heard or more
-
     def _breathe(self) -> None:
         """In the middle of long work: what there is to copy is copied, and the supervisor hears that it goes on."""
         self._beat()
-        self._follow()
+        self._fetcher.turn()
 
     def _beat(self) -> None:
         now_ns = self._clock.monotonic_ns()
@@ -200,128 +196,12 @@ class Replica:
             self._beaten_ns = now_ns
             self._supervision.send(Heartbeat(now_ns))
 
-    def _hear_leaders(self) -> bool:
-        """Takes what workers say; whether there was anything."""
-        followers = self._followers
-        heard = False
-        for peer, reader in self._attachment.inbound.items():
-            for message in reader.drain(MESSAGES_AT_ONCE):
-                heard = True
-                row, incarnation = message[1], message[2]
-                self._attachment.row.cells[REQUESTS] += 1
-                follower = None if followers is None else followers.by_row.get(row)
-                if follower is not None and follower.incarnation == incarnation:
-                    self._due[row] = follower
-                    self._owed.setdefault(peer, {})[row] = incarnation
-        return heard
-
-    def _copy(self) -> bool:
-        """One stretch of each partition that is due; whether some have more to do at once."""
-        followers = self._followers
-        if not self._due or followers is None:
-            return False
-        now_ms, monotonic_ns = self._clock.now_ms(), self._clock.monotonic_ns
-        until_ns = monotonic_ns() + COPY_NS_A_TURN
-
-        def is_time_up() -> bool:
-            return monotonic_ns() >= until_ns
-
-        more = False
-        for row, follower in list(self._due.items()):
-            if followers.by_row.get(row) is not follower:
-                del self._due[row]  # let go of since
-                continue
-            how = FREE if follower.is_in_sync else follower.throttled
-            if how is not FREE and self._must_wait(row, how):
-                continue
-            # A throttled copy takes one read at a time.
-            budget_bytes, copied = COPY_BYTES_A_TURN if how is FREE else 1, follower.copied_bytes
-            end, cuts = follower.log.log_end_offset, follower.log.cuts
-            try:
-                if follower.look(
-                    self._buffer, now_ms=now_ms, budget_bytes=budget_bytes, is_time_up=is_time_up
-                ):
-                    del self._due[row]
-                elif follower.log.log_end_offset == end:
-                    self._later(row, AGAIN_MS)
-                else:
-                    more = True
-                    self._due[row] = self._due.pop(row)  # behind those that wait for their turn
-                self._pauses_ms.pop(row, None)
-                if follower.trim():
-                    self._remove_retired()
-            except ApplianceError as fault:
-                self._refused(row, follower, fault)
-            self._throttle.copied(how, follower.copied_bytes - copied)
-            self._buffer.shrink()
-            if follower.log.cuts != cuts:
-                self._note_cut()
-            if follower.log.log_end_offset != end:
-                self._note_dirty()
-            self._durable.cover(follower)
-            self._owe(follower)
-            if is_time_up():
-                return bool(self._due)
-        return more
-
-    def _owe(self, follower: Follower) -> None:
-        """Its leader is told, in this turn or when its ring has room."""
-        if follower.leader >= 0:
-            self._owed.setdefault(owner_of(follower.leader), {})[follower.row] = follower.incarnation
-
     def _after_ms(self, pause_ms: int, action: Callable[[], None]) -> None:
         self._cycle.timers.add(self._clock.monotonic_ns() + pause_ms * _NS_PER_MS, action)
 
-    def _later(self, row: int, pause_ms: int) -> None:
-        """Looks at a partition again in a while."""
-        follower = self._due.pop(row)
-
-        def again() -> None:
-            followers = self._followers
-            if followers is not None and followers.by_row.get(row) is follower:
-                self._due[row] = follower
-
-        self._cycle.timers.add(self._clock.monotonic_ns() + pause_ms * _NS_PER_MS, again)
-
-    def _must_wait(self, row: int, how: Throttled) -> bool:
-        """Whether its rates leave no room: then it is looked at later, once for however many words of its leader."""
-        pause_ms = self._throttle.pause_ms(how)
-        if pause_ms and row in self._throttled_rows:
-            del self._due[row]
-        elif pause_ms:
-            self._throttled_rows.add(row)
-            self._after_ms(pause_ms, lambda: self._throttled_rows.discard(row))
-            self._later(row, pause_ms)
-        return bool(pause_ms)
-
-    def _refused(self, row: int, follower: Follower, fault: ApplianceError) -> None:
-        """Our disk, or what the leader's file holds: the slot falls behind, leaves the ISR, and tries again."""
+    def _refused(self, follower: Follower, fault: ApplianceError) -> None:
         self._attachment.row.cells[ERRORS] += 1
         self._complain(f"partition {follower.topic_partition} is not followed: {fault}")
-        follower.stop()
-        pause_ms = self._pauses_ms.get(row, REFUSED_AGAIN_MS)
-        self._pauses_ms[row] = min(2 * pause_ms, REFUSED_AGAIN_MAX_MS)
-        self._later(row, pause_ms)
-
-    def _tell_leaders(self) -> None:
-        """What the ring has no room for is told in the next turn; whoever is down looks for itself when it is up."""
-        for peer, rows in list(self._owed.items()):
-            writer = self._attachment.outbound.get(peer)
-            if writer is not None:
-                for row, incarnation in list(rows.items()):
-                    if not writer.put(0, row, incarnation, 0, 0, 0, 0, 0, 0):
-                        break
-                    del rows[row]
-                writer.publish()
-                self._attachment.bells[peer].ring()
-            if writer is None or not rows:
-                del self._owed[peer]
-
-    def _look_at_all(self, leader: int | None = None) -> None:
-        if self._followers is not None:
-            for row, follower in self._followers.by_row.items():
-                if leader is None or follower.leader == leader:
-                    self._due[row] = follower
 
     # The supervisor's and the controller's words
 
@@ -343,14 +223,14 @@ class Replica:
                         self._cycle.add_inbox(attachment.inbound[message.role])
                         self._compaction.peer_up(message.role)
                     if message.role.kind is RoleKind.IOPROC:
-                        self._look_at_all(message.role.slot)
+                        self._fetcher.look_at_all(message.role.slot)
                 case PeerDown():
                     if attachment.generations.get(message.role) == message.generation:
                         self._compaction.peer_down(message.role)
                         reader = attachment.inbound.get(message.role)
                         if reader is not None:
                             self._cycle.remove_inbox(reader)
-                        self._owed.pop(message.role, None)
+                        self._lines.peer_down(message.role)
                         attachment.peer_down(message.role)
                 case Stop():
                     self._running = False
@@ -372,18 +252,17 @@ class Replica:
             if followers is None:
                 return
             if envelope.body.rates is not None:
-                self._throttle.go_by(envelope.body.rates)
+                self._fetcher.go_by(envelope.body.rates)
             done = self._carry_out(followers, envelope.body)
             if done is None:
                 continue
-            self._due = {row: each for row, each in self._due.items() if followers.by_row.get(row) is each}
             self._compaction.assigned(
                 followers.touched_by(envelope.body), removed=bool(envelope.body.removed)
             )
             for assigned in envelope.body.partitions:
                 follower = followers.by_row.get(assigned.row)
                 if follower is not None:
-                    self._due[assigned.row] = follower
+                    self._fetcher.look_at(follower)
             self._controller.send(Envelope(envelope.id, done))
             if self._moves is not None:
                 self._moves.opened()
@@ -394,8 +273,8 @@ class Replica:
                 self._attachment.row.set_state(ProcessState.RUNNING)
                 self._supervision.send(Ready())
             if envelope.body.removed:
-                self._sweep()
-            self._remove_retired()
+                self._removals.remove_partitions()
+            self._removals.remove_retired()
 
     def _carry_out(self, followers: Followers, command: Assign) -> Assigned | None:
         """Obeys. Who comes back, and whom no ISR waits for, opens its logs in the background: on a busy host the slots
@@ -450,13 +329,15 @@ class Replica:
             self._directories,
             self._durable,
             thread=Flusher(f"moves {self._slot}", eventfd=self._attachment.doorbell.eventfd, threads=1),
-            removed=self._sweep,
+            removed=self._removals.remove_partitions,
             suspect=self._suspect_directory,
             fail=self._storage_failed,
-            moved=self._note_cut,
+            moved=self._checkpoints.note_cut,
         )
         self._cycle.add_inbox(self._moves)
-        self._sweep()  # what a killed life of ours had still to remove
+        self._fetcher.open(self._followers.by_row)
+        self._checkpoints.open(self._directories, self._followers)
+        self._removals.open(self._directories)
         return self._followers
 
     def _open_later(self, pause_ms: int) -> None:
@@ -468,60 +349,17 @@ class Replica:
             self._opens_later = False
             if self._followers is not None:
                 opened = self._followers.open_again()
-                self._due.update((follower.row, follower) for follower in opened)
+                for follower in opened:
+                    self._fetcher.look_at(follower)
                 self._compaction.assigned(opened, removed=False)
                 if self._moves is not None:
                     self._moves.opened()
                 if self._followers.unopened:
-                    self._open_later(min(2 * pause_ms, REFUSED_AGAIN_MAX_MS))
+                    self._open_later(min(2 * pause_ms, OPEN_AGAIN_MAX_MS))
 
-        self._cycle.timers.add(self._clock.monotonic_ns() + pause_ms * _NS_PER_MS, again)
+        self._after_ms(pause_ms, again)
 
-    # Keeping
-
-    def _note_dirty(self) -> None:
-        if not self._dirty:
-            self._dirty = True
-            interval_ns = self._settings.broker.log_flush_offset_checkpoint_interval_ms * _NS_PER_MS
-            self._cycle.timers.add(self._clock.monotonic_ns() + interval_ns, self._checkpoint)
-
-    def _note_cut(self) -> None:
-        """A recovery point on the disk may be beyond what was cut: what comes in its place would not be checked."""
-        if not self._cut:
-            self._cut = True
-            self._cycle.timers.add(
-                self._clock.monotonic_ns() + CUT_CHECKPOINT_MS * _NS_PER_MS, self._checkpoint
-            )
-
-    def _checkpoint(self) -> None:
-        """Recovery points and high watermarks to disk, on a thread; logs at rest let go of their descriptors."""
-        self._dirty = self._cut = False
-        if self._directories is None or self._followers is None:
-            return
-        self._look_at_directories()
-        before, self._log_ends = self._log_ends, {}
-        for row, follower in self._followers.by_row.items():
-            self._beat()
-            log = follower.log
-            self._log_ends[row] = log.log_end_offset
-            try:
-                follower.trim()
-                log.expire_producers(self._clock.now_ms())
-                if before.get(row, 0) == log.log_end_offset:
-                    log.release()
-            except StorageFault as fault:
-                self._complain(f"partition {follower.topic_partition}: {fault}")
-        if any(before.get(row, 0) != end for row, end in self._log_ends.items()):
-            self._note_dirty()
-        else:
-            self._publisher.release()
-        self._remove_retired()
-        if self._flusher is not None and self._flusher.is_alive():
-            self._note_cut()
-            return
-        task = self._directories.flush_task(self._followers.high_watermarks())
-        self._flusher = threading.Thread(target=task, name="flush", daemon=True)
-        self._flusher.start()
+    # Directories that fail
 
     def _look_at_directories(self) -> None:
         """Something happened to a lock file, or it is time: directories that are gone take their partitions along."""
@@ -529,8 +367,6 @@ class Replica:
             return
         for index, fault in self._directories.look().items():
             self._directory_failed(self._directories, self._followers, index, fault=fault)
-        by_row = self._followers.by_row
-        self._due = {row: each for row, each in self._due.items() if by_row.get(row) is each}
 
     def _directory_failed(
         self, directories: LogDirectories, followers: Followers, index: int, *, fault: StorageFault
@@ -562,39 +398,12 @@ class Replica:
         if wider is not None and self._directories is not None and self._followers is not None:
             self._directory_failed(self._directories, self._followers, index, fault=wider)
 
-    def _sweep(self) -> None:
-        if self._directories is not None:
-            threading.Thread(
-                target=self._remove_partitions, args=(self._directories,), name="sweep", daemon=True
-            ).start()
-
-    def _remove_retired(self) -> None:
-        """Files of retired segments go after their delay."""
-        if self._directories is not None:
-            for removal in self._directories.take_removals():
-                due_ns = self._clock.monotonic_ns() + removal.delay_ms * _NS_PER_MS
-                self._cycle.timers.add(due_ns, partial(self._remove, removal))
-
-    def _remove_partitions(self, directories: LogDirectories) -> None:
-        """On a thread: deleted partitions, each when no reader reads it any more."""
-        while (again := self._leases.remove_partitions(directories.remove_deleted)) is not None:
-            time.sleep(again.delay_ms / 1000)
-
-    def _remove(self, removal: Removal) -> None:
-        try:
-            again = removal.run_unless_held(self._leases)
-            if again is not None:
-                self._after_ms(again.delay_ms, partial(self._remove, removal))
-        except StorageFault as fault:
-            self._complain(f"the next opening removes what could not be: {fault}")
-
     def _close(self) -> None:
         self._attachment.row.set_state(ProcessState.STOPPING)
         self._durable.close()
         if self._moves is not None:
             self._moves.close()
-        if self._flusher is not None:
-            self._flusher.join()
+        self._checkpoints.join()
         if self._directories is not None and self._followers is not None:
             now_ms = self._clock.now_ms()
             followed = [(each, each.state(now_ms=now_ms)) for each in self._followers.by_name.values()]
@@ -615,4 +424,5 @@ class Replica:
 
     def statistics(self) -> dict[str, int]:
         """Partitions followed, and those with something to copy."""
-        return {"partitions": len(self._followers.by_name) if self._followers else 0, "due": len(self._due)}
+        followed = len(self._followers.by_name) if self._followers else 0
+        return {"partitions": followed, **self._fetcher.statistics()}
