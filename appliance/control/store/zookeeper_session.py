@@ -39,6 +39,7 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.connection import _CONNECTION_DROP
 from kazoo.protocol.states import KazooState
 
 from appliance.clock import Clock
@@ -69,7 +70,7 @@ class ZooKeeperSession:
         hosts: `host:port`, joined by commas.
         timeout_ms: what is asked for; the server may grant less or more.
         handed_on: it is the data directory's that outlives its processes, gone on with where it lives still; `close`
-            ends it all the same.
+            ends it all the same, `leave` does not.
 
     Raises:
         StoreUnavailable: nobody answers within CONNECT_TIMEOUT_S.
@@ -108,24 +109,25 @@ class ZooKeeperSession:
         self.session_id = 0
         self.lease = SessionLease(clock, timeout_ms)
         taken = left.take() if handed_on else None
+        self.is_gone_on_with = taken is not None
         for session_id, password in () if handed_on else left.left():
-            _end(_connected(_client(hosts, timeout_ms, (session_id, password)), hosts))
+            _end_left(_client(hosts, timeout_ms, (session_id, password)), hosts)
             _logger.info("ended session 0x%x of a process that died", session_id)
         self._client = _client(hosts, timeout_ms, taken)
         self._learn_granted_timeout()
         self._client.add_listener(self._state_changed)
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         try:
-            _connected(self._client, hosts)
+            _await_connected(self._client, hosts)
             if (session := self._client.client_id) is None:
                 raise StoreUnavailable(f"ZooKeeper at {hosts} went away")
             # Where the one that was taken has expired, kazoo has opened another.
             self.session_id, password = session
             self.is_gone_on_with = taken is not None and taken[0] == self.session_id
-            if handed_on:
-                left.hand_on(self.session_id, password)
-            else:
+            if not handed_on:
                 left.keep(self.session_id, password)
+            elif taken != session:
+                left.hand_on(self.session_id, password)
             # Only after its answer has kazoo's thread handed on what was granted.
             self._client.exists_async("/").get(timeout=REQUEST_TIMEOUT_S)
         except (KazooException, KazooTimeoutError) as error:
@@ -138,7 +140,7 @@ class ZooKeeperSession:
 
     def _give_up(self) -> None:
         self._stopped.set()
-        _end(self._client)
+        _end(self._client, session_too=not self.is_gone_on_with)
         self._left.let_go(self.session_id)
         os.close(self._bell)
 
@@ -231,6 +233,15 @@ class ZooKeeperSession:
         else:
             self._left.let_go(self.session_id)
         os.close(self._bell)
+
+    def leave(self) -> None:
+        """Ends what was begun here: a session that was gone on with is left to the next one who goes on with it."""
+        if not self.is_gone_on_with:
+            self.close()
+        elif not self._stopped.is_set():
+            self._beat.set()
+            self._why_over = self._why_over or "it was left"
+            self._give_up()
 
     # kazoo's threads and the lease's
 
@@ -344,16 +355,22 @@ def _client(hosts: str, timeout_ms: int, session: tuple[int, bytes] | None = Non
     )
 
 
-def _connected(client: KazooClient, hosts: str) -> KazooClient:
+def _await_connected(client: KazooClient, hosts: str) -> None:
     """Raises StoreUnavailable when nobody answers in time."""
     is_connected = client.start_async()
     if not is_connected.wait(CONNECT_TIMEOUT_S / 2):
         # One that is silent: the next one is asked for as long.
         _leave(client)
     if not is_connected.wait(CONNECT_TIMEOUT_S / 2):
-        _end(client)
         raise StoreUnavailable(f"ZooKeeper at {hosts} does not answer within {CONNECT_TIMEOUT_S:.0f} s")
-    return client
+
+
+def _end_left(client: KazooClient, hosts: str) -> None:
+    """Ends a session that a process has left. Raises StoreUnavailable."""
+    try:
+        _await_connected(client, hosts)
+    finally:
+        _end(client)
 
 
 def _leave(client: KazooClient) -> bool:
@@ -366,17 +383,30 @@ def _leave(client: KazooClient) -> bool:
     return True
 
 
-def _end(client: KazooClient) -> bool:
+def _end(client: KazooClient, *, session_too: bool = True) -> bool:
     """Stops kazoo's threads; whether they have stopped. Those that wait for a silent server stop by themselves
-    when it has been silent for the session's timeout."""
+    when it has been silent for the session's timeout. Without `session_too` ZooKeeper is told nothing."""
 
     def stop() -> None:
-        # Both raise a bare Exception where a thread of theirs still waits for the server.
+        # All raise a bare Exception where a thread of theirs still waits for the server.
         with suppress(Exception):
-            client.stop()
+            if session_too:
+                client.stop()
+            else:
+                _stop_without_a_word(client)
             client.close()
 
     stopping = threading.Thread(target=stop, name="zookeeper stop", daemon=True)
     stopping.start()
     stopping.join(CLOSE_TIMEOUT_S)
     return not stopping.is_alive()
+
+
+def _stop_without_a_word(client: KazooClient) -> None:
+    """As `KazooClient.stop`, which has ZooKeeper end the session."""
+    client._stopped.set()
+    client._queue.append((_CONNECTION_DROP, None))
+    try:
+        client._connection._write_sock.send(b"\0")
+    finally:
+        client._safe_close()

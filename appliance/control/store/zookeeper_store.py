@@ -142,7 +142,7 @@ class ZooKeeperStore:
             if self._session.is_gone_on_with:
                 self._void_what_was_under_way()
         except BaseException:
-            self._session.close()
+            self._session.leave()
             raise
 
     def _make_standing_nodes(self) -> None:

@@ -14,14 +14,18 @@ from uuid import uuid4
 import psutil
 import pytest
 
+from kazoo.client import KazooClient
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl
+
 from appliance.clock import Clock, ManualClock, SystemClock
 from appliance.control.store.errors import BadVersion, ChangeTooLarge, SessionExpired, StoreUnavailable
 from appliance.control.store.left_sessions import DIRECTORY, HANDED_ON
 from appliance.control.store.metadata_store import Create, EventKind, SetData, WatchEvent
 from appliance.control.store.session_lease import SessionLease
-from appliance.control.store.zookeeper_store import ZooKeeperStore
+from appliance.control.store.zookeeper_store import WRITERS, ZooKeeperStore
 from appliance.errors import StorageFault
 from tests.control.store.conftest import wait_for_events
+from tests.log.test_full_disk import files_at_most
 from tests.support.cut_line import CutLine
 from tests.support.zookeeper import ZooKeeper
 
@@ -35,9 +39,12 @@ def asked_once(
     also: str = "",
     timeout_ms: int = 10_000,
     clock: Clock | None = None,
+    handed_on: bool = False,
 ) -> ZooKeeperStore:
     hosts = f"127.0.0.1:{server.port}{also}/{directory.name}"
-    return ZooKeeperStore(hosts, timeout_ms, data_dir=directory, clock=clock or SystemClock())
+    return ZooKeeperStore(
+        hosts, timeout_ms, data_dir=directory, clock=clock or SystemClock(), handed_on=handed_on
+    )
 
 
 def opened(
@@ -47,12 +54,15 @@ def opened(
     also: str = "",
     timeout_ms: int = 10_000,
     clock: Clock | None = None,
+    handed_on: bool = False,
 ) -> ZooKeeperStore:
     """A session; a server that is not as quick as the store's patience is asked again, as the controller does."""
     deadline = time.monotonic() + WAIT_S
     while True:
         try:
-            return asked_once(server, directory, also=also, timeout_ms=timeout_ms, clock=clock)
+            return asked_once(
+                server, directory, also=also, timeout_ms=timeout_ms, clock=clock, handed_on=handed_on
+            )
         except StoreUnavailable:
             if time.monotonic() > deadline:
                 raise
@@ -115,32 +125,36 @@ def test_ephemeral_node_of_a_killed_process_is_gone_as_soon_as_the_next_one_open
 
 
 def handed_on(server: ZooKeeper, directory: Path) -> ZooKeeperStore:
-    connect = f"{server.address}/{directory.name}"
-    return ZooKeeperStore(connect, 60_000, data_dir=directory, clock=SystemClock(), handed_on=True)
+    return opened(server, directory, timeout_ms=60_000, handed_on=True)
 
 
-def test_session_that_is_handed_on_outlives_the_process_and_goes_on_counting(
-    zookeeper: ZooKeeper, directory: Path
-) -> None:
+@pytest.fixture
+def left_with_a_node(zookeeper: ZooKeeper, directory: Path) -> int:
+    """The session that a killed process has handed on, to which `/0` belongs."""
     program = (
         "import os, signal, sys; from pathlib import Path; from appliance.clock import SystemClock;"
         "from appliance.control.store.zookeeper_store import ZooKeeperStore;"
         "store = ZooKeeperStore(sys.argv[1], 60_000, data_dir=Path(sys.argv[2]), clock=SystemClock(), handed_on=True);"
         "store.create('/0', ephemeral=True); print(store.session_id, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    connect = f"{zookeeper.address}/{directory.name}"
     died = subprocess.run(
-        [sys.executable, "-c", program, connect, str(directory)],
+        [sys.executable, "-c", program, f"{zookeeper.address}/{directory.name}", str(directory)],
         timeout=60,
         check=False,
         capture_output=True,
         text=True,
     )
     assert died.returncode == -9, died.stderr
+    return int(died.stdout)
+
+
+def test_session_that_is_handed_on_outlives_the_process_and_goes_on_counting(
+    zookeeper: ZooKeeper, directory: Path, left_with_a_node: int
+) -> None:
     other = opened(zookeeper, directory)
     assert other.exists("/0") is not None, "it was ended with those that were left"
     store = handed_on(zookeeper, directory)
-    assert str(store.session_id) == died.stdout.strip()
+    assert store.session_id == left_with_a_node
     assert store.get("/0").stat.ephemeral_owner == store.session_id
     store.set("/0", b"a")
     store.multi([SetData("/0", b"b"), Create("/1", ephemeral=True)])
@@ -148,6 +162,45 @@ def test_session_that_is_handed_on_outlives_the_process_and_goes_on_counting(
     assert [other.exists(path) for path in ("/0", "/1")] == [None, None]
     other.close()
     assert list((directory / DIRECTORY).iterdir()) == []
+
+
+def test_beginning_that_fails_leaves_the_session_that_is_handed_on_to_the_next(
+    zookeeper: ZooKeeper, directory: Path, left_with_a_node: int
+) -> None:
+    operator = KazooClient(hosts=zookeeper.address)
+    operator.start()
+    writers = f"/{directory.name}/writers"
+    try:
+        # It cannot count its changes there.
+        operator.set_acls(writers, [make_acl("world", "anyone", read=True, write=True, admin=True)])
+        for _ in range(2):
+            with pytest.raises(StorageFault):
+                handed_on(zookeeper, directory)
+            assert operator.get(f"/{directory.name}/0")[1].ephemeralOwner == left_with_a_node
+        operator.set_acls(writers, OPEN_ACL_UNSAFE)
+        store = handed_on(zookeeper, directory)
+        assert store.session_id == left_with_a_node
+        store.set("/0", b"a")
+        store.close()
+    finally:
+        operator.stop()
+        operator.close()
+
+
+def test_full_disk_costs_no_session_that_is_handed_on(
+    zookeeper: ZooKeeper, directory: Path, left_with_a_node: int
+) -> None:
+    other = opened(zookeeper, directory)
+    with files_at_most(0):
+        store = handed_on(zookeeper, directory)
+    assert store.session_id == left_with_a_node
+    store.close()
+    with files_at_most(0), pytest.raises(StorageFault):
+        handed_on(zookeeper, directory)
+    until("one that cannot be written down does not stay", lambda: len(other.children(WRITERS)) == 1)
+    again = handed_on(zookeeper, directory)
+    again.close()
+    other.close()
 
 
 @pytest.mark.parametrize("left", ["", "7 " + "00" * 16, "7 zz", "what is this"])
