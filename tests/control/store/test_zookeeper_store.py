@@ -13,7 +13,6 @@ from uuid import uuid4
 
 import psutil
 import pytest
-
 from kazoo.client import KazooClient
 from kazoo.security import OPEN_ACL_UNSAFE, make_acl
 
