@@ -18,7 +18,7 @@ from spark_connector.errors import PartitionMoved
 from spark_connector.lease import BATCH_TTL_MS, Kind, ReaderLease, take_lease
 from spark_connector.offsets import check_named, chosen, end_of, start_of, within
 from spark_connector.options import Options
-from spark_connector.planning import OffsetRange, ScanRange, plan
+from spark_connector.planning import TOGETHER_BYTES, OffsetRange, ScanRange, plan, together
 
 LOG: Final = logging.getLogger("spark_connector")
 _LOOKS: Final = 5
@@ -98,6 +98,16 @@ def _planned_under(
     if lease is not None and not tasks:
         lease.release()
     return Plan(tuple(tasks), tuple(views), tuple(ranges), tuple(losses))
+
+
+def shared(tasks: Sequence[ScanRange], options: Options) -> list[tuple[ScanRange, ...]]:
+    """The tasks in groups, each for one of Spark's: those that read little share one.
+
+    Not where somebody says how many tasks there are to be, or how large.
+    """
+    if (options.min_partitions, options.max_records_per_partition) != (None, None):
+        return [(task,) for task in tasks]
+    return together(tasks, min(TOGETHER_BYTES, options.split_bytes))
 
 
 def lease_on(

@@ -15,13 +15,13 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from spark_connector.batch_query import LOG, plan_batch
+from spark_connector.batch_query import LOG, plan_batch, shared
 from spark_connector.collector import spare_the_collector, spare_the_collector_of_planning
 from spark_connector.columns import Columns
 from spark_connector.constraints import Constraints
 from spark_connector.filters import constrain, hold_any_time
 from spark_connector.options import Options, View
-from spark_connector.planning import TOGETHER_BYTES, ScanRange, together
+from spark_connector.planning import ScanRange
 from spark_connector.scan import Corruption
 from spark_connector.views import ViewTask, plan_view, read_view
 
@@ -66,17 +66,10 @@ class BatchReader(DataSourceReader):
         if self._options.view is not View.RECORDS:
             planned = [ViewPartition(task) for task in plan_view(self._options, self._constraints)]
         else:
-            planned = [ScanPartition(*tasks) for tasks in self._grouped()]
+            tasks = plan_batch(self._options, self._constraints).tasks
+            planned = [ScanPartition(*group) for group in shared(tasks, self._options)]
         spare_the_collector_of_planning()
         return planned
-
-    def _grouped(self) -> list[tuple[ScanRange, ...]]:
-        tasks = plan_batch(self._options, self._constraints).tasks
-        # Whoever says how many tasks there are to be, or how large, has none put together.
-        asked = (self._options.min_partitions, self._options.max_records_per_partition)
-        if asked != (None, None):
-            return [(task,) for task in tasks]
-        return together(tasks, min(TOGETHER_BYTES, self._options.split_bytes))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The record batches of one task."""

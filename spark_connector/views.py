@@ -25,7 +25,7 @@ from appliance.protocol.records import batch as b
 from appliance.protocol.records.compression import Codec
 from spark_connector.arrow_schema import TIMESTAMP
 from spark_connector.batch_headers import Batches
-from spark_connector.batch_query import plan_batch
+from spark_connector.batch_query import plan_batch, shared
 from spark_connector.constraints import Constraints
 from spark_connector.directory import Directories, Isolation, PartitionView
 from spark_connector.options import Options, View
@@ -107,10 +107,10 @@ _SATURATED_MS: Final = (1 << 63) // 1000 - 1
 
 @dataclass(frozen=True, slots=True)
 class ViewTask:
-    """What one task tells: the batches of a range, or facts about some partitions."""
+    """What one task tells: the batches of some ranges, or facts about some partitions."""
 
     view: View
-    scan: ScanRange | None = None
+    scans: tuple[ScanRange, ...] = ()
     partitions: tuple[tuple[PartitionView, int, int], ...] = ()
     """Each with the first offset that is asked for and the one after the last."""
 
@@ -122,9 +122,10 @@ def plan_view(options: Options, constraints: Constraints | None = None) -> list[
         As `plan_batch`.
     """
     # Between records of one batch nothing is cut: it would be told twice.
-    planned = plan_batch(replace(options, max_records_per_partition=None), constraints)
+    options = replace(options, max_records_per_partition=None)
+    planned = plan_batch(options, constraints)
     if options.view is View.BATCHES:
-        return [ViewTask(View.BATCHES, task) for task in planned.tasks]
+        return [ViewTask(View.BATCHES, group) for group in shared(planned.tasks, options)]
     asked = [
         (replace(view, seen=None), each.start, each.end)
         for view, each in zip(planned.views, planned.ranges, strict=True)
@@ -140,9 +141,9 @@ def read_view(task: ViewTask, columns: Sequence[str], schema: pa.Schema) -> Iter
 
 def _read(task: ViewTask) -> Iterator[pa.RecordBatch]:
     if task.view is View.BATCHES:
-        assert task.scan is not None
-        for found in headers(task.scan):
-            yield _batches(task.scan, found)
+        for scan in task.scans:
+            for found in headers(scan):
+                yield _batches(scan, found)
         return
     rows = [row for each in task.partitions for row in _ROWS[task.view](*each)]
     yield pa.RecordBatch.from_pylist(rows, SCHEMAS[task.view])

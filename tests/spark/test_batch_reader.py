@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_connector.batch_reader import ScanPartition
+from spark_connector.batch_reader import ScanPartition, ViewPartition
 from spark_connector.data_source import ApplianceDataSource
 from spark_connector.planning import together
 from tests.log.batches import NOW_MS, batch_of
@@ -48,6 +48,17 @@ def test_a_task_hands_out_the_rows_of_all_its_partitions_in_order(home: Path) ->
         (partition, offset) for partition in range(PARTITIONS) for offset in range(60)
     ]
     assert all(row["value"] == b"%d-%d" % (row["partition"], row["offset"] // 3) for row in rows)
+
+
+def test_batches_of_partitions_that_hold_little_are_told_by_one_task(home: Path) -> None:
+    source = ApplianceDataSource({"path": str(home), "subscribe": "orders", "view": "batches"})
+    reader = source.reader(source.schema())
+    (task,) = reader.partitions()
+    assert isinstance(task, ViewPartition)
+    rows = [row for batch in reader.read(task) for row in batch.to_pylist()]  # type: ignore[union-attr]
+    assert [(row["partition"], row["baseOffset"]) for row in rows] == [
+        (partition, offset) for partition in range(PARTITIONS) for offset in range(0, 60, 3)
+    ]
 
 
 @pytest.mark.parametrize("option", [{"minPartitions": "3"}, {"maxRecordsPerPartition": "60"}])

@@ -88,6 +88,18 @@ def test_a_cache_that_cannot_be_written_does_not_stop_the_packaged_java(tmp_path
     shutil.rmtree(found.home.parent)
 
 
+@pytest.mark.parametrize("path", ["with a java", "with none"])
+def test_sparks_own_scripts_are_told_where_it_lies(tmp_path: Path, path: str) -> None:
+    command = [sys.executable, "-m", "spark_connector.java"]
+    found = os.environ["PATH"] if path == "with a java" else NOWHERE
+    environment = {"PATH": found, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": os.getcwd()}
+    told = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=120, env=environment
+    ).stdout.splitlines()
+    assert told == [java_home() if path == "with a java" else str(find_java(environment).home)]
+    assert find_java({"JAVA_HOME": told[0], "PATH": NOWHERE}).home == Path(told[0])
+
+
 @pytest.mark.usefixtures("without_package")
 def test_without_any_java_the_text_names_where_was_looked_and_what_to_install(tmp_path: Path) -> None:
     home = old_java(tmp_path / "old")

@@ -58,6 +58,17 @@ def test_rows_are_those_that_consumers_got_and_no_broker_is_needed(spark: SparkS
     assert collected(whole) == made.records
 
 
+def test_the_schema_is_that_of_spark_sql_kafka(spark: SparkSession, made: Made) -> None:
+    theirs = (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
+        "timestampType:int,headers:array<struct<key:string,value:binary>>>"
+    )
+    whole = frame(spark, made, includeHeaders="true").schema
+    assert whole.simpleString() == theirs
+    assert all(field.nullable for field in whole.fields)
+    assert frame(spark, made).columns == whole.names[:-1]
+
+
 @pytest.mark.parametrize("pushed", ["true", "false"])
 def test_conditions_give_the_same_rows_whether_they_are_pushed_down_or_not(
     spark: SparkSession, made: Made, pushed: str

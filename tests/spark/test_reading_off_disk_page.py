@@ -1,0 +1,47 @@
+"""What docs/reading-off-disk.md tells whoever writes a reader of their own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from appliance.log.partition_state import read_state
+from tests.spark.logs import filled, publish
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reading-off-disk.md").read_text()
+
+
+def test_the_example_of_the_page_reads_every_batch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled(tmp_path)
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert "/var/lib/appliance" in example
+    exec(example.replace("/var/lib/appliance", str(tmp_path)), {})
+    told = [int(number) for number in re.findall(r"\d+", capsys.readouterr().out)]
+    assert sorted(told) == sorted([*range(0, 180, 3), *[3] * 60])
+
+
+def test_the_state_file_lies_as_the_page_says(tmp_path: Path) -> None:
+    told = r"^Two records of (\d+) bytes at 0 and (\d+), little-endian, so the file has (\d+) or (\d+) bytes"
+    ((record_bytes, second, small, large),) = re.findall(told, PAGE, re.MULTILINE)
+    log, state_file = filled(tmp_path)
+    state = log.directory / ".state"
+    assert state.stat().st_size == int(small)
+    newer = publish(log, state_file)
+    content = state.read_bytes()
+    assert len(content) == int(large)
+    # Each of the two counts by itself, and of two the one with the higher sequence.
+    sequences = []
+    for at in (0, int(second)):
+        alone = bytearray(len(content))
+        alone[at : at + int(record_bytes)] = content[at : at + int(record_bytes)]
+        state.write_bytes(alone)
+        said = read_state(log.directory)
+        assert said is not None
+        sequences.append(said.sequence)
+    assert max(sequences) == min(sequences) + 1 == newer.sequence
+    state.write_bytes(content)
+    assert read_state(log.directory) == newer
