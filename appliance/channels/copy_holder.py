@@ -47,7 +47,8 @@ class CopyHolder(ABC, Generic[Held]):
         self.unopened: dict[TopicPartition, AssignedPartition] = {}
 
     def obey(self, command: Assign) -> Assigned | None:
-        """Carries `command` out; None (and no change) when its controller epoch is old."""
+        """Carries `command` out. None when its controller epoch is old (nothing has changed then), or when its process
+        was told to stop in the middle: what it has not come to is neither held nor `unopened`."""
         if command.controller_epoch < self.controller_epoch:
             self._warn(
                 f"refused a command of controller epoch {command.controller_epoch} < {self.controller_epoch}"
@@ -72,7 +73,8 @@ class CopyHolder(ABC, Generic[Held]):
             name = TopicPartition(topic, index)
             self._attempt(failures, name, partial(self._remove, name, topic_id))
         for count, assigned in enumerate(command.partitions, 1):
-            self._before_taking(count)
+            if not self._goes_on(count):
+                return None
             name = TopicPartition(assigned.topic, assigned.partition)
             self.unopened[name] = assigned
             self._attempt(failures, name, partial(self._take, assigned, is_new=not command.full))
@@ -101,8 +103,9 @@ class CopyHolder(ABC, Generic[Held]):
             failures[str(name)] = (int(ErrorCode.KAFKA_STORAGE_ERROR), str(error))
             self._warn(f"partition {name}: {error}")
 
-    def _before_taking(self, count: int) -> None:
-        """Called before each partition of a command; `count` is 1 for the first."""
+    @abstractmethod
+    def _goes_on(self, count: int) -> bool:
+        """Asked before each partition of a command (`count` is 1 for the first); False ends it here."""
 
     @abstractmethod
     def _take(self, assigned: AssignedPartition, *, is_new: bool) -> None:

@@ -89,8 +89,9 @@ class Partitions(CopyHolder[Partition]):
         named = (self.by_name.get(TopicPartition(p.topic, p.partition)) for p in command.partitions)
         return [partition for partition in named if partition is not None]
 
-    def _before_taking(self, count: int) -> None:
+    def _goes_on(self, count: int) -> bool:
         self._beat()
+        return True
 
     def _take(self, assigned: AssignedPartition, *, is_new: bool) -> None:
         name = TopicPartition(assigned.topic, assigned.partition)

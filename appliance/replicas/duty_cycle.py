@@ -13,6 +13,7 @@ import select
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import takewhile
 from typing import Final
 
 from appliance.channels.control_channel import (
@@ -152,6 +153,7 @@ class Replica:
             refused=self._refused,
         )
         self._running = True
+        self._overheard: list[Message] = []
         self._beaten_ns = 0
         self._say_hello()
 
@@ -177,6 +179,7 @@ class Replica:
                     self._controller.wants_look = True
             if self._controller.wants_look:
                 self._obey(self._controller.receive())
+                self._supervised(self._take_overheard())
             self._compaction.serve(self._followed_at)
             if self._moves is not None and self._moves.done:
                 self._moves.turn()
@@ -240,7 +243,7 @@ class Replica:
                     _logger.warning("unexpected word of the supervisor: %s", message)
 
     def _obey(self, envelopes: list[Envelope]) -> None:
-        for envelope in envelopes:
+        for envelope in takewhile(lambda _: self._running, envelopes):
             if isinstance(envelope.body, MoveCopies):
                 errors = () if self._moves is None else self._moves.alter_all(envelope.body.moves)
                 self._controller.send(Envelope(envelope.id, CopiesMoved(errors)))
@@ -294,7 +297,22 @@ class Replica:
         while thread.is_alive():
             # Who has it stand still says so by taking no processor time (`control/supervisor/silence.py`).
             thread.join(BEAT_MS / 1000)
-        return answers.pop() if answers else None
+            self._overhear()
+        return answers.pop() if answers and self._running else None
+
+    def _overhear(self) -> None:
+        """What the supervisor says while a command is carried out: an end is heeded now, all else afterwards.
+
+        Behind the others, on a host full of work, a command would outlast the time that a stop has.
+        """
+        said = self._supervision.receive()
+        self._overheard.extend(said or ())
+        if said is None or any(isinstance(message, Stop) for message in said):
+            self._running = False
+
+    def _take_overheard(self) -> list[Message]:
+        overheard, self._overheard = self._overheard, []
+        return overheard
 
     def _open(self, command: Assign) -> Followers | None:
         settings = self._settings
@@ -321,6 +339,7 @@ class Replica:
             log_defaults=command.log_defaults or BrokerConfigs().log_defaults(settings),
             directories_of=settings.log_directories,
             breathe=self._breathe,
+            is_stopping=lambda: not self._running,
             publisher=self._publisher,
             warn=_logger.warning,
         )

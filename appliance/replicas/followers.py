@@ -28,6 +28,7 @@ class Followers(CopyHolder[Follower]):
     """By name and by row. One slot, all its log directories.
 
     `breathe` is called every OPENED_AT_ONCE logs of a command: followers of other partitions are waited for meanwhile.
+    Once `is_stopping`, no further one is opened.
     """
 
     __slots__ = (
@@ -35,6 +36,7 @@ class Followers(CopyHolder[Follower]):
         "_configs",
         "_directories",
         "_directories_of",
+        "_is_stopping",
         "_publisher",
         "_settings",
         "_slot",
@@ -54,11 +56,13 @@ class Followers(CopyHolder[Follower]):
         log_defaults: Mapping[str, str],
         directories_of: DirectoriesOf,
         breathe: Callable[[], object],
+        is_stopping: Callable[[], bool],
         publisher: StatePublisher,
         warn: Callable[[str], None],
     ) -> None:
         super().__init__(log_defaults=log_defaults, warn=warn)
         self._breathe = breathe
+        self._is_stopping = is_stopping
         self._publisher = publisher
         self._directories = directories
         self._table = table
@@ -69,9 +73,10 @@ class Followers(CopyHolder[Follower]):
         self.by_row: dict[int, Follower] = {}
         self.offline: dict[TopicPartition, StorageFault] = {}
 
-    def _before_taking(self, count: int) -> None:
+    def _goes_on(self, count: int) -> bool:
         if count % OPENED_AT_ONCE == 0:
             self._breathe()
+        return not self._is_stopping()
 
     def _take(self, assigned: AssignedPartition, *, is_new: bool) -> None:
         name = TopicPartition(assigned.topic, assigned.partition)
