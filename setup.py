@@ -20,6 +20,7 @@ HOT_MODULES = (
     "appliance/ipc/doorbell.py",
     "appliance/ipc/fence.py",
     "appliance/ipc/ring.py",
+    "appliance/ioproc/answer_rings.py",
     "appliance/ioproc/checkpoints.py",
     "appliance/ioproc/handlers/fetch.py",
     "appliance/ioproc/handlers/produce.py",

@@ -8,9 +8,7 @@ under way with a retriable error. Whatever was answered before is in the page ca
 
 from __future__ import annotations
 
-import errno
 import select
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -19,11 +17,10 @@ from appliance.channels.control_channel import (
     AlteredPartitions,
     Assign,
     Envelope,
-    PartitionsOffline,
     WorkerHello,
 )
 from appliance.channels.controller_link import ControllerLink
-from appliance.channels.request_channel import NOTICE_ID, Op, RequestFlag
+from appliance.channels.request_channel import Op, RequestFlag
 from appliance.channels.roles import CONTROLLER, PURGATORY, Role, RoleKind
 from appliance.channels.supervision import (
     Failed,
@@ -36,11 +33,11 @@ from appliance.channels.supervision import (
     SupervisionSocket,
 )
 from appliance.channels.wiring import Attachment
-from appliance.channels.worker_counters import FAILED_DIRECTORIES, MOVING_PARTITIONS, OFFLINE_PARTITIONS
+from appliance.channels.worker_counters import MOVING_PARTITIONS
 from appliance.clock import Clock
-from appliance.cluster import TopicPartition
 from appliance.config import BrokerConfigs
 from appliance.errors import ApplianceError, HostFault, StorageFault
+from appliance.ioproc.answer_rings import AnswerRings
 from appliance.ioproc.checkpoints import Checkpoints
 from appliance.ioproc.compaction import Compaction
 from appliance.ioproc.followed import Followed
@@ -57,15 +54,13 @@ from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
 from appliance.ioproc.pokes import Pokes
 from appliance.ioproc.retention import Retention
+from appliance.ioproc.storage_failures import StorageFailures
 from appliance.ioproc.sweeper import Sweeper
 from appliance.ipc.agent import DutyCycle
 from appliance.ipc.brief_wait import BriefWait
-from appliance.ipc.process_table import BYTES_IN, ERRORS, REQUESTS, ProcessState
+from appliance.ipc.process_table import BYTES_IN, REQUESTS, ProcessState
 from appliance.ipc.ring import RingWriter
 from appliance.journal import RateLimited
-from appliance.log.directory_watch import DirectoryWatch
-from appliance.log.faults import is_lasting
-from appliance.log.file_names import LOCK
 from appliance.log.flusher import Flusher
 from appliance.log.halves import Half
 from appliance.log.log_directories import KnownDirectories, LogDirectories
@@ -128,13 +123,14 @@ class Worker:
             self._cycle.add_inbox(reader)
         self._pokes = Pokes(attachment.partitions)
         self._directories: LogDirectories | None = None
-        self._watch = DirectoryWatch()
         self._partitions: Partitions | None = None
         self._by_row: list[Any] = []
-        self._kept_back: dict[Role, deque[Answer]] = {}
-        self._late: set[Role] = set()
+        self._answers = AnswerRings(attachment)
         self._serves = False
         self._complain = RateLimited(warn, clock)
+        self._failures = StorageFailures(
+            attachment.row, controller, slot=self._slot, complain=self._complain, warn=warn
+        )
         self._was_lone = False
         self._brief_wait = BriefWait(clock.monotonic_ns)
         self._depth = 0
@@ -142,8 +138,8 @@ class Worker:
         self._group_flusher = Flusher(str(attachment.role.slot), eventfd=attachment.doorbell.eventfd)
         self._commits = GroupCommit(
             self._pokes,
-            reply=self._reply,
-            fail=self._storage_failed,
+            reply=self._answers.reply,
+            fail=self._failures.partition_failed,
             flusher_of=lambda _: self._group_flusher,
             published=self._published,
         )
@@ -160,7 +156,7 @@ class Worker:
             clock,
             settings=self._settings.broker,
             publisher=self._publisher,
-            look=self._look_at_directories,
+            look=self._failures.look,
             beat=self._beat,
             warn=warn,
         )
@@ -177,8 +173,8 @@ class Worker:
             self._cycle,
             now_ms=clock.now_ms,
             retired=self._sweep_retired,
-            refused=self._upkeep_failed,
-            interrupted=self._storage_failed,
+            refused=self._failures.upkeep_failed,
+            interrupted=self._failures.partition_failed,
             warn=warn,
         )
         self._followed = Followed(
@@ -190,7 +186,7 @@ class Worker:
             commits=self._commits,
             by_row=self._led_at,
             led=self._led,
-            reply=self._reply,
+            reply=self._answers.reply,
         )
         self._has_followers = self._settings.slots > 1
         self._running = True
@@ -221,23 +217,22 @@ class Worker:
                     inbound = list(self._attachment.inbound.values())
                     self._brief_wait.look_out(inbound + self._followed.readers)
                 continue
-            if self._late:
-                self._publish_late()
+            if self._answers.late:
+                self._answers.publish_late()
             if self._compaction.owed:
                 self._compaction.tell()
-            owed = self._kept_back or self._pokes.owed or self._followed.owed
+            owed = self._answers.kept_back or self._pokes.owed or self._followed.owed
             for descriptor, _ in self._cycle.wait(1 if owed else None):
                 if descriptor == supervision_fd:
                     self._supervised(self._supervision.receive())
                 elif descriptor == controller_fd:
                     self._controller.wants_look = True
                 else:
-                    self._watch.clear()
-                    self._look_at_directories()
+                    self._failures.look_when_told()
             if self._controller.wants_look:
                 self.obey(self._controller.receive())
             if self._sweeper.take_removed():
-                self._tell_removed()
+                self._answers.tell_removed()
             self._compaction.serve(self._led_at)
             if self._moves is not None and self._moves.done:
                 self._moves.turn()
@@ -246,8 +241,9 @@ class Worker:
 
     def serve_rings(self) -> bool:
         """Serves what waits on the rings, a burst from each; whether anything did."""
-        if self._kept_back:
-            self._send_kept_back()
+        answers = self._answers
+        if answers.kept_back:
+            answers.send_kept_back()
         attachment = self._attachment
         depth = 0
         lone = False
@@ -261,7 +257,7 @@ class Worker:
         if self._has_followers:
             # Their answers go out in this round, too; what they are told is what it has appended.
             if self._followed.turn():
-                self._publish_late()
+                answers.publish_late()
                 depth = depth or 1
             self._followed.tell()
         if depth != self._depth:
@@ -269,7 +265,7 @@ class Worker:
             attachment.row.set_queue_depth(depth)
         if self._commits.is_busy:
             self._commits.turn()
-            self._publish_late()
+            answers.publish_late()
             # Whoever spins holds the interpreter's lock, which the flush wants back.
             self._was_lone = False
         self._pokes.tell(attachment.outbound.get(PURGATORY), attachment.bells.get(PURGATORY))
@@ -281,7 +277,7 @@ class Worker:
         if writer is None or pool is None:
             return  # the asker is gone; so is its wish
         view, by_row, cells = pool.view, self._by_row, self._attachment.row.cells
-        table = self._attachment.partitions
+        table, answers = self._attachment.partitions, self._answers
         burst_bytes = 0
         cells[REQUESTS] += len(messages)
         for message in messages:
@@ -325,15 +321,15 @@ class Worker:
                 self._serve_seldom(peer, writer, partition, message)
                 continue
             if answer[2]:
-                self._note_error(partition, answer[2])
+                self._failures.note_error(partition, answer[2])
             if not writer.put(*answer):
-                self._kept_back.setdefault(peer, deque()).append(answer)
+                answers.keep_back(peer, answer)
             if burst_bytes >= BURST_BYTES:
                 cells[BYTES_IN] += burst_bytes
                 burst_bytes = 0
-                self._publish(peer, writer)
+                answers.publish(peer, writer)
         cells[BYTES_IN] += burst_bytes
-        self._publish(peer, writer)
+        answers.publish(peer, writer)
 
     def _hold(self, partition: Partition, peer: Role, message: tuple[Any, ...], answer: Answer) -> bool:
         """Whether an answer waits, for followers or for a disk."""
@@ -352,9 +348,9 @@ class Worker:
         ):
             return
         if answer[2]:
-            self._note_error(partition, answer[2])
+            self._failures.note_error(partition, answer[2])
         if not writer.put(*answer):
-            self._kept_back.setdefault(peer, deque()).append(answer)
+            self._answers.keep_back(peer, answer)
 
     def _seldom_answer(self, partition: Partition, message: tuple[Any, ...]) -> Answer:
         op = message[0]
@@ -375,105 +371,6 @@ class Worker:
         if op == _ALTER_LOG_DIR and self._moves is not None:
             return alter_log_dir(partition, message, self._moves)
         return (op, 0, _INVALID_REQUEST, message[3], message[4], message[5], -1, -1, -1, 0, 0, 0, -1, -1)
-
-    def _note_error(self, partition: Partition | None, error: int) -> None:
-        """Counts it; says what the host refused, not oftener than once a while; gives descriptors back if they lack."""
-        self._attachment.row.cells[ERRORS] += 1
-        if error != _STORAGE_ERROR or partition is None:
-            return
-        fault, partition.fault = partition.fault, None
-        told = self._complain(f"partition {partition.topic_partition}: {fault}")
-        if isinstance(fault, StorageFault) and is_lasting(fault):
-            self._storage_failed(partition, fault)
-            return
-        cause = fault.__cause__ if fault is not None else None
-        if (
-            told
-            and self._directories is not None
-            and isinstance(cause, OSError)
-            and cause.errno == errno.EMFILE
-        ):
-            self._directories.release_idle()
-
-    def _reply(self, peer: Role, answer: Answer) -> None:
-        """An answer that comes later; `_publish_late` makes it visible."""
-        writer = self._attachment.outbound.get(peer)
-        if writer is None:
-            return
-        if answer[2]:
-            self._attachment.row.cells[ERRORS] += 1
-        if peer in self._kept_back or not writer.put(*answer):
-            self._kept_back.setdefault(peer, deque()).append(answer)
-        self._late.add(peer)
-
-    def _publish_late(self) -> None:
-        for peer in self._late:
-            writer = self._attachment.outbound.get(peer)
-            if writer is not None:
-                self._publish(peer, writer)
-        self._late.clear()
-
-    def _storage_failed(self, partition: Partition, fault: StorageFault) -> None:
-        """What the disk holds of the partition is not known any more; nor of its directory, if that fails a probe."""
-        if self._partitions is None or self._directories is None:
-            return
-        wider = self._directories.probe(partition.directory)
-        if wider is not None:
-            self._directory_failed(partition.directory, wider)
-            return
-        self._warn(f"partition {partition.topic_partition} is offline: {fault}")
-        self._partitions.take_offline(partition, fault)
-        self._tell_offline([partition.topic_partition])
-
-    def _directory_failed(self, index: int, fault: StorageFault) -> None:
-        if self._partitions is not None:
-            gone = self._partitions.take_directory_offline(index, fault)
-            self._warn(f"{len(gone)} partitions are offline with their log directory")
-            self._tell_offline(gone)
-
-    def _suspect_directory(self, index: int) -> None:
-        """It has refused something: whether it has failed shows in a probe."""
-        wider = None if self._directories is None else self._directories.probe(index)
-        if wider is not None:
-            self._directory_failed(index, wider)
-
-    def _tell_offline(self, gone: list[TopicPartition]) -> None:
-        self._controller.ask(PartitionsOffline(self._slot, tuple((n.topic, n.partition) for n in gone)))
-        self._show_offline()
-
-    def _show_offline(self) -> None:
-        """For `appliance status`: the failed directories, a bit each, and how many partitions are offline."""
-        if self._partitions is not None and self._directories is not None:
-            cells = self._attachment.row.cells
-            cells[FAILED_DIRECTORIES] = sum(1 << index for index in self._directories.failed)
-            cells[OFFLINE_PARTITIONS] = len(self._partitions.offline)
-
-    def _watch_directories(self, directories: LogDirectories) -> None:
-        for directory in directories.serving.values():
-            self._watch.add(directory.path / LOCK)
-        if self._watch.fileno() >= 0:
-            self._cycle.epoll.register(self._watch.fileno(), select.EPOLLIN)
-
-    def _look_at_directories(self) -> None:
-        """Something happened to a lock file, or it is time: directories that are gone take their partitions offline."""
-        if self._directories is not None:
-            for index, fault in self._directories.look().items():
-                self._directory_failed(index, fault)
-
-    def _publish(self, peer: Role, writer: RingWriter) -> None:
-        writer.publish()
-        self._attachment.bells[peer].ring()
-
-    def _send_kept_back(self) -> None:
-        """Answers that a full ring kept back; a network process's own bound on requests bounds them."""
-        for peer, answers in list(self._kept_back.items()):
-            writer = self._attachment.outbound.get(peer)
-            while answers and writer is not None and writer.put(*answers[0]):
-                answers.popleft()
-            if writer is not None:
-                self._publish(peer, writer)
-            if not answers or writer is None:
-                del self._kept_back[peer]
 
     # The supervisor's and the controller's words
 
@@ -505,7 +402,7 @@ class Worker:
                         reader = self._attachment.inbound.get(message.role)
                         if reader is not None:
                             self._cycle.remove_inbox(reader)
-                        self._kept_back.pop(message.role, None)
+                        self._answers.peer_down(message.role)
                         self._commits.drop_asker(message.role)
                         self._followed.peer_down(message.role)
                         self._attachment.peer_down(message.role)
@@ -521,7 +418,7 @@ class Worker:
         for envelope in envelopes:
             if isinstance(envelope.body, AlteredPartitions):
                 self._followed.altered(envelope.id, envelope.body)
-                self._publish_late()
+                self._answers.publish_late()
                 continue
             if not isinstance(envelope.body, Assign):
                 self._warn(f"unexpected command: {type(envelope.body).__name__}")
@@ -534,12 +431,12 @@ class Worker:
             if done is None:
                 continue
             if len(partitions.offline) > offline_before:
-                self._tell_offline(list(partitions.offline))
+                self._failures.tell(partitions.offline)
             touched = partitions.touched_by(envelope.body)
             self._compaction.assigned(touched, removed=bool(envelope.body.removed))
             self._followed.assigned(touched)
             self._sweep()
-            self._publish_late()
+            self._answers.publish_late()
             self._controller.send(Envelope(envelope.id, done))
             if self._moves is not None:
                 self._moves.opened()
@@ -570,7 +467,6 @@ class Worker:
             self._supervision.send(Failed(f"log directory {error}", fatal=not isinstance(error, HostFault)))
             self._running = False
             return None
-        self._watch_directories(self._directories)
         self._partitions = Partitions(
             self._directories,
             self._attachment.partitions,
@@ -585,6 +481,7 @@ class Worker:
             warn=self._warn,
         )
         self._by_row = self._partitions.by_row
+        self._failures.open(self._directories, self._partitions, self._cycle.epoll)
         self._checkpoints.open(self._directories, self._partitions)
         self._retention = Retention(
             self._partitions,
@@ -592,7 +489,7 @@ class Worker:
             self._clock,
             interval_ms=self._settings.broker.log_retention_check_interval_ms,
             retired=self._sweep_retired,
-            fail=self._upkeep_failed,
+            fail=self._failures.upkeep_failed,
             warn=self._complain,
         )
         self._moves = LogMoves(
@@ -602,8 +499,8 @@ class Worker:
             thread=Flusher(f"moves {self._slot}", eventfd=self._attachment.doorbell.eventfd, threads=1),
             counted=self._count_moving,
             removed=self._sweep_marked,
-            suspect=self._suspect_directory,
-            fail=self._storage_failed,
+            suspect=self._failures.suspect_directory,
+            fail=self._failures.partition_failed,
             moved=self._note_moved,
         )
         self._cycle.add_inbox(self._moves)
@@ -642,10 +539,6 @@ class Worker:
 
     # Files that go
 
-    def _upkeep_failed(self, partition: Partition, fault: ApplianceError) -> None:
-        partition.fault = fault
-        self._note_error(partition, _STORAGE_ERROR)
-
     def _sweep_retired(self) -> None:
         if self._has_followers:
             self._followed.starts_moved()
@@ -667,15 +560,6 @@ class Worker:
         self._checkpoints.note_dirty()
         self._note_start_moved()
 
-    def _tell_removed(self) -> None:
-        """To the network processes, on the rings their answers come on: a file that one holds open takes room still."""
-        notice: Answer = (_FILES_REMOVED, 0, 0, NOTICE_ID, 0, 0, -1, -1, -1, 0, 0, 0, -1, -1)
-        for peer, writer in self._attachment.outbound.items():
-            if peer.kind is RoleKind.NETPROC:
-                if not writer.put(*notice):
-                    self._kept_back.setdefault(peer, deque()).append(notice)
-                self._publish(peer, writer)
-
     def _close(self) -> None:
         self._attachment.row.set_state(ProcessState.STOPPING)
         self._checkpoints.join()
@@ -693,7 +577,7 @@ class Worker:
                     self._publisher.closed(partition, state)
             except StorageFault as fault:
                 self._warn(f"not stopped cleanly, the next start recovers: {fault}")
-        self._watch.close()
+        self._failures.close()
         self._cycle.close()
         self._controller.close()
 
@@ -703,13 +587,13 @@ class Worker:
             if self._commits.is_empty():
                 self._cycle.wait(END_COMMITS_LOOK_MS)
             self._commits.turn()
-            self._publish_late()
+            self._answers.publish_late()
         self._group_flusher.close()
 
     def statistics(self) -> dict[str, int]:
         """Partitions led, answers kept back."""
         return {
             "partitions": len(self._partitions.by_name) if self._partitions else 0,
-            "kept_back": sum(map(len, self._kept_back.values())),
+            **self._answers.statistics(),
             "peers": sum(role.kind is RoleKind.NETPROC for role in self._attachment.inbound),
         }
