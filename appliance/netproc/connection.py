@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from appliance.ipc.buffer_pool import Block
+from appliance.ipc.buffer_pool import Block, BufferPool
 from appliance.netproc.log_handlers.refused_batches import RefusedBatches
 from appliance.netproc.segment_files import SegmentFile
 
@@ -51,6 +51,13 @@ class Pending:
         self.correlation_id = correlation_id
         self.answer: list[Piece] | None = None
         self.drop: Callable[[], None] | None = None
+
+    def give_block(self, pool: BufferPool) -> None:
+        """Its frame is read no more; the first time counts."""
+        block = self.block
+        if block is not None:
+            self.block = None
+            pool.give(block)
 
 
 class Connection:

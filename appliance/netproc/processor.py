@@ -29,43 +29,30 @@ from appliance.channels.supervision import (
 )
 from appliance.channels.wiring import Attachment
 from appliance.clock import Clock
-from appliance.errors import ClientFault, MalformedFrame, StorageFault
+from appliance.errors import ClientFault, StorageFault
 from appliance.ipc.agent import DutyCycle
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.ipc.process_table import BYTES_IN, BYTES_OUT, CONNECTIONS, ERRORS, REQUESTS, ProcessState
+from appliance.netproc.apis import Apis
 from appliance.netproc.connection import Connection, Pending, Piece
 from appliance.netproc.coordinator_line import CoordinatorLine
 from appliance.netproc.fan_out import FanOut
-from appliance.netproc.fetch_session import FetchSessions
 from appliance.netproc.intake import CLOSED, STARVED, Intake
-from appliance.netproc.local_handlers.view import ProducerIds
-from appliance.netproc.local_requests import LocalRequests
-from appliance.netproc.log_dirs import LogDirs
-from appliance.netproc.log_handlers.fetch import FetchHandler
-from appliance.netproc.log_handlers.produce import ProduceHandler
-from appliance.netproc.log_handlers.seldom import seldom_handlers
-from appliance.netproc.outlet import abandon, collect, deafest, flush
+from appliance.netproc.memory_relief import MemoryRelief
+from appliance.netproc.outlet import abandon, collect, flush
 from appliance.netproc.purgatory_line import PurgatoryLine
 from appliance.netproc.questions import Questions
 from appliance.netproc.segment_files import SegmentFiles
 from appliance.netproc.topic_routes import TopicRoutes
 from appliance.netproc.worker_lines import WorkerLines
-from appliance.protocol.api_versions import ApiKey
-from appliance.protocol.coordinator_errors import COORDINATOR_APIS
-from appliance.protocol.headers import parse_request_header
-from appliance.protocol.messages import encode_unsupported_api_versions
-from appliance.protocol.produce import ProduceMemo, parse_produce
-
-_PRODUCE: Final = int(ApiKey.PRODUCE)
-_FETCH: Final = int(ApiKey.FETCH)
+from appliance.protocol.produce import ProduceMemo
 
 _log: Final = logging.getLogger(__name__)
 
 _NS_PER_MS: Final = 1_000_000
 _IN: Final = select.EPOLLIN
 _OUT: Final = select.EPOLLOUT
-RELIEF_INTERVAL_NS: Final = 100 * _NS_PER_MS
 SWEEP_PARTS: Final = 4
 IMAGE_LOOK_MS: Final = 10
 """How often a network process looks for the first image, after a start of everything and never again."""
@@ -116,8 +103,16 @@ class Processor:
             grace_ns=settings.network.request_stall_grace_ms * _NS_PER_MS,
         )
         self._in_flight_max = settings.network.requests_in_flight_per_connection
-        self._owed_bytes = 0
-        self._owed_bytes_max = len(attachment.pool.view) // OWED_PART
+        self._relief = MemoryRelief(
+            self._intake,
+            self._pool,
+            self._connections,
+            owed_bytes_max=len(attachment.pool.view) // OWED_PART,
+            timers=self._cycle.timers,
+            clock=clock,
+            fault=self._fault,
+            read_again=self._read_again,
+        )
         routes = TopicRoutes(attachment.image)
         self._routes = routes
         self._lines = WorkerLines(attachment, brief_wait=BriefWait(clock.monotonic_ns))
@@ -134,47 +129,28 @@ class Processor:
             version=lambda route: table.files_version(route.row),
         )
         self._lines.on_removed(self._files.let_go_of_removed)
-        self._local = LocalRequests(
-            settings,
-            routes,
-            self._questions,
-            producer_ids=ProducerIds(),
-            partitions=table,
-            finish=self._finish_owed,
-            contain=self._contain,
-        )
-        self._produce = ProduceHandler(routes, self._lines, finish=self._finish, refuse=self._refuse)
-        self._fetch = FetchHandler(
-            routes,
-            self._lines,
-            attachment.partitions,
-            purgatory=self._purgatory,
-            sessions=FetchSessions(
-                settings.broker.fetch_session_slots,
-                first_id=attachment.role.index + 1,
-                stride=settings.network.processes,
-            ),
-            files=self._files,
-            finish=self._finish_owed,
-            clock=clock,
-            max_bytes=settings.broker.fetch_max_bytes,
-        )
-        self._begin_seldom = seldom_handlers(
+        self._apis = Apis(
             attachment,
             routes,
-            self._lines,
-            log_dirs=LogDirs(directories, attachment, self._lines),
+            directories=directories,
+            files=self._files,
+            pool=self._pool,
+            lines=self._lines,
+            purgatory=self._purgatory,
+            coordinator=self._coordinator,
             questions=self._questions,
-            finish=self._finish_owed,
+            finish=self._finish,
+            finish_owed=self._finish_owed,
+            refuse=self._refuse,
+            contain=self._contain,
+            clock=clock,
         )
         self._answered: set[Connection] = set()
         self._closed_ids: list[int] = []
         self._image_version = -1
         self._draining_until_ns: int | None = None
         self._running = True
-        self._relief: object | None = None
         self._sweeping = False
-        self._trim_due = False
         for reader in attachment.inbound.values():
             self._cycle.add_inbox(reader)
         self._cycle.add_inbox(controller)
@@ -248,7 +224,7 @@ class Processor:
         if not self._fan_out.is_empty():
             self._accept()
         if self._intake.starved:
-            self._feed()
+            self._relief.feed()
         if self._coordinator.wants_turn:
             self._coordinator.turn()
         if self._closed_ids:
@@ -303,7 +279,7 @@ class Processor:
         del self._connections[connection.fd]
         self._epoll.unregister(connection.fd)
         self._intake.release(connection)
-        self._owed_bytes -= connection.owed_bytes
+        self._relief.owed_bytes -= connection.owed_bytes
         abandon(connection)
         for pending in list(connection.queue):
             if pending.drop is not None:
@@ -365,13 +341,19 @@ class Processor:
                 self._close(connection)
         elif count == STARVED:
             self._watch(connection)
-            self._relieve_later()
+            self._relief.relieve_later()
+
+    def _read_again(self, connection: Connection) -> None:
+        self._watch(connection)
+        self._read(connection)
 
     def _cut(self, connection: Connection) -> None:
         """Serves the whole frames that are there, as many as fit into a turn; the others wait for the next."""
         queue, limit, left = connection.queue, self._in_flight_max, TURN_REQUESTS
+        apis, cells = self._apis, self._cells
         for block, start, end in self._intake.frames(connection):
-            self._serve(connection, block, start, end)
+            cells[REQUESTS] += 1
+            apis.serve(connection, block, start, end)
             left -= 1
             if not left or len(queue) >= limit:
                 connection.muted = True
@@ -406,59 +388,10 @@ class Processor:
         if not connection.closed:
             self._watch(connection)
 
-    def _serve(self, connection: Connection, block: Any, start: int, end: int) -> None:
-        view = block.view
-        self._cells[REQUESTS] += 1
-        memo: Any = connection.produce_memo
-        # The usual request of a busy producer is recognised by its bytes, before anything is parsed.
-        if view[start : start + 2] == b"\x00\x00":
-            version = view[start + 2] << 8 | view[start + 3]
-            produce = memo.parse(view, start, end, version)
-            if produce is not None:
-                correlation_id = int.from_bytes(view[start + 4 : start + 8], "big", signed=True)
-                pending = Pending(connection, block, _PRODUCE, version, correlation_id)
-                connection.queue.append(pending)
-                self._produce.place(pending, produce)
-                return
-        try:
-            header = parse_request_header(view, start, end)
-        except MalformedFrame:
-            self._pool.give(block)
-            raise
-        if header.client_id is not None:
-            connection.client_id = header.client_id
-        pending = Pending(connection, block, header.api_key, header.version, header.correlation_id)
-        connection.queue.append(pending)
-        try:
-            if not header.served:
-                self._finish(pending, [encode_unsupported_api_versions(header.correlation_id)])
-            elif header.api_key == _PRODUCE:
-                request = parse_produce(view, header.body_position, end, header.version)
-                memo.remember(view, start, header=header, request=request)
-                self._produce.place(pending, request)
-            elif header.api_key == _FETCH:
-                self._fetch.begin(pending, view, header.body_position, end)
-                self._give_block(pending)  # a fetch that waits holds no payload
-            elif header.api_key in COORDINATOR_APIS:
-                self._coordinator.begin(pending, view, header.body_position, end, start=start)
-                self._give_block(pending)
-            else:
-                begin = self._begin_seldom.get(header.api_key, self._local.begin)
-                begin(pending, view, header.body_position, end)
-                self._give_block(pending)
-        except MalformedFrame:
-            self._give_block(pending)
-            raise
-        except Exception:
-            # A worker may read a produce request's block already: that one is lost with this process's life.
-            if header.api_key != _PRODUCE:
-                self._give_block(pending)
-            raise
-
     # Answering
 
     def _finish(self, pending: Pending, answer: list[Piece]) -> None:
-        self._give_block(pending)
+        pending.give_block(self._pool)
         connection = pending.connection
         pending.answer = answer
         if connection.closed:
@@ -477,19 +410,14 @@ class Processor:
             return
         head = answer[0]
         owed_bytes = len(head) if isinstance(head, bytes) else 0
-        self._owed_bytes += owed_bytes
+        relief = self._relief
+        relief.owed_bytes += owed_bytes
         connection.owed_bytes += owed_bytes
         if connection.owed_bytes > OWED_BYTES_MAX and not connection.muted:
             connection.muted = True
             self._watch(connection)  # a socket that is watched and not read would keep the cycle spinning
-        if self._owed_bytes > self._owed_bytes_max:
-            self._relieve_later()
-
-    def _give_block(self, pending: Pending) -> None:
-        block = pending.block
-        if block is not None:
-            pending.block = None
-            self._pool.give(block)
+        if relief.owed_bytes > relief.owed_bytes_max:
+            relief.relieve_later()
 
     def _send_answered(self) -> None:
         answered, self._answered = self._answered, set()
@@ -512,45 +440,10 @@ class Processor:
             self._close(connection)
             return
         if connection.owed_bytes and not connection.out and not connection.queue:
-            self._owed_bytes -= connection.owed_bytes
+            self._relief.owed_bytes -= connection.owed_bytes
             connection.owed_bytes = 0
         if connection.out or connection.mask != _IN:
             self._watch(connection)
-
-    # A full pool
-
-    def _feed(self) -> None:
-        """Reads starved connections again, as long as blocks come back."""
-        now_ns = self._clock.monotonic_ns()
-        while (connection := self._intake.next_fed(now_ns)) is not None:
-            self._watch(connection)
-            self._read(connection)
-            if connection.starved:
-                return
-
-    def _relieve_later(self) -> None:
-        if self._relief is None:
-            due_ns = self._clock.monotonic_ns() + RELIEF_INTERVAL_NS
-            self._relief = self._cycle.timers.add(due_ns, self._relieve)
-
-    def _relieve(self) -> None:
-        """Memory is short: who has held some for too long gives it back, the slowest first."""
-        self._relief = None
-        now_ns = self._clock.monotonic_ns()
-        if self._owed_bytes > self._owed_bytes_max:
-            for connection in deafest(self._connections.values(), now_ns - self._intake.grace_ns):
-                self._fault(connection, "it does not read its answers, and there are too many of them")
-                if self._owed_bytes <= self._owed_bytes_max:
-                    break
-        if self._intake.starved:
-            enough_bytes = self._pool.reserve_bytes + self._intake.starved_bytes()
-            for connection in self._intake.slowest(self._connections.values(), now_ns):
-                if self._pool.free_bytes() > enough_bytes:
-                    break
-                self._fault(connection, "its unfinished request held memory that others wait for")
-            self._feed()
-        if self._intake.starved or self._owed_bytes > self._owed_bytes_max:
-            self._relieve_later()
 
     # Idle connections and pages
 

@@ -33,6 +33,7 @@ STEPS = (
             "protocol/fetch",
             "protocol/headers",
             "protocol/primitives",
+            "netproc/apis",
             "netproc/log_handlers",
             "netproc/fetch_session",
             "netproc/topic_routes",
