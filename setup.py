@@ -28,6 +28,8 @@ HOT_MODULES = (
     "appliance/ioproc/pokes.py",
     "appliance/ioproc/worker.py",
     "appliance/log/index_file.py",
+    "appliance/log/local_log.py",
+    "appliance/log/log_producers.py",
     "appliance/log/offset_index.py",
     "appliance/log/partition_log.py",
     "appliance/log/producer_state.py",

@@ -15,7 +15,6 @@ from one thread; only a `FlushTask` may run on another. Source: `UnifiedLog`, `L
 from __future__ import annotations
 
 import logging
-import random
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
@@ -36,18 +35,18 @@ from appliance.log.file_names import (
 from appliance.log.flush import FlushTask, RecoveryPoint
 from appliance.log.handed_over import ActiveSegment, write_handed_over
 from appliance.log.leader_epochs import LeaderEpochs
-from appliance.log.loader import LoadedLog, Loader, replay
+from appliance.log.loader import LoadedLog, Loader
+from appliance.log.local_log import LocalLog
+from appliance.log.log_producers import LogProducers
 from appliance.log.partition_metadata import read_topic_id, write_topic_id
-from appliance.log.producer_recall import recall
-from appliance.log.producer_state import AppendOrigin, Producers
+from appliance.log.producer_state import AppendOrigin, Producers, RememberedBatch
 from appliance.log.removal import Removal, left_behind
 from appliance.log.results import AppendResult, FetchSlice, LogStatistics
 from appliance.log.retention import NO_LIMITS, UNLIMITED, Expired, RetentionRules, expired
-from appliance.log.segment import Segment, mark_deleted
+from appliance.log.segment import Segment
 from appliance.log.segment_file import Header
-from appliance.log.segment_swap import is_prepared, swap
 from appliance.log.segments import Segments
-from appliance.log.time_lookup import find_from, find_largest, find_largest_by_reading
+from appliance.log.time_lookup import find_first, find_largest
 from appliance.log.transaction_index import AbortedTransaction
 from appliance.log.validator import Validator, check_frame
 from appliance.protocol.errors import ErrorCode
@@ -58,18 +57,13 @@ from appliance.protocol.records.batch import (
     HEADER_BYTES,
     LOG_OVERHEAD,
     MAGIC_V2,
-    NO_SEQUENCE,
     NO_TIMESTAMP,
     PLACEMENT,
-    SEQUENCE_MAX,
-    TRANSACTIONAL,
 )
 from appliance.protocol.records.control import EndTransactionMarker, decode_marker
 from appliance.protocol.records.crc32c import checksum
 from appliance.protocol.records.errors import CorruptBatch, InvalidRecords
 
-_SEALED_OPEN_MAX: Final = 4
-_EXPIRY_CHECK_MS: Final = 600_000
 _place: Final = PLACEMENT.pack
 _logger: Final = logging.getLogger(__name__)
 
@@ -83,13 +77,10 @@ class PartitionLog:
         "_epochs",
         "_flushes",
         "_is_half_cut",
-        "_next_expiry_ms",
+        "_local",
         "_point",
         "_producers",
-        "_removals",
-        "_sealed_open",
         "_segments",
-        "_snapshots",
         "_validator",
         "directory",
         "latest_epoch",
@@ -118,18 +109,16 @@ class PartitionLog:
         self._validator = Validator(settings)
         self._segments = Segments(loaded.segments)
         self._active = self._segments.active
-        self._active.jitter_ms = _jitter_ms(settings)
+        self._local = LocalLog(
+            directory, self._segments, loaded.snapshots, settings=settings, clock=clock, removals=removals
+        )
         if not self._active.has_files:
             self._active.before_files = self._write_topic_id
         self._epochs = loaded.epochs
-        self._producers = loaded.producers
-        self._snapshots = loaded.snapshots
+        self._producers = LogProducers(loaded.producers, loaded.snapshots, now_ms=clock.now_ms())
         self._point = RecoveryPoint(loaded.recovery_point)
         self._flushes = flushes
-        self._removals = removals
-        self._sealed_open: deque[Segment] = deque()
         self._is_half_cut = False  # a truncation has failed, and is still to be done
-        self._next_expiry_ms = clock.now_ms() + _EXPIRY_CHECK_MS
         self.latest_epoch = loaded.epochs.latest
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
@@ -238,11 +227,11 @@ class PartitionLog:
             if header[5] & CONTROL:
                 marker = decode_marker(batch)
                 if marker is not None:
-                    self._producers.check_marker(producer_id, header[10], marker=marker)
+                    self._producers.state.check_marker(producer_id, header[10], marker=marker)
             else:
-                duplicate = self._check_producer(header, origin, transaction_verified)
-                if duplicate is not None:
-                    return duplicate
+                repeated = self._producers.check(header, origin, transaction_verified=transaction_verified)
+                if repeated is not None:
+                    return self._as_before(repeated)
         base_offset = self.log_end_offset
         last_offset = base_offset + header[6]
         active = self._active
@@ -266,7 +255,11 @@ class PartitionLog:
         )
         self.log_end_offset = last_offset + 1
         if producer_id >= 0:
-            self._remember(header, marker, base_offset, max_timestamp_ms)
+            aborted = self._producers.take(
+                header, marker, base_offset=base_offset, max_timestamp_ms=max_timestamp_ms
+            )
+            if aborted is not None:
+                self._index_abort(aborted, base_offset)
         append_time_ms = now_ms if self.settings.message_timestamp_type == "LogAppendTime" else NO_TIMESTAMP
         return AppendResult(base_offset, last_offset, append_time_ms, self.log_start_offset, len(batch))
 
@@ -328,69 +321,31 @@ class PartitionLog:
         )
         self.log_end_offset = last_offset + 1
         if header[9] >= 0:
-            self._remember(header, marker, base_offset, max_timestamp_ms)
+            aborted = self._producers.take(
+                header, marker, base_offset=base_offset, max_timestamp_ms=max_timestamp_ms
+            )
+            if aborted is not None:
+                self._index_abort(aborted, base_offset)
 
-    def _check_producer(
-        self, header: Header, origin: AppendOrigin, transaction_verified: bool
-    ) -> AppendResult | None:
-        producer_id, epoch, sequence = header[9], header[10], header[11]
-        producers = self._producers
-        if origin is AppendOrigin.CLIENT:
-            found = producers.duplicate_of(
-                producer_id,
-                epoch,
-                first_sequence=sequence,
-                last_sequence=(sequence + header[6]) & SEQUENCE_MAX,
-            )
-            if found is not None:
-                append_time_ms = found.timestamp_ms if self.settings.is_log_append_time else NO_TIMESTAMP
-                return AppendResult(
-                    found.first_offset,
-                    found.last_offset,
-                    append_time_ms,
-                    self.log_start_offset,
-                    0,
-                    duplicate=True,
-                )
-        transactional = bool(header[5] & TRANSACTIONAL)
-        if transactional and not transaction_verified and not producers.in_transaction(producer_id):
-            raise RejectedRequest(
-                ErrorCode.INVALID_TXN_STATE,
-                f"producer {producer_id} has no transaction open on this partition",
-            )
-        producers.check_batch(
-            producer_id, epoch, first_sequence=sequence, transactional=transactional, origin=origin
+    def _as_before(self, repeated: RememberedBatch) -> AppendResult:
+        """The answer to a batch that is in the log already."""
+        is_log_append_time = self.settings.is_log_append_time
+        return AppendResult(
+            repeated.first_offset,
+            repeated.last_offset,
+            repeated.timestamp_ms if is_log_append_time else NO_TIMESTAMP,
+            self.log_start_offset,
+            0,
+            duplicate=True,
         )
-        return None
 
-    def _remember(
-        self, header: Header, marker: EndTransactionMarker | None, base_offset: int, max_timestamp_ms: int
-    ) -> None:
-        producers = self._producers
-        if marker is None:
-            if header[5] & CONTROL:
-                return
-            sequence = header[11]
-            producers.add_batch(
-                header[9],
-                header[10],
-                last_sequence=(sequence + header[6]) & SEQUENCE_MAX if sequence >= 0 else NO_SEQUENCE,
-                last_offset=base_offset + header[6],
-                offset_delta=header[6],
-                timestamp_ms=max_timestamp_ms,
-                transactional=bool(header[5] & TRANSACTIONAL),
-            )
-            return
-        completed = producers.add_marker(
-            header[9], header[10], marker=marker, offset=base_offset, timestamp_ms=max_timestamp_ms
-        )
-        if completed is not None and not completed.committed:
-            try:
-                self._active.transaction_index.append(producers.aborted(completed))
-            except StorageFault:
-                # Readers would take an abort that is not indexed for a commit: the marker goes as well.
-                self.truncate_to(base_offset)
-                raise
+    def _index_abort(self, aborted: AbortedTransaction, base_offset: int) -> None:
+        try:
+            self._active.transaction_index.append(aborted)
+        except StorageFault:
+            # Readers would take an abort that is not indexed for a commit: the marker goes as well.
+            self.truncate_to(base_offset)
+            raise
 
     # Reading
 
@@ -415,7 +370,7 @@ class PartitionLog:
         active = self._active
         if offset >= upper_bound or offset == self.log_end_offset:
             return FetchSlice(active.base_offset, active.file.size_bytes, 0, 0)
-        segment = active if offset >= active.base_offset else self._sealed(offset)
+        segment = active if offset >= active.base_offset else self._local.opened(offset)
         found = segment.locate(offset)
         while found is None:
             # Compaction may leave a segment that ends before the next one begins.
@@ -440,19 +395,6 @@ class PartitionLog:
             return FetchSlice(segment.base_offset, position, 0, 0)
         return FetchSlice(segment.base_offset, position, length_bytes, first_bytes)
 
-    def _sealed(self, offset: int) -> Segment:
-        segment = self._segments.floor(offset)
-        if segment is None:
-            raise ApplianceDefect(f"{self.directory}: no segment holds offset {offset}")
-        # Closed segments keep their descriptors for a while, a few of them at a time.
-        if segment is not self._active and not (self._sealed_open and self._sealed_open[-1] is segment):
-            if segment in self._sealed_open:
-                self._sealed_open.remove(segment)
-            elif len(self._sealed_open) == _SEALED_OPEN_MAX:
-                self._sealed_open.popleft().release()
-            self._sealed_open.append(segment)
-        return segment
-
     def segment_path(self, base_offset: int) -> Path:
         """The `.log` file of the segment with that base offset."""
         return self.directory / segment_file_name(base_offset, LOG)
@@ -464,19 +406,13 @@ class PartitionLog:
             StorageFault, CorruptFile: the log cannot be read.
             RejectedRequest: a batch on the way cannot be decompressed within the bound.
         """
-        for segment in self._segments.reaching(timestamp_ms, start=self.log_start_offset):
-            if segment.base_offset >= upper_bound:
-                return None
-            found = find_from(
-                self._sealed(segment.base_offset),
-                timestamp_ms,
-                start=self.log_start_offset,
-                upper_bound=upper_bound,
-                decompressed_bytes_max=self.settings.max_decompressed_bytes,
-            )
-            if found is not None:
-                return found
-        return None
+        return find_first(
+            self._local,
+            timestamp_ms,
+            start=self.log_start_offset,
+            upper_bound=upper_bound,
+            decompressed_bytes_max=self.settings.max_decompressed_bytes,
+        )
 
     def offset_of_max_timestamp(self) -> tuple[int, int, int] | None:
         """(timestamp in ms, offset, leader epoch) of the first record with the largest timestamp; None if empty.
@@ -486,22 +422,11 @@ class PartitionLog:
         """
         if self.log_end_offset == self.log_start_offset:
             return None
-        start, bytes_max = self.log_start_offset, self.settings.max_decompressed_bytes
-        latest = self._segments.latest(start=start)
-        if latest.max_timestamp()[0] == NO_TIMESTAMP:
-            return None
-        found = find_largest(self._sealed(latest.base_offset), start=start, decompressed_bytes_max=bytes_max)
-        if found is not None:
-            return found
-        # It lies below the log start, in the segment that the log starts in: what is left there is read.
-        first, *others = self._segments.since(start)
-        found = find_largest_by_reading(
-            self._sealed(first.base_offset), start=start, decompressed_bytes_max=bytes_max
+        return find_largest(
+            self._local,
+            start=self.log_start_offset,
+            decompressed_bytes_max=self.settings.max_decompressed_bytes,
         )
-        latest = max(others, key=lambda segment: segment.max_timestamp()[0], default=first)
-        if latest is first or (found is not None and found[0] >= latest.max_timestamp()[0]):
-            return found
-        return find_largest(self._sealed(latest.base_offset), start=start, decompressed_bytes_max=bytes_max)
 
     def aborted_transactions(self, offset: int, *, upper_bound: int) -> list[AbortedTransaction]:
         """Aborted transactions that a reader of committed records from `offset` to `upper_bound` must know.
@@ -521,7 +446,7 @@ class PartitionLog:
     @property
     def last_stable_offset(self) -> int:
         """Where the oldest open transaction begins, else the log end: right where the log end is replicated."""
-        first = self._producers.first_open_offset
+        first = self._producers.state.first_open_offset
         # Retention asks no transaction: of an open one, what is left is what is unstable.
         return self.log_end_offset if first is None else max(first, self.log_start_offset)
 
@@ -530,7 +455,7 @@ class PartitionLog:
 
         Forgets transactions that ended below it, since high watermarks only grow.
         """
-        first = self._producers.first_unstable_offset(high_watermark)
+        first = self._producers.state.first_unstable_offset(high_watermark)
         return high_watermark if first is None else min(max(first, self.log_start_offset), high_watermark)
 
     # Epochs
@@ -551,7 +476,7 @@ class PartitionLog:
     @property
     def producers(self) -> Producers:
         """For who describes them; changed by nobody else."""
-        return self._producers
+        return self._producers.state
 
     @property
     def leader_epochs(self) -> LeaderEpochs:
@@ -573,26 +498,10 @@ class PartitionLog:
             DiskFull, StorageFault: it failed; the log goes on with the segment it had.
         """
         base_offset = self.log_end_offset if base_offset is None else base_offset
-        old = self._active
-        if old.base_offset == base_offset:
+        if self._active.base_offset == base_offset:
             return
-        if not old.has_files:
-            old.create()
-        new = Segment(
-            self.directory,
-            base_offset,
-            settings=self.settings,
-            created_ms=self._clock.now_ms(),
-            jitter_ms=_jitter_ms(self.settings),
-        )
-        new.create()
-        try:
-            old.seal()
-        except StorageFault:
-            new.delete()
-            raise
-        self._segments.add(new)
-        self._active = new
+        old = self._local.roll(base_offset)
+        self._active = self._segments.active
         snapshot = self._take_snapshot(base_offset)
         self._flushes.append(self._flush_task([old], base_offset, snapshot))
         if self.on_roll is not None:
@@ -604,12 +513,7 @@ class PartitionLog:
         Raises:
             DiskFull, StorageFault: as `roll`.
         """
-        active = self._active
-        if active.file.size_bytes == 0:
-            return False
-        first_ms = active.first_timestamp_ms
-        waited_ms = now_ms - (first_ms if first_ms >= 0 else active.created_ms)
-        if waited_ms <= self.settings.segment_ms - active.jitter_ms:
+        if not self._local.is_active_old(now_ms):
             return False
         self.roll()
         return True
@@ -665,14 +569,8 @@ class PartitionLog:
         for segment in list(islice(self._segments, count)):
             if segment is self._active:
                 self.roll()
-            if segment in self._sealed_open:
-                self._sealed_open.remove(segment)
             following = self._segments.after(segment)
-            end = self.log_end_offset if following is None else following.base_offset
-            size_bytes = segment.size_bytes
-            paths = mark_deleted(segment) + self._snapshots.mark_deleted(segment.base_offset)
-            self._segments.remove(segment)
-            self._removals.append(Removal(paths, self.settings.file_delete_delay_ms, end, size_bytes))
+            self._local.retire(segment, self.log_end_offset if following is None else following.base_offset)
 
     def truncate_to(self, offset: int) -> bool:
         """Drops every batch that ends with `offset` or later; whether there was one.
@@ -691,12 +589,12 @@ class PartitionLog:
         self._point.cut(offset)
         for segment in reversed(self._segments.since(offset)):
             if segment.base_offset > offset:
-                self._drop(segment)
+                self._local.drop(segment)
         self._active = self._segments.active
         self.log_end_offset = self._active.truncate_to(offset)
         self._point.cut(self.log_end_offset)
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
-        self._reload_producers()
+        self._producers.reload(self._segments, self.log_start_offset, self.log_end_offset)
         self._active.transaction_index.truncate_to(offset)
         self._cut_epochs(self.log_end_offset)
         self._is_half_cut = False
@@ -712,16 +610,16 @@ class PartitionLog:
         self._write_topic_id()
         self._is_half_cut = True
         self._point.cut(offset)
-        first = Segment(self.directory, offset, settings=self.settings, created_ms=self._clock.now_ms())
+        first = self._local.new_segment(offset)
         try:
             for segment in list(self._segments):
                 self.log_start_offset = max(self.log_start_offset, segment.base_offset)
-                self._drop(segment)
+                self._local.drop(segment)
             first.create()
         except StorageFault:
             if not self._segments:
                 self._point.cut(0)
-                first = Segment(self.directory, 0, settings=self.settings, created_ms=self._clock.now_ms())
+                first = self._local.new_segment(0)
                 first.put_off()
                 first.before_files = self._write_topic_id
                 self._begin_with(first)
@@ -731,12 +629,10 @@ class PartitionLog:
 
     def _begin_with(self, first: Segment) -> None:
         offset = first.base_offset
-        self._segments.add(first)
+        self._local.begin_with(first)
         self._active = first
         self.log_start_offset = self.log_end_offset = offset
-        self._producers = Producers()
-        self._snapshots.newest = offset
-        self._snapshots.drop_outside(offset, offset)
+        self._producers.begin_anew(offset)
         self._cut_epochs(0)
 
     def _cut_epochs(self, end_offset: int) -> None:
@@ -764,49 +660,9 @@ class PartitionLog:
             StorageFault: it failed; nothing has changed.
             SwapInterrupted: it failed in the middle; the log must be closed and opened anew.
         """
-        sources = [
-            segment
-            for segment in self._segments.since(base_offset)
-            if base_offset <= segment.base_offset < end_offset
-        ]
-        if (
-            not self.settings.is_compacted
-            or cuts != self._point.cuts
-            or not sources
-            or sources[0].base_offset != base_offset
-            or self._active in sources
-            or sum(segment.file.size_bytes for segment in sources) != source_bytes
-            or not is_prepared(self.directory, base_offset)
-        ):
+        if not self.settings.is_compacted or cuts != self._point.cuts:
             return False
-        segment, removed = swap(
-            self.directory,
-            base_offset,
-            sources,
-            snapshots=self._snapshots,
-            settings=self.settings,
-            now_ms=self._clock.now_ms(),
-        )
-        for source in sources:
-            if source in self._sealed_open:
-                self._sealed_open.remove(source)
-            self._segments.remove(source)
-        self._segments.add(segment)
-        self._removals.append(Removal(removed, self.settings.file_delete_delay_ms, end_offset, source_bytes))
-        return True
-
-    def _drop(self, segment: Segment) -> None:
-        if segment in self._sealed_open:
-            self._sealed_open.remove(segment)
-        # First: one whose files are still there, and is not known, would come back with the next opening.
-        segment.delete()
-        self._segments.remove(segment)
-
-    def _reload_producers(self) -> None:
-        self._snapshots.drop_outside(self.log_start_offset, self.log_end_offset)
-        self._producers, start = self._snapshots.load_newest(self.log_start_offset)
-        recall(self._producers, list(self._segments), start)
-        replay(self._producers, list(self._segments), start)
+        return self._local.replace(base_offset, end_offset, source_bytes=source_bytes)
 
     def update_settings(self, settings: LogSettings) -> None:
         """Takes new settings for all that follows; the jitter of the active segment stays what it was."""
@@ -814,7 +670,7 @@ class PartitionLog:
             return
         self.settings = settings
         self._validator = Validator(settings)
-        self._active.update_settings(settings)
+        self._local.update_settings(settings)
 
     def relocate(
         self,
@@ -828,13 +684,10 @@ class PartitionLog:
 
         Below `recovery_point` those are on the disk. Flushes of the old files that are under way say nothing of them.
         """
-        for segment in self._segments:
-            segment.relocate(directory)
-        self._sealed_open.clear()
-        self._snapshots.relocate(directory)
+        self._local.relocate(directory, removals)
         self._epochs.relocate(directory / LEADER_EPOCHS)
         self._point = RecoveryPoint(min(recovery_point, self.log_end_offset), cuts=self._point.cuts)
-        self._flushes, self._removals = flushes, removals
+        self._flushes = flushes
         self.directory = directory
 
     def write_epochs(self, directory: Path) -> None:
@@ -859,7 +712,7 @@ class PartitionLog:
     @property
     def size_bytes(self) -> int:
         """Bytes of all batches. O(segments)."""
-        return sum(segment.size_bytes for segment in self._segments)
+        return self._local.size_bytes
 
     @property
     def active_segment(self) -> tuple[int, int]:
@@ -905,11 +758,9 @@ class PartitionLog:
         return FlushTask(self.directory, tuple(paths), offset, self._point, self._point.cuts)
 
     def _take_snapshot(self, offset: int) -> Path | None:
-        now_ms = self._clock.now_ms()
-        if now_ms >= self._next_expiry_ms:
-            self._next_expiry_ms = now_ms + _EXPIRY_CHECK_MS
-            self.expire_producers(now_ms)
-        return self._snapshots.take(self._producers, offset)
+        return self._producers.take_snapshot(
+            offset, now_ms=self._clock.now_ms(), expiration_ms=self.settings.producer_id_expiration_ms
+        )
 
     def release(self) -> None:
         """Lets go of every descriptor and mapping until they are needed again.
@@ -918,9 +769,8 @@ class PartitionLog:
             StorageFault: it failed.
         """
         self.write_due_epochs()
-        for segment in (*self._sealed_open, self._active):
-            segment.release()
-        self._sealed_open.clear()
+        self._local.release_sealed()
+        self._active.release()
 
     def _write_topic_id(self) -> None:
         """Whose files they are, before there are any; an empty directory is whoever's asks for it (as Kafka's is)."""
@@ -945,8 +795,7 @@ class PartitionLog:
             StorageFault: it failed; the log must be opened as not clean.
         """
         if not clean:
-            for segment in self._segments:
-                segment.abandon()
+            self._local.abandon()
             return
         self._active.seal()
         self.write_due_epochs()
@@ -966,10 +815,10 @@ class PartitionLog:
         if not self._active.has_files:
             return  # who opens it finds as much
         active = ActiveSegment(self._active.base_offset, *self._active.lay_down())
-        for segment in self._sealed_open:
-            segment.release()
-        self._sealed_open.clear()
-        write_handed_over(self.directory, self._producers, log_end_offset=self.log_end_offset, active=active)
+        self._local.release_sealed()
+        write_handed_over(
+            self.directory, self._producers.state, log_end_offset=self.log_end_offset, active=active
+        )
 
     def check(self) -> None:
         """Reads the whole log and compares it with what is known of it.
@@ -977,9 +826,8 @@ class PartitionLog:
         Raises:
             ApplianceDefect: naming what does not hold.
         """
-        self._segments.check()
         self._epochs.check()
-        self._producers.check()
+        self._producers.state.check()
         if self._active is not self._segments.active:
             raise ApplianceDefect(f"{self.directory}: appends go to a segment that is not the last")
         if not self._segments.first.base_offset <= self.log_start_offset <= self.log_end_offset:
@@ -988,15 +836,7 @@ class PartitionLog:
             )
         if self.recovery_point > self.log_end_offset:
             raise ApplianceDefect(f"{self.directory}: recovery point {self.recovery_point} is beyond the end")
-        next_offset = self._segments.first.base_offset
-        for segment in self._segments:
-            if segment.base_offset < next_offset:
-                raise ApplianceDefect(
-                    f"{self.directory}: segment {segment.base_offset} overlaps {next_offset}"
-                )
-            next_offset = max(segment.check(), segment.base_offset)
-            if segment is not self._active and segment not in self._sealed_open:
-                segment.release()
+        next_offset = self._local.check()
         if next_offset != self.log_end_offset:
             raise ApplianceDefect(
                 f"{self.directory}: batches end at {next_offset}, not {self.log_end_offset}"
@@ -1011,11 +851,6 @@ class PartitionLog:
             segments=len(segments),
             size_bytes=sum(segment.size_bytes for segment in segments),
             allocated_bytes=sum(segment.allocated_bytes for segment in segments),
-            producers=len(self._producers),
+            producers=len(self._producers.state),
             open_segments=sum(segment.is_open for segment in segments),
         )
-
-
-def _jitter_ms(settings: LogSettings) -> int:
-    most = min(settings.segment_jitter_ms, settings.segment_ms)
-    return random.randrange(most) if most else 0

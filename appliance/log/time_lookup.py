@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from appliance.log.local_log import LocalLog
 from appliance.log.segment import Segment
 from appliance.log.segment_file import Header
 from appliance.protocol.records.batch import LOG_OVERHEAD, NO_TIMESTAMP
@@ -20,15 +21,56 @@ Found = tuple[int, int, int]
 """(timestamp in ms, offset, leader epoch)"""
 
 
-def find_from(
-    segment: Segment, timestamp_ms: int, *, start: int, upper_bound: int, decompressed_bytes_max: int
+def find_first(
+    log: LocalLog, timestamp_ms: int, *, start: int, upper_bound: int, decompressed_bytes_max: int
 ) -> Found | None:
-    """The first record of a segment at `timestamp_ms` or later, from offset `start` on and below the bound.
+    """The first record at `timestamp_ms` or later, from offset `start` on and below the bound.
 
     Raises:
-        StorageFault, CorruptFile: the segment cannot be read.
+        StorageFault, CorruptFile: the log cannot be read.
         RejectedRequest: a batch on the way cannot be decompressed within the bound.
     """
+    for segment in log.segments.reaching(timestamp_ms, start=start):
+        if segment.base_offset >= upper_bound:
+            return None
+        found = _first_in(
+            log.opened(segment.base_offset),
+            timestamp_ms,
+            start=start,
+            upper_bound=upper_bound,
+            decompressed_bytes_max=decompressed_bytes_max,
+        )
+        if found is not None:
+            return found
+    return None
+
+
+def find_largest(log: LocalLog, *, start: int, decompressed_bytes_max: int) -> Found | None:
+    """The first record with the largest timestamp of all, from offset `start` on; None where none has one.
+
+    Raises:
+        As `find_first`.
+    """
+    bytes_max = decompressed_bytes_max
+    latest = log.segments.latest(start=start)
+    if latest.max_timestamp()[0] == NO_TIMESTAMP:
+        return None
+    found = _largest_in(log.opened(latest.base_offset), start=start, decompressed_bytes_max=bytes_max)
+    if found is not None:
+        return found
+    # It lies below `start`, in the segment that `start` lies in: what is left there is read.
+    first, *others = log.segments.since(start)
+    found = _largest_by_reading(log.opened(first.base_offset), start=start, decompressed_bytes_max=bytes_max)
+    latest = max(others, key=lambda segment: segment.max_timestamp()[0], default=first)
+    if latest is first or (found is not None and found[0] >= latest.max_timestamp()[0]):
+        return found
+    return _largest_in(log.opened(latest.base_offset), start=start, decompressed_bytes_max=bytes_max)
+
+
+def _first_in(
+    segment: Segment, timestamp_ms: int, *, start: int, upper_bound: int, decompressed_bytes_max: int
+) -> Found | None:
+    """As `find_first`, in one segment."""
     for position, header in segment.batches_from_timestamp(timestamp_ms, start):
         if header[0] >= upper_bound:
             return None
@@ -38,12 +80,8 @@ def find_from(
     return None
 
 
-def find_largest(segment: Segment, *, start: int, decompressed_bytes_max: int) -> Found | None:
-    """The first record with the segment's largest timestamp, from offset `start` on.
-
-    Raises:
-        As `find_from`.
-    """
+def _largest_in(segment: Segment, *, start: int, decompressed_bytes_max: int) -> Found | None:
+    """The first record with the segment's largest timestamp, from offset `start` on."""
     timestamp_ms = segment.max_timestamp()[0]
     for position, header in segment.batches_from_timestamp(timestamp_ms, start):
         for found_ms, offset in _timestamps(segment, position, header, decompressed_bytes_max):
@@ -52,12 +90,8 @@ def find_largest(segment: Segment, *, start: int, decompressed_bytes_max: int) -
     return None
 
 
-def find_largest_by_reading(segment: Segment, *, start: int, decompressed_bytes_max: int) -> Found | None:
-    """As `find_largest`, where the record with the segment's largest timestamp may lie before `start`.
-
-    Raises:
-        As `find_from`.
-    """
+def _largest_by_reading(segment: Segment, *, start: int, decompressed_bytes_max: int) -> Found | None:
+    """As `_largest_in`, where the record with the segment's largest timestamp may lie before `start`."""
     found: Found | None = None
     for position, header in segment.batches_from_timestamp(NO_TIMESTAMP, start):
         if found is None or header[8] > found[0]:

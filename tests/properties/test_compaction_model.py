@@ -217,7 +217,7 @@ class CompactionModel(RuleBasedStateMachine):
             value = self.records[offset].record.value
             assert value is None or found[offset].value == value
         for producer, sequence in self.sequences.items():
-            entry = next(entry for entry in self.log._producers.entries() if entry.producer_id == producer)
+            entry = next(entry for entry in self.log.producers.entries() if entry.producer_id == producer)
             assert entry.last_sequence == sequence - 1
             assert (entry.transaction_first_offset >= 0) == (producer in self.open)
         expected = min((offsets[0] for offsets in self.open.values()), default=self.log.log_end_offset)

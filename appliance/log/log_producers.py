@@ -1,0 +1,131 @@
+"""The producers of one log: whether a batch may be appended, what is remembered of it, and the snapshots of that.
+
+    check  ──→  append  ──→  take            a batch that is refused, or repeats another, is not appended
+    roll, close ──→ take_snapshot            so that the next opening reads only the batches after it
+    cut ──→ reload                           from the newest snapshot that is left, and the batches after it
+
+What is known of each producer stands in `producer_state`. Source: `ProducerStateManager.java`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from appliance.errors import RejectedRequest
+from appliance.log.loader import replay
+from appliance.log.producer_recall import recall
+from appliance.log.producer_state import AppendOrigin, Producers, RememberedBatch
+from appliance.log.segment import Segment
+from appliance.log.segment_file import Header
+from appliance.log.snapshots import Snapshots
+from appliance.log.transaction_index import AbortedTransaction
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.records.batch import CONTROL, NO_SEQUENCE, SEQUENCE_MAX, TRANSACTIONAL
+from appliance.protocol.records.control import EndTransactionMarker
+
+_EXPIRY_CHECK_MS: Final = 600_000
+
+
+class LogProducers:
+    """`state` is what is known of each; it is another object after `reload` and `begin_anew`."""
+
+    __slots__ = ("_next_expiry_ms", "_snapshots", "state")
+
+    def __init__(self, state: Producers, snapshots: Snapshots, *, now_ms: int) -> None:
+        self.state = state
+        self._snapshots = snapshots
+        self._next_expiry_ms = now_ms + _EXPIRY_CHECK_MS
+
+    def check(
+        self, header: Header, origin: AppendOrigin, *, transaction_verified: bool
+    ) -> RememberedBatch | None:
+        """Refuses a data batch that may not follow; the remembered batch that this one repeats, if it does.
+
+        Raises:
+            RejectedRequest: see `Producers.check_batch`; INVALID_TXN_STATE, too, without an open transaction.
+        """
+        producer_id, epoch, sequence = header[9], header[10], header[11]
+        state = self.state
+        if origin is AppendOrigin.CLIENT:
+            found = state.duplicate_of(
+                producer_id,
+                epoch,
+                first_sequence=sequence,
+                last_sequence=(sequence + header[6]) & SEQUENCE_MAX,
+            )
+            if found is not None:
+                return found
+        transactional = bool(header[5] & TRANSACTIONAL)
+        if transactional and not transaction_verified and not state.in_transaction(producer_id):
+            raise RejectedRequest(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {producer_id} has no transaction open on this partition",
+            )
+        state.check_batch(
+            producer_id, epoch, first_sequence=sequence, transactional=transactional, origin=origin
+        )
+        return None
+
+    def take(
+        self,
+        header: Header,
+        marker: EndTransactionMarker | None,
+        *,
+        base_offset: int,
+        max_timestamp_ms: int,
+    ) -> AbortedTransaction | None:
+        """Remembers what was appended at `base_offset`; the transaction that it has aborted, for the index."""
+        state = self.state
+        if marker is None:
+            if header[5] & CONTROL:
+                return None
+            sequence = header[11]
+            state.add_batch(
+                header[9],
+                header[10],
+                last_sequence=(sequence + header[6]) & SEQUENCE_MAX if sequence >= 0 else NO_SEQUENCE,
+                last_offset=base_offset + header[6],
+                offset_delta=header[6],
+                timestamp_ms=max_timestamp_ms,
+                transactional=bool(header[5] & TRANSACTIONAL),
+            )
+            return None
+        completed = state.add_marker(
+            header[9], header[10], marker=marker, offset=base_offset, timestamp_ms=max_timestamp_ms
+        )
+        return None if completed is None or completed.committed else state.aborted(completed)
+
+    def expire(self, now_ms: int, *, expiration_ms: int) -> None:
+        """Forgets producers that were silent for `producer.id.expiration.ms`."""
+        self.state.expire(now_ms, expiration_ms=expiration_ms)
+
+    def take_snapshot(self, offset: int, *, now_ms: int, expiration_ms: int) -> Path | None:
+        """Writes the state as of `offset`, the log end; None if there is one, or if it failed (`Snapshots.take`)."""
+        if now_ms >= self._next_expiry_ms:
+            self._next_expiry_ms = now_ms + _EXPIRY_CHECK_MS
+            self.expire(now_ms, expiration_ms=expiration_ms)
+        return self._snapshots.take(self.state, offset)
+
+    def reload(self, segments: Iterable[Segment], log_start: int, log_end: int) -> None:
+        """The log was cut: what is left of it says who its producers are.
+
+        Raises:
+            StorageFault, CorruptFile: it cannot be read.
+        """
+        left = list(segments)
+        self._snapshots.drop_outside(log_start, log_end)
+        self.state, start = self._snapshots.load_newest(log_start)
+        recall(self.state, left, start)
+        replay(self.state, left, start)
+
+    def begin_anew(self, offset: int) -> None:
+        """Nothing is left of the log, which goes on at `offset`.
+
+        Raises:
+            StorageFault: snapshots of before could not be removed.
+        """
+        self.state = Producers()
+        self._snapshots.newest = offset
+        self._snapshots.drop_outside(offset, offset)
