@@ -9,7 +9,7 @@ import pytest
 
 from tests.clients.adapters.confluent import ConfluentClient
 from tests.clients.adapters.json_lines import end_idle_drivers
-from tests.clients.scenarios import Stage
+from tests.clients.play import Stage
 from tests.support.broker import Broker
 from tests.support.judge import running_broker
 

@@ -7,14 +7,12 @@ is set by a witness (confluent-kafka), so that a library without admin calls is 
 
 from __future__ import annotations
 
-import itertools
 import random
 import threading
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Final
@@ -33,48 +31,25 @@ from tests.clients.client import (
     TOPIC_ALREADY_EXISTS,
     UNKNOWN_TOPIC_OR_PARTITION,
     Client,
-    Header,
     Position,
     Received,
     Record,
-    RefusedError,
 )
-from tests.support.raw_fetch import fetched_batches, is_served
+from tests.clients.play import Play, Stage, refused_with, within
+from tests.clients.records import (
+    CLOCK_SLACK_MS,
+    DAY_MS,
+    Window,
+    assert_offsets,
+    assert_same,
+    mixed_records,
+    round_trip,
+)
+from tests.support.raw_fetch import fetched_batches
 
-DAY_MS: Final = 24 * 3600 * 1000
 LARGE_BYTES: Final = 900 * 1024
 RECORDS_MANY: Final = 100_000
-CLOCK_SLACK_MS: Final = 50
 SURELY_SHRINK: Final = 50  # records in one batch
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """Where scenarios play: a broker that creates topics by itself, and one that does not."""
-
-    address: str
-    strict_address: Callable[[], str]
-    witness: ConfluentClient
-
-
-class Play:
-    """One scenario under way: the client under judgement, the stage, and a topic name of its own."""
-
-    def __init__(self, client: Client, stage: Stage, name: str) -> None:
-        self.client = client
-        self.stage = stage
-        self.witness = stage.witness
-        self.topic = f"{client.name}-{name}-{next(_numbers)}"
-
-    def create(self, partitions: int = 1, settings: Mapping[str, str] | None = None) -> str:
-        """The witness creates the scenario's topic and waits until its leaders serve it.
-
-        Apache Kafka answers CreateTopics before they do, and an idempotent Java producer that meets that gap can
-        retry for two minutes.
-        """
-        self.witness.create_topic(self.topic, partitions, settings=settings)
-        assert within(20, lambda: is_served(self.stage.address, self.topic, partitions))
-        return self.topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,111 +77,6 @@ def cells(kind: type[Client]) -> list[object]:
         for scenario in SCENARIOS
         if scenario.name not in kind.left_out
     ]
-
-
-# --- records ---
-
-_numbers: Iterator[int] = itertools.count(1)
-
-
-def mixed_records(
-    count: int, seed: int, *, partitions: Sequence[int | None] = (0,), run: int = 1
-) -> list[Record]:
-    """Reproducible records of every shape: null and empty keys and values, text and bytes, with and without
-    headers, timestamps that rise. Shape and partition stay the same for `run` records: a command line client
-    needs a call for each run."""
-    chance = random.Random(seed)
-    shape = 0
-    first_ms = int(time.time() * 1000) - DAY_MS
-    records = []
-    for number in range(count):
-        if number % run == 0:
-            shape = chance.randrange(8)
-        key = (None, b"", b"key-%d" % (number % 97))[min(shape, 2)]
-        length = 0 if shape == 3 else chance.randrange(1, 120)
-        text = b"%08d:" % number + (b"log line " * 14)[:length]
-        value = None if shape == 4 else b"" if shape == 3 else text + chance.randbytes(length // 8)
-        headers: tuple[Header, ...] = ()
-        if (number // run) % 5 == 1:
-            headers = (("trace", b"%d" % (number // run)), ("kind", b"mixed"))
-        records.append(
-            Record(key, value, headers, first_ms + number * 3, partitions[number // run % len(partitions)])
-        )
-    return records
-
-
-def assert_same(
-    client: Client, sent: Sequence[Record], received: Sequence[Received], *, window: tuple[int, int]
-) -> None:
-    """Every byte of every record, in order; `window` is when they were sent, for records without a timestamp.
-
-    What the client cannot carry is not compared.
-    """
-    assert len(received) == len(sent)
-    for number, (there, here) in enumerate(zip(sent, received, strict=True)):
-        place = f"record {number} (offset {here.offset})"
-        assert here.key == there.key, place
-        assert here.value == there.value, place
-        if client.groups_headers:
-            assert grouped(here.headers) == grouped(there.headers), place
-        else:
-            assert here.headers == there.headers, place
-        if there.timestamp_ms is not None and client.sets_timestamps:
-            assert here.timestamp_ms == there.timestamp_ms, place
-        else:
-            assert window[0] - CLOCK_SLACK_MS <= here.timestamp_ms <= window[1] + CLOCK_SLACK_MS, place
-
-
-def assert_offsets(received: Sequence[Received], first: int = 0) -> None:
-    """Offsets without a gap, from `first`."""
-    assert [record.offset for record in received] == list(range(first, first + len(received)))
-
-
-def grouped(headers: Sequence[Header]) -> dict[str, list[bytes | None]]:
-    """Headers as name → values in order."""
-    groups: dict[str, list[bytes | None]] = defaultdict(list)
-    for name, value in headers:
-        groups[name].append(value)
-    return dict(groups)
-
-
-class Window:
-    """The time in which something was sent, in milliseconds."""
-
-    def __init__(self) -> None:
-        self._first = int(time.time() * 1000)
-
-    def close(self) -> tuple[int, int]:
-        """First and last millisecond."""
-        return self._first, int(time.time() * 1000)
-
-
-def round_trip(play: Play, records: Sequence[Record], *, codec: str = "none", acks: str = "all") -> None:
-    """The client produces to partition 0 of the scenario's topic and reads all of it back."""
-    window = Window()
-    play.client.produce(play.topic, records, codec=codec, acks=acks)
-    sent = window.close()
-    received = play.client.consume(play.topic, 0, start=0, count=len(records))
-    assert_offsets(received)
-    assert_same(play.client, records, received, window=sent)
-
-
-@contextmanager
-def refused_with(*codes: int) -> Iterator[None]:
-    """The block must end in a refusal with one of these codes."""
-    with pytest.raises(RefusedError) as caught:
-        yield
-    assert caught.value.code in codes, str(caught.value)
-
-
-def within(timeout_s: float, holds: Callable[[], bool]) -> bool:
-    """Asks again until it holds or the time is over; for what a broker tells other clients a moment later."""
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)  # metadata spreads without an event that a client could wait for
-    return True
 
 
 # --- produce and consume ---

@@ -18,7 +18,7 @@ from kafka.admin import ConfigResource as PythonResource
 from kafka.admin import ConfigResourceType
 
 from tests.clients.client import MESSAGE_TOO_LARGE, Record, RefusedError
-from tests.clients.scenarios import Stage
+from tests.clients.play import Stage
 from tests.support.apache_kafka import tool
 from tests.support.judge import JUDGE
 from tests.support.raw_fetch import fetched_batches, is_served

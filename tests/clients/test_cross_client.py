@@ -10,7 +10,8 @@ import pytest
 
 from tests.clients.client import CODECS, Client, Record
 from tests.clients.matrix import CLIENTS
-from tests.clients.scenarios import Stage, assert_offsets, grouped, mixed_records, within
+from tests.clients.play import Stage, within
+from tests.clients.records import assert_offsets, grouped, mixed_records
 from tests.support.raw_fetch import is_served
 
 RECORDS: Final = 400

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.clients.adapters.java import JavaClient
-from tests.clients.scenarios import Scenario, Stage, cells
+from tests.clients.play import Stage
+from tests.clients.scenarios import Scenario, cells
 from tests.support.apache_kafka import tool
 
 

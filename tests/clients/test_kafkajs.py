@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.clients.adapters.kafkajs import KafkajsClient
-from tests.clients.scenarios import Scenario, Stage, cells
+from tests.clients.play import Stage
+from tests.clients.scenarios import Scenario, cells
 
 
 @pytest.mark.parametrize("scenario", cells(KafkajsClient))
