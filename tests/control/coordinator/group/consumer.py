@@ -1,10 +1,15 @@
-"""A member of a consumer group of KIP-848, for scenes."""
+"""Members of a consumer group of KIP-848, for scenes, and the scenes they begin in."""
 
 from __future__ import annotations
 
 from typing import Any
 from uuid import UUID
 
+from appliance.control.coordinator.group.effects import Topic
+from appliance.protocol.apis.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    DescribedConsumerGroup,
+)
 from appliance.protocol.apis.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -70,3 +75,38 @@ class Consumer:
     @property
     def count(self) -> int:
         return sum(len(partitions) for partitions in self.owned.values())
+
+
+def scene_with(partitions: int = 4, **settings: Any) -> Scene:
+    scene = Scene(**settings)
+    scene.cluster.create("orders", partitions)
+    return scene
+
+
+def grow(scene: Scene, partitions: int) -> None:
+    orders = scene.cluster.topics["orders"]
+    scene.cluster.topics["orders"] = Topic("orders", orders.topic_id, partitions)
+    scene.groups.metadata_changed()
+
+
+def settle(*consumers: Consumer) -> None:
+    for _ in range(6):
+        for consumer in consumers:
+            consumer.beat()
+        consumers[0].scene.groups.check()
+
+
+def settled_pair(scene: Scene) -> tuple[Consumer, Consumer]:
+    """Two consumers who have joined and own what they should."""
+    one, two = Consumer(scene, "one"), Consumer(scene, "two")
+    one.join()
+    two.join()
+    settle(one, two)
+    return one, two
+
+
+def described(scene: Scene, version: int = 1) -> DescribedConsumerGroup:
+    response = scene.ask(ConsumerGroupDescribeRequest((GROUP,)), version=version)
+    group = response.groups[0]
+    assert isinstance(group, DescribedConsumerGroup)
+    return group

@@ -7,11 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from appliance.control.coordinator.group.effects import Client, OffsetExpiry, Topic
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
-    DescribedConsumerGroup,
 )
 from appliance.protocol.apis.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -24,44 +22,16 @@ from appliance.protocol.apis.leave_group import MemberIdentity
 from appliance.protocol.apis.list_groups import ListGroupsRequest
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.messages import encode_response_body
-from tests.control.coordinator.group.consumer import REBALANCE_MS, SESSION_MS, Consumer
+from tests.control.coordinator.group.consumer import (
+    REBALANCE_MS,
+    SESSION_MS,
+    Consumer,
+    described,
+    scene_with,
+    settle,
+    settled_pair,
+)
 from tests.control.coordinator.group.scene import GROUP, Scene
-
-
-def scene_with(partitions: int = 4, **settings: Any) -> Scene:
-    scene = Scene(**settings)
-    scene.cluster.create("orders", partitions)
-    return scene
-
-
-def grow(scene: Scene, partitions: int) -> None:
-    orders = scene.cluster.topics["orders"]
-    scene.cluster.topics["orders"] = Topic("orders", orders.topic_id, partitions)
-    scene.groups.metadata_changed()
-
-
-def settle(*consumers: Consumer) -> None:
-    for _ in range(6):
-        for consumer in consumers:
-            consumer.beat()
-        consumers[0].scene.groups.check()
-
-
-def settled_pair(scene: Scene) -> tuple[Consumer, Consumer]:
-    """Two consumers who have joined and own what they should."""
-    one, two = Consumer(scene, "one"), Consumer(scene, "two")
-    one.join()
-    two.join()
-    settle(one, two)
-    return one, two
-
-
-def described(scene: Scene, version: int = 1) -> DescribedConsumerGroup:
-    response = scene.ask(ConsumerGroupDescribeRequest((GROUP,)), version=version)
-    group = response.groups[0]
-    assert isinstance(group, DescribedConsumerGroup)
-    return group
-
 
 # ── joining and sharing ───────────────────────────────────────────────────────────────────────────────────
 
@@ -335,159 +305,51 @@ def test_a_full_group_refuses_new_members_and_keeps_its_own() -> None:
     assert one.join().error_code == 0
 
 
-# ── silence and leaving ───────────────────────────────────────────────────────────────────────────────────
+def test_only_the_assignors_that_are_offered_may_be_asked_for_and_the_first_is_the_default() -> None:
+    scene = Scene(consumer_assignors=("range",))
+    scene.cluster.create("orders", 2)
+    refused = Consumer(scene, "m", server_assignor="uniform").join()
+    assert refused.error_code == ErrorCode.UNSUPPORTED_ASSIGNOR
+    assert refused.error_message is not None
+    assert refused.error_message.endswith("Supported assignors: range.")
+    Consumer(scene, "n").join()
+    (described,) = scene.ask(ConsumerGroupDescribeRequest((GROUP,))).groups
+    assert described.assignor_name == "range"
 
 
-def test_a_silent_member_is_out_after_its_session_and_its_partitions_are_free() -> None:
+def test_names_as_long_as_a_string_can_be_are_answered_like_others() -> None:
     scene = scene_with()
-    one, two = settled_pair(scene)
-    scene.pass_time(SESSION_MS)
-    assert two.beat().error_code == 0
-    scene.pass_time(1)
-    settle(two)
-    assert two.count == 4
-    assert one.ask(member_epoch=one.epoch).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_a_session_that_ends_while_the_members_heartbeat_is_written_does_not_put_it_out() -> None:
-    scene = scene_with(2)
-    one, two = settled_pair(scene)
-    scene.pass_time(SESSION_MS - 15_000)
-    one.beat()
-    grow(scene, 3)
-    scene.commits = False
-    token = two.send(topic_partitions=two.said())
-    scene.pass_time(20_000)  # the session of `two` ends, and its end has to wait its turn
-    assert token not in scene.answers
-    scene.commits = True
-    scene.commit()
-    two.take(scene.answers[token])
-    assert {member.member_id for member in described(scene).members} == {"one", "two"}
-    settle(one, two)
-    assert one.count + two.count == 3
-
-
-def test_a_session_that_ended_while_another_was_written_ends_for_who_stayed_silent() -> None:
-    scene = scene_with(2)
-    one, two = settled_pair(scene)
-    scene.pass_time(SESSION_MS - 15_000)
-    grow(scene, 3)
-    scene.commits = False
-    token = one.send(topic_partitions=one.said())
-    scene.pass_time(20_000)
-    late = two.send(topic_partitions=two.said())
-    scene.commits = True
-    scene.commit()
-    one.take(scene.answers[token])
-    assert scene.answers[late].error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert [member.member_id for member in described(scene).members] == ["one"]
-    settle(one)
-    assert one.count == 3
-
-
-def test_who_let_go_while_its_heartbeat_was_written_gets_all_of_it_when_it_joins_anew() -> None:
-    scene = scene_with(4)
-    one, two = settled_pair(scene)
-    grow(scene, 5)
-    scene.commits = False
-    given_up = two.send(topic_partitions=two.said())
-    scene.pass_time(SESSION_MS - 15_000)
-    scene.commits = True
-    scene.commit()
-    assert scene.answers[given_up].assignment is None  # what it has is not told again but to who asks for all
-    two.join()
-    settle(one, two)
-    assert one.count + two.count == 5
-
-
-def test_a_member_that_does_not_give_up_in_time_is_out() -> None:
-    scene = scene_with(2)
-    one, two = Consumer(scene, "one"), Consumer(scene, "two")
-    one.join()
-    two.join()
-    one.ask()
-    for _ in range(REBALANCE_MS // 20_000):
-        assert one.ask().member_epoch == 1
-        two.beat()
-        scene.pass_time(20_000)
-    scene.pass_time(1)
-    settle(two)
-    assert two.count == 2
-    assert one.ask().error_code == ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_who_gave_up_in_time_is_not_out() -> None:
-    scene = scene_with(2)
-    one, two = settled_pair(scene)
-    for _ in range(5):
-        scene.pass_time(20_000)
-        settle(one, two)
-    assert (one.count, two.count) == (1, 1)
-
-
-def test_the_last_member_leaves_an_empty_group() -> None:
-    scene = scene_with()
-    one = Consumer(scene, "one")
-    one.join()
-    assert one.ask(member_epoch=-1).member_epoch == -1
-    assert described(scene).group_state == "Empty"
-    assert scene.groups.next_deadline_ms() is None
+    longest = "x" * 32_767
+    asked: list[tuple[ApiKey, Any]] = [
+        (ApiKey.CONSUMER_GROUP_HEARTBEAT, ConsumerGroupHeartbeatRequest(longest, longest, 7)),
+        (
+            ApiKey.CONSUMER_GROUP_HEARTBEAT,
+            ConsumerGroupHeartbeatRequest(
+                GROUP,
+                longest,
+                0,
+                rebalance_timeout_ms=1,
+                subscribed_topic_names=(longest,),
+                server_assignor=longest,
+                topic_partitions=(),
+            ),
+        ),
+        (ApiKey.CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest((longest,))),
+        (ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest((longest,))),
+    ]
+    for api, request in asked:
+        answer = scene.ask(request, version=api.max_version)
+        assert encode_response_body(api, api.max_version, answer)
+    request = JoinGroupRequest(
+        longest, SESSION_MS, "", "consumer", (JoinGroupProtocol(longest, b""),), group_instance_id=longest
+    )
+    token = scene.send(request, version=5, client_id=longest)
+    scene.pass_time(4_000)
+    joined = scene.joined(token)
+    assert encode_response_body(ApiKey.JOIN_GROUP, 5, joined)
+    scene.sync(joined.member_id, 1, group_id=longest)
     scene.restart()
-    assert described(scene).group_state == "Empty"
-    assert described(scene).members == ()
-
-
-# ── static members ────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_static_member_that_was_away_gets_its_partitions_back() -> None:
-    scene = scene_with(4)
-    one, two = Consumer(scene, "one", instance_id="i1"), Consumer(scene, "two", instance_id="i2")
-    one.join()
-    two.join()
-    settle(one, two)
-    assert one.ask(member_epoch=-2).member_epoch == -2
-    two.beat()
-    assert two.count == 2
-    back = Consumer(scene, "back", instance_id="i1")
-    back.join()
-    assert back.owned == one.owned
-    assert back.epoch == two.epoch
-    assert one.ask(member_epoch=one.epoch).error_code == ErrorCode.FENCED_INSTANCE_ID
-    scene.groups.check()
-    back.ask(member_epoch=-1)
-    two.ask(member_epoch=-1)
-    assert scene.groups.next_deadline_ms() is None
-
-
-def test_an_instance_id_that_is_held_is_not_given_away() -> None:
-    scene = scene_with()
-    one = Consumer(scene, "one", instance_id="i1")
-    one.join()
-    assert Consumer(scene, "two", instance_id="i1").join().error_code == ErrorCode.UNRELEASED_INSTANCE_ID
-    assert one.beat().error_code == 0
-
-
-def test_a_static_member_that_stays_away_is_out_after_its_session() -> None:
-    scene = scene_with(4)
-    one, two = Consumer(scene, "one", instance_id="i1"), Consumer(scene, "two")
-    one.join()
-    two.join()
-    settle(one, two)
-    one.ask(member_epoch=-2)
-    scene.pass_time(SESSION_MS - 1)
-    two.beat()
-    scene.pass_time(2)
-    settle(two)
-    assert two.count == 4
-
-
-def test_a_static_member_of_an_unknown_instance_is_refused() -> None:
-    scene = scene_with()
-    Consumer(scene, "one").join()
-    other = Consumer(scene, "two", instance_id="i9")
-    assert other.ask(member_epoch=1).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert other.ask(member_epoch=-2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert scene.state(longest) == "Stable"
 
 
 # ── the log ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -580,120 +442,3 @@ def test_an_unknown_group_is_not_found() -> None:
         ErrorCode.GROUP_ID_NOT_FOUND,
         f"Group {GROUP} not found.",
     )
-
-
-# ── committed offsets ─────────────────────────────────────────────────────────────────────────────────────
-
-
-def commit_error(scene: Scene, member_id: str, epoch: int, *, version: int = 9) -> int:
-    client = Client("c", "/h", slot=0, api_version=version)
-    return scene.groups.check_commit(
-        GROUP, member_id=member_id, instance_id=None, generation=epoch, client=client
-    )
-
-
-def test_members_commit_and_fetch_in_their_epoch_only() -> None:
-    scene = scene_with()
-    one = Consumer(scene, "one")
-    one.join()
-    assert commit_error(scene, "one", 1) == ErrorCode.NONE
-    assert commit_error(scene, "one", 0) == ErrorCode.STALE_MEMBER_EPOCH
-    assert commit_error(scene, "two", 1) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert commit_error(scene, "", -1) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert commit_error(scene, "one", 1, version=8) == ErrorCode.UNSUPPORTED_VERSION
-    client = Client("c", "/h", slot=0, api_version=9)
-    fetch = scene.groups.check_fetch
-    assert fetch(GROUP, member_id=None, epoch=-1, client=client) == ErrorCode.NONE
-    assert fetch(GROUP, member_id="one", epoch=1, client=client) == ErrorCode.NONE
-    assert fetch(GROUP, member_id="one", epoch=7, client=client) == ErrorCode.STALE_MEMBER_EPOCH
-    assert fetch(GROUP, member_id="two", epoch=1, client=client) == ErrorCode.UNKNOWN_MEMBER_ID
-    one.ask(member_epoch=-1)
-    assert commit_error(scene, "", -1) == ErrorCode.NONE
-
-
-def test_a_commit_that_crosses_with_a_new_epoch_counts_while_the_member_has_lost_nothing() -> None:
-    scene = scene_with(4)
-    one, two = settled_pair(scene)
-    assert (one.epoch, two.epoch) == (2, 2)
-    assert commit_error(scene, "one", 1) == ErrorCode.STALE_MEMBER_EPOCH
-    two.ask(member_epoch=-1)
-    settle(one)
-    assert (one.epoch, one.count) == (3, 4)
-    assert commit_error(scene, "one", 2) == ErrorCode.NONE
-    assert commit_error(scene, "one", 1) == ErrorCode.STALE_MEMBER_EPOCH
-    assert commit_error(scene, "one", 5) == ErrorCode.STALE_MEMBER_EPOCH
-    scene.restart()
-    assert commit_error(scene, "one", 3) == ErrorCode.NONE
-
-
-def test_offsets_of_subscribed_topics_stay() -> None:
-    scene = scene_with()
-    scene.cluster.create("returns", 1)
-    Consumer(scene, "one", subscribed_topic_names=("orders",), subscribed_topic_regex="ret.*").join()
-    assert scene.groups.offset_expiry(GROUP) == OffsetExpiry(subscribed=frozenset({"orders", "returns"}))
-    assert scene.groups.check_offset_delete(GROUP) == ErrorCode.NONE
-    assert scene.groups.check_topic_delete(GROUP, "returns") == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-    assert scene.groups.check_topic_delete(GROUP, "other") == ErrorCode.NONE
-
-
-def test_names_as_long_as_a_string_can_be_are_answered_like_others() -> None:
-    scene = scene_with()
-    longest = "x" * 32_767
-    asked: list[tuple[ApiKey, Any]] = [
-        (ApiKey.CONSUMER_GROUP_HEARTBEAT, ConsumerGroupHeartbeatRequest(longest, longest, 7)),
-        (
-            ApiKey.CONSUMER_GROUP_HEARTBEAT,
-            ConsumerGroupHeartbeatRequest(
-                GROUP,
-                longest,
-                0,
-                rebalance_timeout_ms=1,
-                subscribed_topic_names=(longest,),
-                server_assignor=longest,
-                topic_partitions=(),
-            ),
-        ),
-        (ApiKey.CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest((longest,))),
-        (ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest((longest,))),
-    ]
-    for api, request in asked:
-        answer = scene.ask(request, version=api.max_version)
-        assert encode_response_body(api, api.max_version, answer)
-    request = JoinGroupRequest(
-        longest, SESSION_MS, "", "consumer", (JoinGroupProtocol(longest, b""),), group_instance_id=longest
-    )
-    token = scene.send(request, version=5, client_id=longest)
-    scene.pass_time(4_000)
-    joined = scene.joined(token)
-    assert encode_response_body(ApiKey.JOIN_GROUP, 5, joined)
-    scene.sync(joined.member_id, 1, group_id=longest)
-    scene.restart()
-    assert scene.state(longest) == "Stable"
-
-
-def test_a_members_session_is_as_long_as_its_group_was_given_by_now() -> None:
-    scene = Scene()
-    scene.cluster.create("orders", 2)
-    member = Consumer(scene, "m")
-    assert member.join().heartbeat_interval_ms == 5_000
-    scene.cluster.configs[GROUP] = {
-        "consumer.session.timeout.ms": "60000",
-        "consumer.heartbeat.interval.ms": "15000",
-    }
-    assert member.beat().heartbeat_interval_ms == 15_000
-    scene.pass_time(59_000)
-    assert member.beat().error_code == 0
-    scene.pass_time(61_000)
-    assert member.beat().error_code == ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_only_the_assignors_that_are_offered_may_be_asked_for_and_the_first_is_the_default() -> None:
-    scene = Scene(consumer_assignors=("range",))
-    scene.cluster.create("orders", 2)
-    refused = Consumer(scene, "m", server_assignor="uniform").join()
-    assert refused.error_code == ErrorCode.UNSUPPORTED_ASSIGNOR
-    assert refused.error_message is not None
-    assert refused.error_message.endswith("Supported assignors: range.")
-    Consumer(scene, "n").join()
-    (described,) = scene.ask(ConsumerGroupDescribeRequest((GROUP,))).groups
-    assert described.assignor_name == "range"
