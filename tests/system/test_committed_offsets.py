@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
-import re
 import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
-from typing import Any
-from uuid import UUID
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -26,13 +19,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonPartition
 
-from appliance.control.coordinator.internal_logs import READ_BYTES
 from appliance.control.coordinator.offsets.offset_records import offset_key
-from appliance.log.chunks import Batch, SegmentGone, read_chunks
 from appliance.protocol import messages
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.delete_topics import DeleteTopicsRequest
-from appliance.protocol.apis.describe_configs import DescribeConfigsRequest, DescribedResource
 from appliance.protocol.apis.describe_groups import DescribeGroupsRequest
 from appliance.protocol.apis.find_coordinator import FindCoordinatorRequest
 from appliance.protocol.apis.join_group import JoinGroupProtocol, JoinGroupRequest
@@ -52,25 +42,13 @@ from appliance.protocol.apis.topic_selector import TopicSelector
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.group_partition import group_partition
 from appliance.protocol.records.record import Record, encode_batch
-from tests.support.apache_kafka import tool
 from tests.support.broker import Appliance
-from tests.support.wire import ConnectionEnded, WireSocket
+from tests.support.wire import WireSocket
+from tests.system.offsets import SETTINGS, commit, commit_request, committed, find, topic_id
 from tests.system.raw import ask, create_topic, produce, suspend, wait_until
 
 COMMIT_VERSIONS = range(2, 11)
 FETCH_VERSIONS = range(1, 11)
-LONG_BYTES = 2 * READ_BYTES + 1
-RETRIED = {
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.NOT_COORDINATOR,
-}
-SETTINGS = {
-    "offsets.retention.check.interval.ms": 100,
-    "offsets.topic.num.partitions": 8,
-    "group.initial.rebalance.delay.ms": 20_000,
-    "process.restart.backoff.max.ms": 100,  # one coordinator after the other is killed here
-}
 
 
 @pytest.fixture(scope="module")
@@ -79,58 +57,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
     appliance.start()
     yield appliance
     appliance.stop()
-
-
-def topic_id(port: int, topic: str) -> Any:
-    with WireSocket(port) as connection:
-        response = ask(connection, ApiKey.METADATA, MetadataRequest((TopicSelector(name=topic),)))
-    return response.topics[0].topic_id
-
-
-def kafka_uuid(identity: UUID) -> str:
-    """As Kafka prints it: url-safe base64 without padding."""
-    return base64.urlsafe_b64encode(identity.bytes).decode().rstrip("=")
-
-
-def commit_request(
-    group: str, topic: str, offset: int, *, partitions: int = 1, **fields: Any
-) -> OffsetCommitRequest:
-    each = tuple(OffsetCommitPartition(index, offset, f"note {offset}") for index in range(partitions))
-    return OffsetCommitRequest(group, topics=(OffsetCommitTopic(topic, partitions=each),), **fields)
-
-
-def commit(connection: WireSocket, request: OffsetCommitRequest, *, version: int = 9) -> list[int]:
-    """The errors by partition, once no answer says "come again"."""
-    deadline = time.monotonic() + 30
-    while True:
-        response = ask(connection, ApiKey.OFFSET_COMMIT, request, version=version)
-        errors = [p.error_code for topic in response.topics for p in topic.partitions]
-        if not RETRIED.intersection(errors):
-            return errors
-        assert time.monotonic() < deadline, errors
-        if ErrorCode.COORDINATOR_NOT_AVAILABLE in errors:
-            find(connection, request.group_id)
-        time.sleep(0.01)
-
-
-def find(connection: WireSocket, group: str) -> Any:
-    request = FindCoordinatorRequest(coordinator_keys=(group,))
-    return ask(connection, ApiKey.FIND_COORDINATOR, request).coordinators[0]
-
-
-def committed(connection: WireSocket, group: str, topic: str, partition: int = 0) -> int:
-    """The committed offset, -1 for none, once no answer says "come again"."""
-    wanted = (OffsetFetchTopic(topic, partition_indexes=(partition,)),)
-    deadline = time.monotonic() + 30
-    while True:
-        request = OffsetFetchRequest(groups=(OffsetFetchGroup(group, wanted),))
-        (answer,) = ask(connection, ApiKey.OFFSET_FETCH, request, version=9).groups
-        if answer.error_code not in RETRIED:
-            assert not answer.error_code
-            offset: int = answer.topics[0].partitions[0].committed_offset
-            return offset
-        assert time.monotonic() < deadline, answer
-        time.sleep(0.01)
 
 
 def test_first_question_for_a_coordinator_creates_the_topic_as_kafka_does(tmp_path: Path) -> None:
@@ -391,232 +317,3 @@ def state_of(connection: WireSocket, group: str) -> str:
     (described,) = ask(connection, ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest((group,)), version=5).groups
     state: str = described.group_state
     return state
-
-
-def test_topic_of_offsets_is_compacted_and_nothing_committed_is_lost(tmp_path: Path) -> None:
-    settings = {
-        **SETTINGS,
-        "offsets.topic.num.partitions": 1,
-        "offsets.topic.segment.bytes": 1 << 20,
-        "log.cleaner.backoff.ms": 50,
-    }
-    appliance = Appliance(tmp_path, settings=settings)
-    appliance.start()
-    try:
-        create_topic(appliance.port, "busy", partitions=200)
-        with WireSocket(appliance.port, timeout_s=30) as connection:
-            for number in range(150):
-                assert not any(commit(connection, commit_request("busy", "busy", number, partitions=200)))
-            assert commit(connection, commit_request("other", "busy", 7)) == [0]
-            log = tmp_path / "slot-0" / "__consumer_offsets-0"
-            written = 150 * 200
-
-            def is_compacted() -> bool:
-                kept = sum(batch.header[12] for path in log.glob("*.log") for batch in batches_of(path))
-                return kept < written // 2
-
-            wait_until(is_compacted, "the cleaner has been through", timeout_s=30)
-            appliance.kill_role("coordinator")
-            assert {committed(connection, "busy", "busy", index) for index in (0, 77, 199)} == {149}
-            assert committed(connection, "other", "busy") == 7
-    finally:
-        appliance.stop()
-
-
-def test_long_log_is_replayed_whole(tmp_path: Path) -> None:
-    """What a worker tells of at once ends in the midst of a batch, and the log of a partition is longer than that."""
-    settings = {**SETTINGS, "offsets.topic.num.partitions": 1, "log.cleaner.backoff.ms": 600_000}
-    appliance = Appliance(tmp_path, settings=settings)
-    appliance.start()
-    try:
-        create_topic(appliance.port, "long", partitions=300)
-        with WireSocket(appliance.port, timeout_s=30) as connection:
-            find(connection, "long")
-            log = tmp_path / "slot-0" / "__consumer_offsets-0"
-            number = written = 0
-            while written < LONG_BYTES:
-                for _ in range(20):
-                    number += 1
-                    assert not any(commit(connection, commit_request("long", "long", number, partitions=300)))
-                written = sum(b.end - b.position for path in log.glob("*.log") for b in batches_of(path))
-            appliance.kill_role("coordinator")
-            assert {committed(connection, "long", "long", index) for index in (0, 150, 299)} == {number}
-    finally:
-        appliance.stop()
-
-
-def batches_of(path: Path) -> list[Batch]:
-    """The batches of a segment; none where it is gone meanwhile."""
-    with suppress(SegmentGone, FileNotFoundError):
-        return [batch for chunk in read_chunks(path, 0, path.stat().st_size) for batch in chunk.batches]
-    return []
-
-
-class Committer(threading.Thread):
-    """Commits 1, 2, 3 … for a group with its coordinator; `acked` is the last that was acknowledged."""
-
-    def __init__(self, port: int, group: str, topic: str) -> None:
-        super().__init__(daemon=True)
-        self._port = port
-        self._group = group
-        self._topic = topic
-        self.acked = 0
-        self.tried = 0
-        self.faults: list[str] = []
-        self.stop = threading.Event()
-
-    def run(self) -> None:
-        while not self.stop.is_set():
-            try:
-                with WireSocket(self._port, timeout_s=30) as connection:
-                    found = find(connection, self._group)
-                if found.error_code:
-                    time.sleep(0.02)
-                    continue
-                with WireSocket(found.port, timeout_s=30) as connection:
-                    self._commit(connection)
-            except (ConnectionEnded, ConnectionError):
-                time.sleep(0.02)
-            except Exception as fault:
-                self.faults.append(repr(fault))
-                return
-
-    def _commit(self, connection: WireSocket) -> None:
-        while not self.stop.is_set():
-            self.tried = max(self.tried, self.acked) + 1
-            request = commit_request(self._group, self._topic, self.tried)
-            (error,) = [
-                p.error_code
-                for topic in ask(connection, ApiKey.OFFSET_COMMIT, request, version=9).topics
-                for p in topic.partitions
-            ]
-            if not error:
-                self.acked = self.tried
-            elif error == ErrorCode.NOT_COORDINATOR:
-                return
-            elif error in RETRIED:
-                time.sleep(0.005)
-            else:
-                self.faults.append(ErrorCode(error).name)
-                return
-
-
-def test_acknowledged_commit_survives_kills_of_coordinator_worker_and_network_process(
-    broker: Appliance,
-) -> None:
-    create_topic(broker.port, "kills")
-    with WireSocket(broker.port, timeout_s=20) as connection:
-        find(connection, "kills-0")
-    committers = [Committer(broker.port, f"kills-{number}", "kills") for number in range(6)]
-    for committer in committers:
-        committer.start()
-    for role in ("coordinator", "ioproc", "coordinator", "netproc", "ioproc", "coordinator"):
-        await_progress(committers)
-        broker.kill_role(role)
-    for committer in committers:
-        committer.stop.set()
-    for committer in committers:
-        committer.join(60)
-        assert not committer.is_alive()
-        assert not committer.faults
-    with WireSocket(broker.port, timeout_s=20) as connection:
-        for number, committer in enumerate(committers):
-            there = committed(connection, f"kills-{number}", "kills")
-            assert committer.acked <= there <= committer.tried
-
-
-def test_acknowledged_commit_survives_kills_of_the_leading_slots_worker(tmp_path: Path) -> None:
-    """The partitions of three slots' groups are led elsewhere when a worker dies, and led back."""
-    appliance = Appliance(tmp_path, slots=3, settings={**SETTINGS, "offsets.topic.num.partitions": 3})
-    appliance.start()
-    try:
-        create_topic(appliance.port, "slots", partitions=3)
-        groups = [f"slots-{number}" for number in range(6)]
-        with WireSocket(appliance.port, timeout_s=30) as connection:
-            leaders = {find(connection, group).node_id for group in groups}
-        assert len(leaders) > 1, "groups of more than one slot"
-        committers = [Committer(appliance.port, group, "slots") for group in groups]
-        for committer in committers:
-            committer.start()
-        for role, index in (("ioproc", 0), ("coordinator", 0), ("ioproc", 2), ("replica", 1)):
-            await_progress(committers)
-            appliance.kill_role(role, index)
-        await_progress(committers)
-        for committer in committers:
-            committer.stop.set()
-        for committer in committers:
-            committer.join(60)
-            assert not committer.is_alive()
-            assert not committer.faults
-        for group, committer in zip(groups, committers, strict=True):
-            there = committed_at_its_coordinator(appliance.port, group, "slots")
-            assert committer.acked <= there <= committer.tried
-    finally:
-        appliance.stop()
-
-
-def await_progress(committers: list[Committer]) -> None:
-    floor = [committer.acked for committer in committers]
-    wait_until(
-        lambda: all(c.acked > before for c, before in zip(committers, floor, strict=True)),
-        "every group commits",
-        timeout_s=30,
-    )
-
-
-def committed_at_its_coordinator(port: int, group: str, topic: str) -> int:
-    with WireSocket(port, timeout_s=30) as connection:
-        found = find(connection, group)
-    with WireSocket(found.port, timeout_s=30) as connection:
-        return committed(connection, group, topic)
-
-
-def test_kafkas_own_tool_reads_our_offsets_and_so_does_the_next_start(tmp_path: Path) -> None:
-    appliance = Appliance(tmp_path, settings=SETTINGS)
-    appliance.start()
-    create_topic(appliance.port, "read", partitions=3)
-    with WireSocket(appliance.port, timeout_s=20) as connection:
-        # Who looks at the topic before any group was there does not make another kind of topic of it.
-        asked = MetadataRequest(
-            (TopicSelector(name="__consumer_offsets"), TopicSelector(name="__transaction_state"))
-        )
-        offsets, transactions = ask(connection, ApiKey.METADATA, asked).topics
-        assert (offsets.error_code, len(offsets.partitions)) == (0, 8)
-        assert transactions.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        resource = DescribedResource(2, "__consumer_offsets", ("cleanup.policy",))
-        (described,) = ask(connection, ApiKey.DESCRIBE_CONFIGS, DescribeConfigsRequest((resource,))).results
-        assert [config.value for config in described.configs] == ["compact"]
-        find(connection, "reader")
-        assert commit(connection, commit_request("reader", "read", 42, partitions=3)) == [0, 0, 0]
-        kept = commit_request("reader", "read", 43, retention_time_ms=3_600_000)
-        assert commit(connection, kept, version=2) == [0]
-        request = OffsetDeleteRequest("reader", (OffsetDeleteTopic("read", (OffsetDeletePartition(2),)),))
-        assert ask(connection, ApiKey.OFFSET_DELETE, request).error_code == 0
-    identity = topic_id(appliance.port, "read")
-    appliance.stop()
-    partition = group_partition("reader", 8)
-    segment = tmp_path / "slot-0" / f"__consumer_offsets-{partition}" / f"{0:020d}.log"
-    printed = tool(
-        "org.apache.kafka.tools.DumpLogSegments",
-        "--offsets-decoder",
-        "--files",
-        str(segment),
-        "--print-data-log",
-    )
-    told = re.findall(r"key: (\{.*\}\}) payload: (\{.*\}\}|<DELETE>)", printed)
-    assert len(told) == 5, printed
-    keys = [(json.loads(key)["type"], json.loads(key)["data"]) for key, _ in told]
-    assert {kind for kind, _ in keys} == {"1"}
-    assert [data["partition"] for _, data in keys] == [0, 1, 2, 0, 2]
-    assert all((data["group"], data["topic"]) == ("reader", "read") for _, data in keys)
-    first, short = json.loads(told[0][1]), json.loads(told[3][1])
-    assert (first["version"], first["data"]["offset"], first["data"]["metadata"]) == ("4", 42, "note 42")
-    assert first["data"]["topicId"] == kafka_uuid(identity)
-    assert (short["version"], short["data"]["offset"]) == ("1", 43)
-    assert told[4][1] == "<DELETE>"
-    appliance.start()
-    try:
-        with WireSocket(appliance.port, timeout_s=20) as connection:
-            assert [committed(connection, "reader", "read", index) for index in range(3)] == [43, 42, -1]
-    finally:
-        appliance.stop()

@@ -29,6 +29,7 @@ from appliance.protocol.records.record import Record, decode_records, encode_bat
 from tests.support.broker import Appliance
 from tests.support.raw_fetch import fetch
 from tests.support.wire import WireSocket, answers_api_versions
+from tests.system.offsets import commit, committed, find
 from tests.system.raw import (
     MIB,
     Produced,
@@ -39,7 +40,6 @@ from tests.system.raw import (
     produce,
     wait_until,
 )
-from tests.system.test_committed_offsets import commit, committed, find
 
 TOPIC, OTHER = "full", "other"
 DISK_BYTES: Final = 48 * MIB
