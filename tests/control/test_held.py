@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from appliance.channels.roles import Role, RoleKind
+from appliance.control.supervisor.back_off import BackOff
+from appliance.control.supervisor.children import ChildRecord
 from appliance.control.supervisor.held import runs_no_more
 from tests.system.raw import wait_until
 
@@ -64,3 +68,15 @@ def test_each_thread_that_is_left_has_to_wait_in_the_kernel_with_its_death_pendi
 def test_a_thread_that_goes_while_it_is_looked_at_proves_nothing(tmp_path: Path) -> None:
     (tmp_path / "7" / "task" / "7").mkdir(parents=True)
     assert not runs_no_more(7, proc=tmp_path)
+
+
+def test_who_has_ended_is_held_no_more_before_its_next_life_begins() -> None:
+    # Who is forked in between is told of those that are held, and gets no rings with them.
+    record = ChildRecord(Role(RoleKind.IOPROC, 0, 0), BackOff(100, 1000))
+    process = subprocess.Popen(SLEEP)
+    record.pid, record.pidfd = process.pid, os.pidfd_open(process.pid)
+    record.kill()
+    record.held = True
+    assert record.reap() == "was killed by SIGKILL"
+    assert (record.killed, record.held) == (False, False)
+    process.wait()

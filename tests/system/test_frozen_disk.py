@@ -113,6 +113,8 @@ def test_others_lead_what_a_worker_led_that_its_disk_holds_and_the_slot_comes_ba
     with AckedLoad(broker, TOPIC, PARTITIONS) as load:
         held = freeze_under(load, disk, broker)
         load.until(300)
+        broker.kill_role("controller")
+        load.until(300)
         # Nobody opens its logs while it may still write.
         assert broker.pids(f"ioproc {FROZEN}.0") in ([held], [])
         disk.thaw()

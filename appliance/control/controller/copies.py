@@ -8,6 +8,7 @@ process while it follows. So a copy is given to one half only after the other ha
     holds it         | is told to release it, and its answer is waited for
     died             | holds nothing: it is given at once
     may hold it      | (a controller before us left a change unfinished) its answer to a full Assign is waited for
+    is held itself   | (by the kernel) its end is waited for, unless we are known to have opened the copy since
 
 A partition's row, too, has one writer: a worker is told to lead after every other slot's worker has let go, or died.
 One that lets go late would withdraw what its successor serves, and no client could read until leaders change again.
@@ -159,41 +160,39 @@ class Copies:
         for half in self._held:
             if self._slots.state(half) is HalfState.PRESUMED:
                 self._unheard[half] = None
-        for topic in self._state.topics.values():
-            seen = self._state.visible.get(topic.name)
-            for partition in topic.partitions:
-                place = (topic.name, topic.topic_id, partition.partition)
-                shown = (
-                    seen.partitions[partition.partition]
-                    if seen and partition.partition < len(seen.partitions)
-                    else None
-                )
-                settled = (
-                    shown is not None
-                    and partition.leader != NO_LEADER
-                    and shown.leader_epoch == partition.leader_epoch
-                )
-                for slot in self._slots.all:
-                    if slot in partition.replicas:
-                        self._presume(place, slot, self._should_hold(partition, slot) if settled else None)
-                    elif slot in partition.leaving:
-                        self._presume(place, slot, None)
-        for deletion in self._state.deletions.values():
-            for slot, number in deletion.waiting:
-                self._presume((deletion.topic.name, deletion.topic.topic_id, number), slot, None)
+        for place, slot, partition in self._all_copies():
+            settled = partition is not None and self._is_settled(place[0], partition)
+            self._presume(place, slot, self._should_hold(partition, slot) if partition and settled else None)
 
     def presume_held(self, half: Role) -> None:
-        """The kernel holds that process: nobody knows which copies of its slot it has open still."""
+        """The kernel holds that process: it may have open still what its slot's other half has not opened since."""
+        for place, slot, partition in self._all_copies():
+            if slot != half.slot:
+                continue
+            opener = None if partition is None else self._state.rows.opener(partition, slot)
+            if opener in (None, half):
+                self._held[half][place[1:]] = Holding(place, HoldingState.PRESUMED)
+
+    def _all_copies(self) -> Iterator[tuple[Place, int, PartitionImage | None]]:
+        """Every copy that is to be held or deleted: its place, its slot, and the partition where it is to be held."""
         for topic in self._state.topics.values():
             for partition in topic.partitions:
-                if half.slot in partition.replicas or half.slot in partition.leaving:
-                    key = (topic.topic_id, partition.partition)
-                    self._held[half][key] = Holding((topic.name, *key), HoldingState.PRESUMED)
+                place = (topic.name, topic.topic_id, partition.partition)
+                for slot in self._slots.all:
+                    if slot in partition.replicas:
+                        yield place, slot, partition
+                    elif slot in partition.leaving:
+                        yield place, slot, None
         for deletion in self._state.deletions.values():
             for slot, number in deletion.waiting:
-                if slot == half.slot:
-                    key = (deletion.topic.topic_id, number)
-                    self._held[half][key] = Holding((deletion.topic.name, *key), HoldingState.PRESUMED)
+                yield (deletion.topic.name, deletion.topic.topic_id, number), slot, None
+
+    def _is_settled(self, name: str, partition: PartitionImage) -> bool:
+        """Whether clients see the leader epoch of now."""
+        seen = self._state.visible.get(name)
+        if seen is None or partition.partition >= len(seen.partitions) or partition.leader == NO_LEADER:
+            return False
+        return seen.partitions[partition.partition].leader_epoch == partition.leader_epoch
 
     def _presume(self, place: Place, slot: int, half: Role | None) -> None:
         """`half` None: any of the slot."""

@@ -72,6 +72,7 @@ class ChildRecord:
     def reap(self) -> str:
         """Takes the dead process off the system; how it ended, in words."""
         result = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)
+        self.killed = self.held = False
         self.close()
         if result is None:
             return "vanished"

@@ -258,7 +258,6 @@ class Supervisor:
         finally:
             theirs.close()
         child.supervision = SupervisionSocket(ours)
-        child.killed = child.held = False
         child.silence = Silence()
         self._by_pidfd[child.pidfd] = child
         self._by_socket[ours.fileno()] = child

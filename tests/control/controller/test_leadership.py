@@ -7,6 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from appliance.channels.control_channel import NewTopic, PartitionsOffline, WantedIsr
+from appliance.channels.partition_table import (
+    SERVING_EPOCH,
+    SERVING_INCARNATION,
+    SLOT_FOLLOWED_EPOCH,
+    SLOT_FOLLOWED_INCARNATION,
+)
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.supervision import PeerDown, PeerHeld
 from appliance.cluster import NO_LEADER, PartitionImage
@@ -113,6 +119,50 @@ def test_of_a_worker_that_the_kernel_holds_others_lead_and_nobody_opens_what_it_
     del three.opened[0]["t", 0]
     three.tell_child(PeerDown(RoleKind.IOPROC, 0, 0, held.generation))
     three.until(lambda: holders(three) == {0: "replica", 1: "ioproc", 2: "replica"})
+
+
+def opened(instance: Instance, slot: int, topic: str) -> None:
+    """Has the table say that the slot has its copy open, as its process does once that is so."""
+    now, table = instance.partition(topic), instance.table
+    at, own = table.at(now.row), table.slot_at(now.row, slot)
+    incarnation, epoch = SLOT_FOLLOWED_INCARNATION + own, SLOT_FOLLOWED_EPOCH + own
+    if now.leader == slot:
+        incarnation, epoch = SERVING_INCARNATION + at, SERVING_EPOCH + at
+    table.cells[incarnation], table.cells[epoch] = now.incarnation, now.leader_epoch
+
+
+@pytest.mark.parametrize("kind", [RoleKind.IOPROC, RoleKind.REPLICA])
+def test_what_the_living_half_has_open_stays_open_though_the_kernel_holds_the_other_and_the_controller_dies(
+    three: Instance, kind: RoleKind
+) -> None:
+    # Slot 0 leads `t` and follows `f`.
+    three.create(NewTopic("f", assignments={0: (1, 0, 2)}))
+    three.until(lambda: holders(three, "f") == {0: "replica", 1: "ioproc", 2: "replica"})
+    opened(three, 0, "t")
+    opened(three, 0, "f")
+    worker_is_held = kind is RoleKind.IOPROC
+    held = (three.workers if worker_is_held else three.replicas).pop(0)
+    held.link.close()
+    three.tell_child(PeerHeld(kind, 0, 0, held.generation))
+    if worker_is_held:
+        three.until(lambda: three.partition("t").leader == 1)
+    three.held = frozenset({Role(kind, 0, 0)})
+    three.kill()
+    three.start()
+    for each in three.processes():
+        each.hello()
+    living = (three.replicas if worker_is_held else three.workers)[0]
+    before = len(living.commands)
+    three.until(lambda: len(living.commands) > before and living.commands[-1].full)
+    assert set(living.led) == {("f" if worker_is_held else "t", 0)}
+    # What the held one may have open, nobody else opens.
+    three.create(NewTopic("other", assignments={0: (1, 2)}))
+    assert (holders(three)[0], holders(three, "f")[0]) == ("ioproc", "replica")
+    del three.opened[0]["t" if worker_is_held else "f", 0]
+    three.tell_child(PeerDown(kind, 0, 0, held.generation))
+    if worker_is_held:
+        three.until(lambda: holders(three).get(0) == "replica")
+    assert set(living.led) == {("t", 0), ("f", 0)} if worker_is_held else {("t", 0)}
 
 
 def test_the_new_leader_is_published_when_it_has_answered_and_not_before(three: Instance) -> None:
