@@ -60,6 +60,7 @@ def replica(
         log_defaults={},
         directories_of=lambda _slot: [],
         breathe=lambda: None,
+        is_stopping=lambda: False,
         publisher=publisher,
         warn=said.append,
     )
