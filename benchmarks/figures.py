@@ -123,6 +123,9 @@ def _backlog(case: str, title: str) -> Iterator[Figure]:
         ("cold_5", "disk, 5 readers"),
     ):
         yield Figure(f"{case}.{name}_mb_s", f"{title}, {what}", "MB/s", MORE)
+        if name.startswith("cold"):
+            plain = f"{title}, {what}: a plain read loop just before, as cold"
+            yield Figure(f"{case}.{name}_ceiling_mb_s", plain, "MB/s", MORE)
         yield Figure(
             f"{case}.{name}_cpu_s_per_gb", f"{title}, {what}: broker", "CPU s/GB", LESS, (KAFKA_HALF,)
         )

@@ -156,13 +156,18 @@ class WarmMemory:
             self._memory.madvise(MADV_POPULATE_WRITE, 0, self._size_bytes)
 
 
+def log_files(folder: Path) -> list[Path]:
+    """Every segment below `folder`."""
+    return sorted(folder.rglob("*.log"))
+
+
 def forget(folder: Path) -> None:
     """Write every file below `folder` to the disk and drop it from the page cache. Raises Void when much of it stays.
 
     Pages that somebody has mapped stay, whatever is asked; a few of those (indexes) are no matter.
     """
     held, total = 0, 0
-    for path in folder.rglob("*.log"):
+    for path in log_files(folder):
         with path.open("rb") as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

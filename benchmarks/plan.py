@@ -30,7 +30,7 @@ ABOUT: dict[str, tuple[float, float, float]] = {
     "throughput_lz4": (6, 0, 6),
     "throughput_zstd": (6, 0, 6),
     "throughput_idempotent": (8, 0, 8),
-    "backlog": (20, 0, 20),
+    "backlog": (24, 0, 24),
     "commits_1": (4, 0, 4),
     "commits_50": (4, 0, 4),
     "rebalance_50": (10, 0, 10),

@@ -17,6 +17,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from termios import TIOCOUTQ as SIOCOUTQ  # the same number, as tcp(7) says
 from typing import Final
 
@@ -34,8 +35,18 @@ _MSG_MORE: Final[int] = socket.MSG_MORE
 TAKEN_ALL_BYTES: Final = 64 * 1024
 
 # One for the process: it holds bytes only between a read and the send that follows.
-_copied: Final = memoryview(bytearray(TURN_BYTES))
+_copied: Final = memoryview(bytearray(TURN_BYTES + JOIN_BYTES))
 _left: Final = array.array("i", [0])
+
+
+def unpace(sock: socket.socket) -> None:
+    """A client of this host gets its bytes as fast as it takes them: there is no network to be measured.
+
+    Where BBR is the system's way to avoid congestion, it holds back what goes through the loopback device, too, by a
+    timer for each 64 KiB. Reno, which every kernel has, and lets everybody choose, sends what the window allows.
+    """
+    with suppress(OSError):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
 
 
 def collect(connection: Connection) -> bool:
@@ -52,25 +63,35 @@ def collect(connection: Connection) -> bool:
 def flush(connection: Connection) -> int:
     """Sends what the socket takes, at most a turn; how many bytes left.
 
+    A turn ends before records, not before the few bytes behind them: those would cost a turn, and the client a wake-up.
+
     Raises:
         OSError: the peer is gone.
         StorageFault: a segment ended before the bytes that were promised; the connection must be closed.
     """
     out, sock = connection.out, connection.sock
+    takes_copies = connection.is_local and connection.was_sent_records
     sent_bytes = 0
     try:
-        while out and sent_bytes < TURN_BYTES:
+        while out:
             piece = out[0]
-            if isinstance(piece, FilePiece):
-                if connection.is_local and connection.was_sent_records and _has_taken_all(sock):
-                    sent_bytes += _copy_file(sock, piece)
-                else:
-                    sent_bytes += _send_file(connection.fd, piece)
-                if piece.remaining:
-                    continue
-                connection.was_sent_records = True
-                piece.file.release()
-                out.popleft()
+            if sent_bytes >= TURN_BYTES and (
+                isinstance(piece, FilePiece) or sent_bytes >= TURN_BYTES + JOIN_BYTES
+            ):
+                break
+            if takes_copies and _are_records_next(out) and _has_taken_all(sock):
+                copied_bytes = _copy(out)
+                count = sock.send(_copied[:copied_bytes])
+                sent_bytes += count
+                _leave(out, count)
+                if count < copied_bytes:
+                    break
+            elif isinstance(piece, FilePiece):
+                sent_bytes += _send_file(connection.fd, piece)
+                if not piece.remaining:
+                    connection.was_sent_records = True
+                    piece.file.release()
+                    out.popleft()
             else:
                 if len(out) > 1:
                     piece = _join(out)
@@ -122,15 +143,65 @@ def _has_taken_all(sock: socket.socket) -> bool:
     return _left[0] <= TAKEN_ALL_BYTES
 
 
-def _copy_file(sock: socket.socket, piece: FilePiece) -> int:
-    wanted = min(piece.remaining, TURN_BYTES)
-    got = os.preadv(piece.file.fd, [_copied[:wanted]], piece.position)
-    if got < wanted:
-        raise _ended(piece.remaining - got)
-    count = sock.send(_copied[:wanted])
-    piece.position += count
-    piece.remaining -= count
-    return count
+def _are_records_next(out: deque[Piece]) -> bool:
+    """Whether records are the next to leave, alone or behind their header; few of them are left to `_join`."""
+    piece = out[0]
+    if isinstance(piece, FilePiece):
+        return True
+    if len(out) == 1 or len(piece) > JOIN_BYTES:
+        return False
+    piece = out[1]
+    return isinstance(piece, FilePiece) and piece.remaining > READ_BYTES_MAX
+
+
+def _copy(out: deque[Piece]) -> int:
+    """Copies a turn's records, and what stands before, between and behind them; how many bytes.
+
+    Raises:
+        StorageFault: the first piece's segment ends too early. Of a later one, what is before it is copied.
+    """
+    filled, records_left, others_left = 0, TURN_BYTES, JOIN_BYTES
+    for piece in out:
+        if isinstance(piece, FilePiece):
+            wanted = min(piece.remaining, records_left)
+            end = filled + wanted
+            got = os.preadv(piece.file.fd, [_copied[filled:end]], piece.position) if wanted else 0
+            if got < wanted and not filled:
+                raise _ended(piece.remaining - got)
+            if got < wanted or not wanted:
+                break
+            filled = end
+            records_left -= wanted
+            if wanted < piece.remaining:
+                break
+        else:
+            others_left -= len(piece)
+            if others_left < 0:
+                break
+            end = filled + len(piece)
+            _copied[filled:end] = piece
+            filled = end
+    return filled
+
+
+def _leave(out: deque[Piece], count: int) -> None:
+    """So many bytes of the pieces at the head of `out` have left."""
+    while count:
+        piece = out[0]
+        if isinstance(piece, FilePiece):
+            taken = min(count, piece.remaining)
+            piece.position += taken
+            piece.remaining -= taken
+            if piece.remaining:
+                break
+            piece.file.release()
+        else:
+            taken = len(piece)
+            if count < taken:
+                out[0] = piece[count:]
+                break
+        out.popleft()
+        count -= taken
 
 
 def _ended(missing_bytes: int) -> StorageFault:
@@ -146,24 +217,22 @@ def _read_file(piece: FilePiece) -> bytes:
 
 
 def _join(out: deque[Piece]) -> bytes:
-    """Joins the small answers at the head of `out`, and few records after them, so that they leave in one system call.
+    """Joins the small answers at the head of `out`, and few records among them, so that they leave in one system call.
 
     Raises:
         OSError, StorageFault: the records cannot be read.
     """
     joined: list[bytes] = []
-    size_bytes = 0
-    while out and size_bytes < JOIN_BYTES and not isinstance(piece := out[0], FilePiece):
+    size_bytes, records_left = 0, READ_BYTES_MAX
+    while out and size_bytes < JOIN_BYTES:
+        piece = out[0]
+        if isinstance(piece, FilePiece):
+            if piece.remaining > records_left or size_bytes > READ_BYTES_MAX:
+                break
+            records_left -= piece.remaining
+            piece = _read_file(piece)
         joined.append(piece)
         size_bytes += len(piece)
-        out.popleft()
-    if (
-        out
-        and size_bytes <= READ_BYTES_MAX
-        and isinstance(piece := out[0], FilePiece)
-        and piece.remaining <= READ_BYTES_MAX
-    ):
-        joined.append(_read_file(piece))
         out.popleft()
     whole = joined[0] if len(joined) == 1 else b"".join(joined)
     out.appendleft(whole)

@@ -40,7 +40,7 @@ from appliance.netproc.coordinator_line import CoordinatorLine
 from appliance.netproc.fan_out import FanOut
 from appliance.netproc.intake import CLOSED, STARVED, Intake
 from appliance.netproc.memory_relief import MemoryRelief
-from appliance.netproc.outlet import abandon, collect, flush
+from appliance.netproc.outlet import abandon, collect, flush, unpace
 from appliance.netproc.purgatory_line import PurgatoryLine
 from appliance.netproc.questions import Questions
 from appliance.netproc.segment_files import SegmentFiles
@@ -265,6 +265,8 @@ class Processor:
                 is_local=sock.getsockname()[0] == assignment.peer_host,
             )
             connection.produce_memo = ProduceMemo()
+            if connection.is_local:
+                unpace(sock)
             self._connections[connection.fd] = connection
             connection.mask = _IN
             self._epoll.register(connection.fd, _IN)

@@ -7,15 +7,16 @@ import random
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from appliance.errors import MalformedFrame, StorageFault
 from appliance.ipc.buffer_pool import BufferPool
-from appliance.netproc.connection import Connection, FilePiece, Pending
+from appliance.netproc.connection import Connection, FilePiece, Pending, Piece
 from appliance.netproc.intake import CLOSED, STARVED, STASH_BYTES, Intake
-from appliance.netproc.outlet import READ_BYTES_MAX, abandon, collect, flush
+from appliance.netproc.outlet import READ_BYTES_MAX, abandon, collect, flush, unpace
 from appliance.netproc.segment_files import SegmentFile
 
 MIB = 1 << 20
@@ -24,8 +25,8 @@ MIB = 1 << 20
 class Pair:
     """A connection and the client's end of its socket."""
 
-    def __init__(self) -> None:
-        ours, self.client = socket.socketpair()
+    def __init__(self, kind: socket.SocketKind = socket.SOCK_STREAM) -> None:
+        ours, self.client = socket.socketpair(type=kind)
         ours.setblocking(False)
         self.client.settimeout(30)
         self.connection = Connection(
@@ -218,6 +219,78 @@ def test_records_follow_their_header_from_the_file(reader: Pair, tmp_path: Path,
     os.close(segment.fd)
 
 
+@pytest.mark.parametrize("records_bytes", [[512], [100, 2_000, 1_000], [100_000], [20_000, 60_000, 300]])
+def test_a_whole_answer_reaches_a_client_of_this_host_at_once(
+    records_bytes: list[int], tmp_path: Path
+) -> None:
+    """Each message of the socket is one system call of ours, and would be a wake-up of the client."""
+    pair = Pair(socket.SOCK_SEQPACKET)
+    pair.connection.is_local = pair.connection.was_sent_records = True
+    path = tmp_path / "segment"
+    path.write_bytes(data := random.Random(1).randbytes(100_000))
+    segment = SegmentFile(os.open(path, os.O_RDONLY))
+    answer: list[Piece] = []
+    for length in records_bytes:
+        segment.holders += 1
+        answer += [b"head of %d" % length, FilePiece(segment, 0, length)]
+    pending(pair).answer = [*answer, b"end"]
+    collect(pair.connection)
+    expected = b"".join(b"head of %d" % length + data[:length] for length in records_bytes) + b"end"
+    assert flush(pair.connection) == len(expected)
+    assert pair.client.recv(MIB) == expected
+    assert segment.holders == 0
+    os.close(segment.fd)
+    pair.close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_pieces_reach_any_reader_whole_and_in_order(reader: Pair, tmp_path: Path, seed: int) -> None:
+    pair, chance = reader, random.Random(seed)
+    path = tmp_path / "segment"
+    path.write_bytes(data := chance.randbytes(3 * MIB))
+    segment = SegmentFile(os.open(path, os.O_RDONLY))
+    expected = []
+    for _ in range(chance.randint(1, 12)):
+        answer: list[Piece] = []
+        for _ in range(chance.randint(1, 6)):
+            length = chance.choice([1, 3, 75, 4_096, 4_097, 70_000, MIB - 1, MIB, MIB + 1])
+            at = chance.randint(0, len(data) - length)
+            expected.append(data[at : at + length])
+            if chance.random() < 0.5:
+                answer.append(data[at : at + length])
+            else:
+                segment.holders += 1
+                answer.append(FilePiece(segment, at, length))
+        pending(pair).answer = answer
+    collect(pair.connection)
+    whole, received = b"".join(expected), bytearray()
+    pair.client.setblocking(False)
+    while pair.connection.out or len(received) < len(whole):
+        flush(pair.connection)
+        with suppress(BlockingIOError):
+            received += pair.client.recv(chance.choice([100, 50_000, MIB]))
+    assert received == whole
+    assert segment.holders == 0
+    os.close(segment.fd)
+
+
+def test_records_that_are_missing_hold_nothing_back_that_is_whole(reader: Pair, tmp_path: Path) -> None:
+    pair = reader
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(10_000))
+    segment = SegmentFile(os.open(path, os.O_RDONLY))
+    segment.holders = 2
+    pending(pair).answer = [b"first", FilePiece(segment, 0, 10_000), b"end"]
+    pending(pair).answer = [b"second", FilePiece(segment, 0, 10_001)]
+    collect(pair.connection)
+    with pytest.raises(StorageFault):
+        flush(pair.connection)
+    assert read(pair, 10_014) == b"first" + bytes(10_000) + b"end" + b"second"
+    abandon(pair.connection)
+    assert segment.holders == 0
+    os.close(segment.fd)
+
+
 def test_a_reader_that_does_not_read_gets_the_rest_later(reader: Pair, tmp_path: Path) -> None:
     pair = reader
     path = tmp_path / "segment"
@@ -288,3 +361,19 @@ def test_only_a_client_of_this_host_that_takes_all_is_sent_copies(
     fetch(size)
     assert copied == [size, size]
     os.close(segment.fd)
+
+
+def test_a_client_of_this_host_is_not_held_back_for_a_network_that_is_not_there() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = socket.create_connection(listening.getsockname())
+        ours, _ = listening.accept()
+        with client, ours:
+            unpace(ours)
+            named = ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+            assert named.rstrip(b"\0") == b"reno"
+
+
+def test_a_socket_that_knows_no_congestion_stays_as_it_is(pair: Pair) -> None:
+    unpace(pair.connection.sock)
+    pair.connection.sock.send(b"still")
+    assert read(pair, 5) == b"still"
