@@ -67,10 +67,10 @@ class ArrowColumns:
 
 
 def _stretches(rows: Rows) -> Iterator[tuple[int, int]]:
-    if len(rows.data) <= BATCH_BYTES and len(rows) <= BATCH_ROWS:
+    if len(rows.data) <= BATCH_BYTES:
         # All fields lie in these bytes, one behind another.
-        if len(rows):
-            yield 0, len(rows)
+        for begin in range(0, len(rows), BATCH_ROWS):
+            yield begin, min(begin + BATCH_ROWS, len(rows))
         return
     bounds = [fields.bounds for fields in (rows.keys, rows.values) if fields is not None]
     if rows.headers is not None:
@@ -121,11 +121,11 @@ def _gathered(data: Buffer, bounds: npt.NDArray[np.int32], nulls: npt.NDArray[np
 
 
 def _copied(data: Buffer, bounds: npt.NDArray[np.int32], nulls: npt.NDArray[np.bool_], kind: Any) -> Any:
-    from spark_connector.gather_kernel import gather_fields
+    from spark_connector.gather_kernel import gather_fields, lay_out
 
     count = len(nulls)
     offsets = np.empty(count + 1, np.int32)
-    content = take(int((bounds[1::2] - bounds[::2]).sum()))
+    content = take(lay_out(bounds, offsets))
     gather_fields(machine_bytes(data), bounds, offsets, content)
     bitmap = pa.py_buffer(np.packbits(~nulls, bitorder="little")) if nulls.any() else None
     return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(offsets), pa.py_buffer(content)])

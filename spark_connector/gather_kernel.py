@@ -36,16 +36,25 @@ copy: Any = intrinsic(_copy)
 
 
 @compiled
-def gather_fields(data: Any, bounds: Any, offsets: Any, content: Any) -> None:
-    """Copies `data[bounds[2n] : bounds[2n + 1]]` for each n to `content`, where it begins at `offsets[n]`.
+def lay_out(bounds: Any, offsets: Any) -> Any:
+    """Says where each field `bounds[2n] : bounds[2n + 1]` goes, one behind another; returns how many bytes they take.
 
-    The bounds lie in `data`; `offsets` has one more than there are fields; `content` has room for all.
+    `offsets` has one more than there are fields.
     """
     at = 0
     offsets[0] = 0
     for index in range(len(offsets) - 1):
-        begin = bounds[2 * index]
-        length = bounds[2 * index + 1] - begin
-        copy(content, at, data, begin, length)
-        at += length
+        at += bounds[2 * index + 1] - bounds[2 * index]
         offsets[index + 1] = at
+    return at
+
+
+@compiled
+def gather_fields(data: Any, bounds: Any, offsets: Any, content: Any) -> None:
+    """Copies `data[bounds[2n] : bounds[2n + 1]]` for each n to `content`, where `lay_out` has said.
+
+    The bounds lie in `data`, and `content` has room for all.
+    """
+    for index in range(len(offsets) - 1):
+        at = offsets[index]
+        copy(content, at, data, bounds[2 * index], offsets[index + 1] - at)
