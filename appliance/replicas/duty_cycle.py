@@ -8,11 +8,8 @@ Dies: the supervisor restarts it; its slot's logs are recovered, cut where they 
 from __future__ import annotations
 
 import logging
-import os
 import select
-import threading
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import takewhile
 from typing import Final
 
@@ -50,6 +47,7 @@ from appliance.log.halves import Half
 from appliance.log.log_directories import LogDirectories
 from appliance.log.reader_leases import LeaseBook
 from appliance.log.state_publisher import StatePublisher
+from appliance.replicas.background import behind_others
 from appliance.replicas.copy_checkpoints import CopyCheckpoints
 from appliance.replicas.copy_compaction import CopyCompaction
 from appliance.replicas.copy_moves import CopyMoves
@@ -62,8 +60,6 @@ from appliance.replicas.leader_lines import LeaderLines
 
 OPEN_AGAIN_MS: Final = 1_000
 OPEN_AGAIN_MAX_MS: Final = 30_000
-# Against others that want the same core, about a tenth of it.
-BACKGROUND_NICE: Final = 10
 BEAT_MS: Final = 500
 _NS_PER_MS: Final = 1_000_000
 
@@ -284,21 +280,8 @@ class Replica:
         that take over what it led go first."""
         if not command.full or any(self._slot in each.isr for each in command.partitions):
             return followers.obey(command)
-        answers: list[Assigned | None] = []
-
-        def behind_others() -> None:
-            # Of this thread alone, so it ends with it; a process could not take that back.
-            with suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BACKGROUND_NICE)
-            answers.append(followers.obey(command))
-
-        thread = threading.Thread(target=behind_others, name="open")
-        thread.start()
-        while thread.is_alive():
-            # Who has it stand still says so by taking no processor time (`control/supervisor/silence.py`).
-            thread.join(BEAT_MS / 1000)
-            self._overhear()
-        return answers.pop() if answers and self._running else None
+        done = behind_others(lambda: followers.obey(command), meanwhile=self._overhear)
+        return done if self._running else None
 
     def _overhear(self) -> None:
         """What the supervisor says while a command is carried out: an end is heeded now, all else afterwards.
