@@ -15,7 +15,8 @@ import select
 
 from appliance.channels.cleaner_channel import CleanerOp
 from appliance.channels.roles import Role, RoleKind
-from appliance.channels.supervision import Heartbeat, Message, PeerDown, PeerUp, Stop, SupervisionSocket
+from appliance.channels.supervised import obey_supervisor
+from appliance.channels.supervision import SupervisionSocket
 from appliance.channels.wiring import Attachment
 from appliance.clock import Clock
 from appliance.config import BrokerConfigs
@@ -76,7 +77,7 @@ class CleanerDutyCycle:
         while self._running:
             for descriptor, _ in self._cycle.wait(self._timeout_ms()):
                 if descriptor == supervision_fd:
-                    self._supervised(self._supervision.receive())
+                    self._supervised()
             self._hear()
             if self._running:
                 self._work()
@@ -186,26 +187,23 @@ class CleanerDutyCycle:
 
     # Peers
 
-    def _supervised(self, messages: list[Message] | None) -> None:
-        if messages is None:
-            _log.warning("the supervisor is gone; stopping")
-            self._running = False
-            return
-        for message in messages:
-            match message:
-                case PeerUp():
-                    if self._attachment.peer_up(message.role, message.generation):
-                        self._cycle.add_inbox(self._attachment.inbound[message.role])
-                        self._look_at(message.role)
-                case PeerDown():
-                    if self._attachment.generations.get(message.role) == message.generation:
-                        self._peer_down(message.role)
-                case Stop():
-                    self._running = False
-                case Heartbeat():
-                    self._supervision.send(message)
-                case _:
-                    _log.error("unexpected word of the supervisor: %s", message)
+    def _supervised(self) -> None:
+        obey_supervisor(
+            self._supervision,
+            self._attachment,
+            peer_up=self._peer_up,
+            peer_down=self._peer_down,
+            stop=self._stop,
+            warn=_log.warning,
+        )
+
+    def _stop(self) -> None:
+        self._running = False
+
+    def _peer_up(self, peer: Role, generation: int) -> None:
+        if self._attachment.peer_up(peer, generation):
+            self._cycle.add_inbox(self._attachment.inbound[peer])
+            self._look_at(peer)
 
     def _look_at(self, owner: Role) -> None:
         if owner.kind in (RoleKind.IOPROC, RoleKind.REPLICA):

@@ -16,7 +16,8 @@ import logging
 import select
 
 from appliance.channels.roles import Role, RoleKind
-from appliance.channels.supervision import Heartbeat, Message, PeerDown, PeerUp, Stop, SupervisionSocket
+from appliance.channels.supervised import obey_supervisor
+from appliance.channels.supervision import SupervisionSocket
 from appliance.channels.wiring import Attachment
 from appliance.clock import Clock
 from appliance.control.coordinator.coordinator import Coordinator
@@ -76,7 +77,7 @@ class CoordinatorDutyCycle:
         while self._running:
             for descriptor, _ in self._cycle.wait(self._timeout_ms()):
                 if descriptor == supervision_fd:
-                    self._supervised(self._supervision.receive())
+                    self._supervised()
             self._hear()
             self._end_turn()
         self._attachment.row.set_state(ProcessState.STOPPING)
@@ -111,24 +112,18 @@ class CoordinatorDutyCycle:
 
     # Peers
 
-    def _supervised(self, messages: list[Message] | None) -> None:
-        if messages is None:
-            _log.warning("the supervisor is gone; stopping")
-            self._running = False
-            return
-        for message in messages:
-            match message:
-                case PeerUp():
-                    self._peer_up(message.role, message.generation)
-                case PeerDown():
-                    if self._attachment.generations.get(message.role) == message.generation:
-                        self._peer_down(message.role)
-                case Stop():
-                    self._running = False
-                case Heartbeat():
-                    self._supervision.send(message)
-                case _:
-                    _log.error("unexpected word of the supervisor: %s", message)
+    def _supervised(self) -> None:
+        obey_supervisor(
+            self._supervision,
+            self._attachment,
+            peer_up=self._peer_up,
+            peer_down=self._peer_down,
+            stop=self._stop,
+            warn=_log.warning,
+        )
+
+    def _stop(self) -> None:
+        self._running = False
 
     def _peer_up(self, peer: Role, generation: int) -> None:
         if self._attachment.generations.get(peer, generation) != generation:
