@@ -16,13 +16,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from spark_connector.batch_query import LOG, plan_batch, shared
+from spark_connector.chunk import Corruption
 from spark_connector.collector import spare_the_collector, spare_the_collector_of_planning
 from spark_connector.columns import Columns
 from spark_connector.constraints import Constraints
 from spark_connector.filters import constrain, hold_any_time
 from spark_connector.options import Options, View
 from spark_connector.planning import ScanRange
-from spark_connector.scan import Corruption
 from spark_connector.views import ViewTask, plan_view, read_view
 
 _PUSHING_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+Corruption = tuple[str, int, str]
+"""(file, position, what does not hold) of something that was skipped."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:

@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from spark_connector.arrow_columns import ArrowColumns
 from spark_connector.arrow_schema import schema_of
+from spark_connector.chunk import Corruption
 from spark_connector.decode import Decoder, Wanted
 from spark_connector.planning import ScanRange
-from spark_connector.scan import Corruption, scan
+from spark_connector.scan import scan
 
 
 def record_batches(

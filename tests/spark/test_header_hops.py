@@ -12,6 +12,7 @@ from appliance.log.config import LogSettings
 from appliance.protocol.records.batch import HEADER_BYTES, MAGIC
 from spark_connector import header_hops, scan
 from spark_connector.batch_headers import Stop, walk_headers
+from spark_connector.chunk import Corruption
 from spark_connector.errors import CorruptSegment, ShortRead
 from spark_connector.header_hops import HOP_BYTES_MIN, hop_headers, worth_hopping
 from spark_connector.scan import headers
@@ -122,7 +123,7 @@ def test_a_header_of_another_format_is_an_error_or_passed_over(tmp_path: Path) -
         file.write(b"\7")
     with pytest.raises(CorruptSegment):
         list(headers(task))
-    told: list[scan.Corruption] = []
+    told: list[Corruption] = []
     found = np.concatenate(list(headers(task, on_corrupt="skip", corrupt=told)))
     assert told[0][1] == place
     assert found["base_offset"].tolist() == [0, 2, 3, 4]

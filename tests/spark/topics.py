@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import TopicPartition
 
 from spark_connector.batch_query import plan_batch
+from spark_connector.chunk import Corruption
 from spark_connector.directory import Directories
 from spark_connector.errors import NotReadable, UnknownTopic
 from spark_connector.options import COLUMNS, HEADERS_COLUMN, read_options
 from spark_connector.record_batches import record_batches
-from spark_connector.scan import Corruption
 from tests.clients.adapters.aiokafka import AiokafkaClient
 from tests.clients.adapters.confluent import ConfluentClient
 from tests.clients.client import CODECS, Client, Received, Record
