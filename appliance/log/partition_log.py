@@ -635,6 +635,11 @@ class PartitionLog:
         self._producers.begin_anew(offset)
         self._cut_epochs(0)
 
+    def _refuse_half_cut(self) -> None:
+        """Of records that are gone, producers may be remembered still: a recovery reads what is there."""
+        if self._is_half_cut:
+            raise StorageFault(f"{self.directory}: a cut of it has failed and was not done since")
+
     def _cut_epochs(self, end_offset: int) -> None:
         try:
             self._epochs.truncate_from_end(end_offset)
@@ -797,6 +802,7 @@ class PartitionLog:
         if not clean:
             self._local.abandon()
             return
+        self._refuse_half_cut()
         self._active.seal()
         self.write_due_epochs()
         snapshot = self._take_snapshot(self.log_end_offset)
@@ -811,6 +817,7 @@ class PartitionLog:
         Raises:
             StorageFault: it failed; the log must be opened as not clean.
         """
+        self._refuse_half_cut()
         self.write_due_epochs()
         if not self._active.has_files:
             return  # who opens it finds as much

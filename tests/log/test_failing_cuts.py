@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,8 +12,9 @@ from typing import Final
 
 import pytest
 
-from appliance.errors import StorageFault
+from appliance.errors import DiskFull, StorageFault
 from appliance.log.config import LogSettings
+from appliance.log.file_names import LEADER_EPOCHS
 from appliance.log.partition_log import PartitionLog
 from tests.log.batches import batch_of, crash, open_log, read_all
 from tests.log.file_history import (
@@ -109,3 +111,32 @@ def test_a_cut_that_fails_is_told_and_is_done_by_the_next(tmp_path: Path, cut: s
         shutil.rmtree(tmp_path / "killed")
         failed += 1
     assert failed
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_log_that_is_half_cut_is_recovered_by_whoever_opens_it_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: str
+) -> None:
+    log = filled(tmp_path)
+    made = os.open
+
+    def no_room(path: Path, *arguments: int) -> int:
+        if LEADER_EPOCHS in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return made(path, *arguments)
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "open", no_room)
+        with pytest.raises(DiskFull):
+            CUTS[cut](log)
+    for leave in (log.hand_over, lambda: log.close(clean=True)):
+        with pytest.raises(StorageFault):
+            leave()
+    crash(log)
+    again = open_log(tmp_path, settings=SETTINGS)
+    again.check()
+    CUTS[cut](again)
+    again.check()
+    left = told(again)
+    again.close(clean=True)
+    assert told(open_log(tmp_path, settings=SETTINGS, clean=True)) == left

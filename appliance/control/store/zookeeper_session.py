@@ -140,6 +140,7 @@ class ZooKeeperSession:
 
     def _give_up(self) -> None:
         self._stopped.set()
+        self._beat.set()
         _end(self._client, session_too=not self.is_gone_on_with)
         self._left.let_go(self.session_id)
         os.close(self._bell)
@@ -239,7 +240,6 @@ class ZooKeeperSession:
         if not self.is_gone_on_with:
             self.close()
         elif not self._stopped.is_set():
-            self._beat.set()
             self._why_over = self._why_over or "it was left"
             self._give_up()
 
