@@ -162,6 +162,11 @@ class PartitionTable:
         lag = max(0, cells[own + SLOT_LOG_END] - cells[own + SLOT_FUTURE_END])
         return directory - 1, cells[own + SLOT_FUTURE_BYTES], lag
 
+    def had_copy(self, row: int, incarnation: int, slot: int) -> bool:
+        """Whether the slot has had a copy since the start: a half has closed it in good order, or followed with it."""
+        cells, own = self.cells, self.slot_at(row, slot)
+        return incarnation in (cells[own + SLOT_CLOSED_INCARNATION], cells[own + SLOT_FOLLOWED_INCARNATION])
+
     def files_version(self, row: int) -> int:
         """Changes whenever a segment's name comes to mean another file."""
         return self.cells[row * self.row_words + FILES_VERSION]

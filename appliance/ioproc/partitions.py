@@ -110,6 +110,7 @@ class Partitions(CopyHolder[Partition]):
         cells = self._table.cells
         closed_at = self._table.slot_at(assigned.row, self._slot) + SLOT_CLOSED_INCARNATION
         before = cells[closed_at]
+        was_there = self._table.had_copy(assigned.row, assigned.incarnation, self._slot)
         # Before it is opened: whoever dies in between leaves a log that has to be recovered.
         cells[closed_at] = OPEN
         try:
@@ -120,6 +121,7 @@ class Partitions(CopyHolder[Partition]):
                 assigned.topic_id,
                 settings,
                 is_new=is_new,
+                was_there=was_there,
                 closed=None if before == NEVER_OPENED else before == assigned.incarnation,
             )
         except LogDirectoryOffline as fault:

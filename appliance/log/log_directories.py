@@ -180,9 +180,12 @@ class LogDirectories:
         settings: LogSettings,
         *,
         is_new: bool = True,
+        was_there: bool = False,
         closed: bool | None = None,
     ) -> PartitionLog:
         """As `LogDirectory.open_partition`, in the directory that has it, else in the one with the fewest.
+
+        One that `was_there` is not begun anew: its files have gone, and others would take what is left for all of it.
 
         Raises:
             StorageFault: as there; or its directory has failed, or may have; or it is in two.
@@ -193,6 +196,8 @@ class LogDirectories:
         self._look_for_future(partition)
         home = self._homes.get(partition)
         if home is None:
+            if was_there:
+                raise LogDirectoryOffline(f"{partition} has gone from the log directory that it was in")
             if self.failed and not is_new:
                 raise LogDirectoryOffline(
                     f"{partition} is in no log directory that serves, but may be in a failed one"

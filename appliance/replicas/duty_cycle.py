@@ -276,8 +276,17 @@ class Replica:
             self._removals.remove_retired()
 
     def _carry_out(self, followers: Followers, command: Assign) -> Assigned | None:
-        """Obeys. Who comes back, and whom no ISR waits for, opens its logs in the background: on a busy host the slots
-        that take over what it led go first."""
+        """Obeys, and tells the controller which copies have gone: they are in sync no more."""
+        offline_before = len(followers.offline)
+        done = self._obeyed(followers, command)
+        if len(followers.offline) > offline_before:
+            named = tuple((each.topic, each.partition) for each in followers.offline)
+            self._controller.ask(PartitionsOffline(self._slot, named))
+        return done
+
+    def _obeyed(self, followers: Followers, command: Assign) -> Assigned | None:
+        """Who comes back, and whom no ISR waits for, opens its logs in the background: on a busy host the slots that
+        take over what it led go first."""
         if not command.full or any(self._slot in each.isr for each in command.partitions):
             return followers.obey(command)
         done = behind_others(lambda: followers.obey(command), meanwhile=self._overhear)

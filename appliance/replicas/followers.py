@@ -12,7 +12,14 @@ from uuid import UUID
 
 from appliance.channels.control_channel import Assign, AssignedPartition
 from appliance.channels.copy_holder import CopyHolder
-from appliance.channels.partition_table import NEVER_OPENED, OPEN, SLOT_CLOSED_INCARNATION, PartitionTable
+from appliance.channels.partition_table import (
+    NEVER_OPENED,
+    NOT_FOLLOWING,
+    OPEN,
+    SLOT_CLOSED_INCARNATION,
+    SLOT_FOLLOWED_EPOCH,
+    PartitionTable,
+)
 from appliance.cluster import TopicPartition
 from appliance.errors import LogDirectoryOffline, StorageFault
 from appliance.log.config import LastSettings
@@ -96,15 +103,27 @@ class Followers(CopyHolder[Follower]):
         cells = self._table.cells
         closed_at = self._table.slot_at(assigned.row, self._slot) + SLOT_CLOSED_INCARNATION
         before = cells[closed_at]
+        # A copy that is in sync may lead; another one begins anew.
+        was_there = self._slot in assigned.isr and self._table.had_copy(
+            assigned.row, assigned.incarnation, self._slot
+        )
         # Before it is opened: whoever dies in between leaves a log that has to be recovered.
         cells[closed_at] = OPEN
-        log = self._directories.open_partition(
-            name,
-            assigned.topic_id,
-            self._settings.of(self._defaults, assigned.configs),
-            is_new=is_new,
-            closed=None if before == NEVER_OPENED else before == assigned.incarnation,
-        )
+        try:
+            log = self._directories.open_partition(
+                name,
+                assigned.topic_id,
+                self._settings.of(self._defaults, assigned.configs),
+                is_new=is_new,
+                was_there=was_there,
+                closed=None if before == NEVER_OPENED else before == assigned.incarnation,
+            )
+        except LogDirectoryOffline as fault:
+            self.offline[name] = fault
+            self.unopened.pop(name, None)
+            # What a life before has said of its bytes holds no more.
+            cells[self._table.slot_at(assigned.row, self._slot) + SLOT_FOLLOWED_EPOCH] = NOT_FOLLOWING
+            raise
         follower = Follower(
             assigned,
             log,

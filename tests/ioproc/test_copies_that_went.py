@@ -1,0 +1,136 @@
+"""A copy whose files have gone behind its slot's back leads nothing: others would cut theirs to the little it has."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from appliance.channels.control_channel import Assign, AssignedPartition
+from appliance.channels.partition_table import (
+    NOT_FOLLOWING,
+    SLOT_FOLLOWED_EPOCH,
+    SLOT_FOLLOWED_INCARNATION,
+    PartitionTable,
+    table_size_bytes,
+)
+from appliance.clock import ManualClock
+from appliance.cluster import TopicPartition
+from appliance.ioproc.partitions import Partitions
+from appliance.log.halves import Half
+from appliance.log.log_directories import LogDirectories
+from appliance.log.state_publisher import StatePublisher
+from appliance.protocol.errors import ErrorCode
+from appliance.replicas.followers import Followers
+from tests.ioproc.test_old_controllers import replica, worker
+from tests.log.batches import NOW_MS
+
+NAME = TopicPartition("t", 0)
+TOPIC_ID = UUID(int=7)
+INCARNATION = 9
+ASSIGNED = AssignedPartition("t", TOPIC_ID, 0, 0, INCARNATION, 0, 3, (0, 1), (0, 1), {})
+"""Led by slot 0, whose disk this is, in its fourth epoch."""
+FOLLOWED = msgspec.structs.replace(ASSIGNED, leader=1)
+
+
+class Disk:
+    """Slot 0's log directory, by turns with its worker and its replica process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.table = PartitionTable(memoryview(bytearray(table_size_bytes(4, 2))), slots=2)
+        self.directories: list[LogDirectories] = []
+
+    def life(self, half: Half) -> LogDirectories:
+        opened = LogDirectories.open(
+            [self.path], node_id=0, cluster_id="c", clock=ManualClock(NOW_MS), half=half
+        )
+        self.directories.append(opened)
+        return opened
+
+    def worker(self) -> Partitions:
+        return worker(self.life(Half.LEADERS), self.table, self.publisher(), [])
+
+    def replica(self) -> Followers:
+        return replica(self.life(Half.FOLLOWERS), self.table, self.publisher(), [])
+
+    def publisher(self) -> StatePublisher:
+        return StatePublisher(
+            lambda _ms, _action: None, ManualClock(NOW_MS), interval_ms=20, warn=lambda _: True
+        )
+
+    @property
+    def copy(self) -> Path:
+        return self.path / "t-0"
+
+    def followed_epoch(self) -> int:
+        return self.table.cells[self.table.slot_at(0, 0) + SLOT_FOLLOWED_EPOCH]
+
+    def say_followed(self) -> None:
+        """As the replica does once it has begun to follow."""
+        own = self.table.slot_at(0, 0)
+        self.table.cells[own + SLOT_FOLLOWED_INCARNATION] = INCARNATION
+        self.table.cells[own + SLOT_FOLLOWED_EPOCH] = ASSIGNED.leader_epoch
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    disk = Disk(tmp_path)
+    yield disk
+    for each in disk.directories:
+        each.abandon()
+
+
+def refusal(holder: Partitions | Followers, assigned: AssignedPartition, *, full: bool = False) -> int:
+    """The error code that is told the controller of it, 0 for none."""
+    answer = holder.obey(Assign(1, "c", full, (assigned,)))
+    assert answer is not None
+    code, _ = answer.failures.get("t-0", (0, ""))
+    return code
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_copy_that_was_followed_with_and_has_gone_does_not_lead(disk: Disk, *, full: bool) -> None:
+    followers = disk.replica()
+    assert refusal(followers, FOLLOWED, full=True) == 0
+    followers.obey(Assign(1, "c", False, released=(("t", TOPIC_ID, 0),)))
+    shutil.rmtree(disk.copy)
+    partitions = disk.worker()
+    assert refusal(partitions, ASSIGNED, full=full) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert NAME in partitions.offline, "the controller is told that another one shall lead"
+    assert not disk.copy.exists()
+
+
+def test_a_copy_that_its_replica_had_open_as_it_died_does_not_lead_either(disk: Disk) -> None:
+    assert refusal(disk.replica(), FOLLOWED, full=True) == 0
+    disk.say_followed()
+    shutil.rmtree(disk.copy)
+    assert refusal(disk.worker(), ASSIGNED) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert not disk.copy.exists()
+
+
+@pytest.mark.parametrize("isr", [(0, 1), (1,)])
+def test_a_copy_that_has_gone_is_begun_anew_where_it_is_not_in_sync(disk: Disk, isr: tuple[int, ...]) -> None:
+    assert refusal(disk.replica(), FOLLOWED, full=True) == 0
+    disk.say_followed()
+    disk.directories.pop().abandon()
+    shutil.rmtree(disk.copy)
+    followers = disk.replica()
+    told = refusal(followers, msgspec.structs.replace(FOLLOWED, isr=isr), full=True)
+    if 0 in isr:
+        assert told == ErrorCode.KAFKA_STORAGE_ERROR
+        assert NAME in followers.offline
+        assert disk.followed_epoch() == NOT_FOLLOWING, "no leader counts on what a life before has said"
+    else:
+        assert told == 0
+    assert disk.copy.exists() is (0 not in isr)
+
+
+def test_a_copy_that_never_was_is_made_in_any_epoch(disk: Disk) -> None:
+    # Who was to lead first has died before anybody had opened anything.
+    assert refusal(disk.worker(), ASSIGNED) == 0
+    assert disk.copy.exists()
