@@ -7,6 +7,7 @@ watermark. Nothing here talks to a socket; what a request may see is decided by 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from appliance.channels.control_channel import AssignedPartition
 from appliance.channels.partition_table import (
@@ -22,6 +23,7 @@ from appliance.channels.partition_table import (
     WATERMARK_INCARNATION,
     PartitionTable,
 )
+from appliance.clock import Clock
 from appliance.cluster import TopicPartition
 from appliance.errors import ApplianceError
 from appliance.ioproc.replication import Replication
@@ -30,6 +32,9 @@ from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_state import NO_ID, PartitionState, StateFile
 from appliance.log.state_publisher import unpublished
 
+OVERTAKEN_NS: Final = 10_000_000_000
+"""What a client needs at most to send again what the leader before has refused, on a busy host."""
+
 
 class Partition:
     """One led partition. Single-threaded; `slot` is the slot this worker serves, `directory` which of its log
@@ -37,6 +42,8 @@ class Partition:
 
     __slots__ = (
         "_cells",
+        "_clock",
+        "_led_since_ns",
         "_log_end_cell",
         "_row_at",
         "_table",
@@ -66,6 +73,7 @@ class Partition:
         table: PartitionTable,
         slot: int,
         min_insync_replicas: int,
+        clock: Clock,
         directory: int = 0,
     ) -> None:
         self.topic_partition = TopicPartition(assigned.topic, assigned.partition)
@@ -89,6 +97,8 @@ class Partition:
         self.is_marked = True
         self.mark: Callable[[], None] = unpublished
         self.state_file: StateFile | None = None
+        self._clock = clock
+        self._led_since_ns = 0
         self._table = table
         self._cells = table.cells
         self._row_at = table.at(assigned.row)
@@ -97,6 +107,7 @@ class Partition:
     def serve(self) -> None:
         """Publishes the first words of this incarnation, last of them that it is served."""
         cells, at = self._cells, self._row_at
+        self._led_since_ns = self._clock.monotonic_ns()
         cells[at + SERVING_INCARNATION] = 0
         if cells[at + FILES_VERSION] & 1:
             # An earlier life of this worker died while it swapped segments; opening the log has settled it.
@@ -112,8 +123,17 @@ class Partition:
     def serve_epoch(self) -> None:
         """Says under which leader epoch it is served, first where that begins: its file need not have it yet."""
         cells, at = self._cells, self._row_at
+        if cells[at + SERVING_EPOCH] != self.leader_epoch:
+            self._led_since_ns = self._clock.monotonic_ns()
         cells[at + SERVING_EPOCH_START] = self.log.leader_epochs.latest_start
         cells[at + SERVING_EPOCH] = self.leader_epoch
+
+    def may_be_overtaken(self) -> bool:
+        """Whether another slot led a moment ago: of a producer's batches a later one may come before an earlier one
+        that the leader before has refused."""
+        if self.replication is None:
+            return False
+        return self._clock.monotonic_ns() - self._led_since_ns < OVERTAKEN_NS
 
     def replicate(self, assigned: AssignedPartition, *, checkpoint: int, now_ms: int) -> None:
         """Before `serve`: others follow. `checkpoint` is the high watermark of the disk, where shared memory has none.

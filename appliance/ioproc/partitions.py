@@ -137,6 +137,7 @@ class Partitions(CopyHolder[Partition]):
             table=self._table,
             slot=self._slot,
             min_insync_replicas=int(configs.get(MIN_INSYNC_REPLICAS, "1")),
+            clock=self._clock,
             directory=self._directories.index_of(name),
         )
         if len(assigned.replicas) > 1:

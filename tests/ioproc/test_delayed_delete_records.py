@@ -37,7 +37,9 @@ class Bench:
         log = PartitionLog.open(path, settings=LogSettings(), clock=self.clock, topic_id=UUID(int=1))
         table = PartitionTable(memoryview(bytearray(table_size_bytes(1, 2))), slots=2)
         assigned = AssignedPartition("t", UUID(int=1), 0, 0, 1, 0, 0, (0, 1), (0, 1), {})
-        self.partition = Partition(assigned, log, table=table, slot=0, min_insync_replicas=1)
+        self.partition = Partition(
+            assigned, log, table=table, slot=0, min_insync_replicas=1, clock=ManualClock()
+        )
 
     def reply(self, peer: Role, answer: Answer) -> None:
         self.replies.append((peer, answer[2], answer[6]))

@@ -32,7 +32,7 @@ def leader(
     for _ in range(records):
         log.append(batch_of(), leader_epoch=0)
     assigned = AssignedPartition("t", UUID(int=1), 0, 0, INCARNATION, slot, epoch, (0, 1), (0, 1), {}, epoch)
-    partition = Partition(assigned, log, table=table, slot=slot, min_insync_replicas=1)
+    partition = Partition(assigned, log, table=table, slot=slot, min_insync_replicas=1, clock=ManualClock())
     partition.replicate(assigned, checkpoint=checkpoint, now_ms=0)
     partition.serve()
     return partition

@@ -1,8 +1,9 @@
 """PRODUCE on a partition's owner: check, append in place, publish, answer.
 
 Serves every version: batches are v2 in all that are served. With acks=all and followers the answer waits until they
-have the records (`delayed_produce`). Left out here on purpose: transactional
-batches (transactions issue) are refused by the log with INVALID_TXN_STATE.
+have the records (`delayed_produce`). A gap in a producer's sequence is told as the change of leaders that it may come
+from (decision 0047). Left out here on purpose: transactional batches (transactions issue) are refused by the log with
+INVALID_TXN_STATE.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ ACKS_ALL: Final = -1
 _OP: Final = int(Op.PRODUCE)
 _DUPLICATE: Final = int(ResponseFlag.DUPLICATE)
 _NOT_ENOUGH_REPLICAS: Final = int(ErrorCode.NOT_ENOUGH_REPLICAS)
+_NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_OUT_OF_ORDER: Final = int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
 Answer = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int]
 
@@ -31,7 +34,10 @@ def produce(partition: Partition, message: tuple[int, ...], batch: memoryview) -
     try:
         result = partition.log.append(batch, leader_epoch=partition.leader_epoch)
     except RejectedRequest as rejected:
-        return (_OP, 0, rejected.code, request_id, item, partition.row, -1, -1, -1, 0, 0, 0, -1, -1)
+        code = int(rejected.code)
+        if code == _OUT_OF_ORDER and partition.may_be_overtaken():
+            code = _NOT_LEADER
+        return (_OP, 0, code, request_id, item, partition.row, -1, -1, -1, 0, 0, 0, -1, -1)
     except ApplianceError as error:
         partition.fault = error
         return (_OP, 0, int(code_for(error)), request_id, item, partition.row, -1, -1, -1, 0, 0, 0, -1, -1)
