@@ -79,6 +79,8 @@ OPEN_AGAIN_MAX_MS: Final = 60_000
 BURSTS_A_LOOK: Final = 8
 END_COMMITS_LOOK_MS: Final = 100
 BEAT_MS: Final = 500
+# From an answer to the client's next request: two socket calls, two wake-ups and the network process twice.
+NEXT_REQUEST_NS: Final = 150_000
 
 _PRODUCE: Final = int(Op.PRODUCE)
 _FETCH: Final = int(Op.FETCH)
@@ -131,7 +133,7 @@ class Worker:
             attachment.row, controller, slot=self._slot, complain=self._complain, warn=warn
         )
         self._was_lone = False
-        self._brief_wait = BriefWait(clock.monotonic_ns)
+        self._brief_wait = BriefWait(clock.monotonic_ns, limit_ns=NEXT_REQUEST_NS)
         self._depth = 0
         self._opens_later = False
         self._group_flusher = Flusher(str(attachment.role.slot), eventfd=attachment.doorbell.eventfd)
