@@ -139,13 +139,19 @@ class LeaderLog:
                 return at
 
     def _seek(self, offset: int) -> bool:
-        """Goes to the first batch that ends with `offset` or later; whether it was found."""
+        """Goes to the first batch that ends with `offset` or later; whether it was found.
+
+        Not where every file that is there begins after `offset`: a leader whose log begins later says so, and one whose
+        files somebody is removing must not be taken for one that has no more than what is left of them.
+        """
         version = self._files_version()
         directory = self.directory()
         if directory is None or version & 1:
             return False
         bases = _bases(directory)
-        for base in bases[max(bisect_right(bases, offset) - 1, 0) :]:
+        if not bases or offset < bases[0]:
+            return False
+        for base in bases[bisect_right(bases, offset) - 1 :]:
             with storage_faults(directory):
                 try:
                     self._descriptor = os.open(

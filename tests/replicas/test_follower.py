@@ -46,6 +46,23 @@ def test_a_follower_that_comes_late_copies_everything(tmp_path: Path) -> None:
     assert pair.follower.log.leader_epochs.entries() == pair.leader.leader_epochs.entries()
 
 
+def test_what_is_left_of_a_log_whose_files_somebody_removes_is_not_taken_for_all_of_it(
+    tmp_path: Path,
+) -> None:
+    """Taken so, the copy would come into the ISR, lead, and have the others cut their logs to its beginning."""
+    pair = Pair(tmp_path)
+    pair.append(100)
+    oldest, *_ = sorted((tmp_path / "slot-0" / "t-0").glob(f"*{LOG}"))
+    aside = tmp_path / "aside"
+    oldest.rename(aside)
+    for _ in range(3):
+        assert not pair.follower.look(pair.buffer, now_ms=NOW_MS, budget_bytes=1 << 20)
+    assert pair.follower.log.log_end_offset == 0
+    aside.rename(oldest)
+    pair.catch_up()
+    assert pair.files(1) == pair.files(0)
+
+
 def test_nothing_is_copied_from_who_leads_no_more(tmp_path: Path) -> None:
     """Another slot began epoch 1 at 8; the one before follows it by now, and our order to do so has yet to come."""
     pair = Pair(tmp_path)
