@@ -14,8 +14,33 @@ everything.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from struct import Struct
+
+from appliance.channels.roles import Role
+from appliance.ipc.doorbell import Doorbell
+from appliance.ipc.ring import RingWriter
 
 MOVED = FOLLOWED = Struct("<IIQqqqqqq")
 
 assert MOVED.size == 64
+
+
+def tell_rows(
+    owed: dict[Role, dict[int, int]], outbound: Mapping[Role, RingWriter], bells: Mapping[Role, Doorbell]
+) -> None:
+    """Tells each peer the rows (row → incarnation) that it is owed, either way, and takes out what was told.
+
+    What a ring has no room for stays owed; whoever is down is owed nothing, for it looks at everything when it is up.
+    """
+    for peer, rows in list(owed.items()):
+        writer = outbound.get(peer)
+        if writer is not None:
+            for row, incarnation in list(rows.items()):
+                if not writer.put(0, row, incarnation, 0, 0, 0, 0, 0, 0):
+                    break
+                del rows[row]
+            writer.publish()
+            bells[peer].ring()
+        if writer is None or not rows:
+            del owed[peer]

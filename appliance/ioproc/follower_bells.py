@@ -6,6 +6,7 @@ that is down is told nothing: it looks at everything when it is up.
 
 from __future__ import annotations
 
+from appliance.channels.replica_channel import tell_rows
 from appliance.channels.roles import Role, RoleKind, replica_of
 from appliance.channels.wiring import Attachment
 from appliance.ioproc.partition import Partition
@@ -62,17 +63,7 @@ class FollowerBells:
 
     def tell(self) -> None:
         """After publishing."""
-        for role, rows in list(self._moved.items()):
-            writer = self._attachment.outbound.get(role)
-            if writer is not None:
-                for row, incarnation in list(rows.items()):
-                    if not writer.put(0, row, incarnation, 0, 0, 0, 0, 0, 0):
-                        break
-                    del rows[row]
-                writer.publish()
-                self._attachment.bells[role].ring()
-            if writer is None or not rows:
-                del self._moved[role]
+        tell_rows(self._moved, self._attachment.outbound, self._attachment.bells)
 
     @property
     def owed(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from appliance.channels.replica_channel import tell_rows
 from appliance.channels.roles import Role, owner_of
 from appliance.channels.wiring import Attachment
 from appliance.ipc.process_table import REQUESTS
@@ -45,17 +46,7 @@ class LeaderLines:
 
     def tell(self) -> None:
         """Tells what is owed, as far as there is room."""
-        for peer, rows in list(self.owed.items()):
-            writer = self._attachment.outbound.get(peer)
-            if writer is not None:
-                for row, incarnation in list(rows.items()):
-                    if not writer.put(0, row, incarnation, 0, 0, 0, 0, 0, 0):
-                        break
-                    del rows[row]
-                writer.publish()
-                self._attachment.bells[peer].ring()
-            if writer is None or not rows:
-                del self.owed[peer]
+        tell_rows(self.owed, self._attachment.outbound, self._attachment.bells)
 
     def peer_down(self, peer: Role) -> None:
         """Its ring goes with it."""

@@ -37,7 +37,7 @@ class Fetching:
         self.timers = Timers()
         self.refused: list[ApplianceError] = []
         row = ProcessTable(memoryview(bytearray(process_table_size_bytes(1)))).row(0)
-        nobody = cast("Attachment", SimpleNamespace(inbound={}, outbound={}, row=row))
+        nobody = cast("Attachment", SimpleNamespace(inbound={}, outbound={}, bells={}, row=row))
         leases = LeaseBook(self.clock, max_bytes=0, max_ms=0, warn=print)
         removals = CopyRemovals(self.after_ms, leases, warn=print)
         self.fetcher = Fetcher(
