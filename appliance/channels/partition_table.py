@@ -18,7 +18,7 @@ little-endian integers, so that one word is one machine load or store on x86-64.
 | slot[n].caught_up_ms | slot n's appender | when slot n last had all of the leader's log |
 | slot[n].followed_incarnation | slot n's replica | log_end is of this incarnation |
 | slot[n].followed_epoch | slot n's replica | below log_end its bytes are this epoch's leader's; -1: nobody's |
-| slot[n].closed_incarnation | slot n's appender | closed in good order; 0: never opened since the start; -1: neither |
+| slot[n].closed_incarnation | slot n's appender | closed in good order; its negative: open; 0: never opened |
 | slot[n].log_start | slot n's replica | slot n begins there, as log_end of an incarnation and an epoch |
 | slot[n].size_bytes, directory | slot n's replica | of its copy, and which log directory has it, from 1 on; 0: none |
 | slot[n].future_directory | slot n's replica | where its copy moves to, from 1 on; 0: nowhere |
@@ -70,7 +70,8 @@ SLOT_FUTURE_END: Final = 10
 NOT_FOLLOWING: Final = -1
 NOT_HELD: Final = 0
 NEVER_OPENED: Final = 0
-OPEN: Final = -1
+OPENING: Final = -(1 << 62)
+"""Of `closed_incarnation`: whether there is a copy at all is about to be seen."""
 
 
 def row_dtype(slots: int) -> np.dtype[np.void]:
@@ -163,9 +164,41 @@ class PartitionTable:
         return directory - 1, cells[own + SLOT_FUTURE_BYTES], lag
 
     def had_copy(self, row: int, incarnation: int, slot: int) -> bool:
-        """Whether the slot has had a copy since the start: a half has closed it in good order, or followed with it."""
+        """Whether the slot has had a copy since the start: a half has had it open, or followed with it."""
         cells, own = self.cells, self.slot_at(row, slot)
-        return incarnation in (cells[own + SLOT_CLOSED_INCARNATION], cells[own + SLOT_FOLLOWED_INCARNATION])
+        return incarnation in (
+            abs(cells[own + SLOT_CLOSED_INCARNATION]),
+            cells[own + SLOT_FOLLOWED_INCARNATION],
+        )
+
+    def opening(self, row: int, incarnation: int, slot: int) -> int:
+        """Before a half of the slot opens its copy: whoever dies in between leaves a log that has to be recovered.
+
+        What `closed_incarnation` said until now.
+        """
+        at = self.slot_at(row, slot) + SLOT_CLOSED_INCARNATION
+        before = self.cells[at]
+        self.cells[at] = -incarnation if self.had_copy(row, incarnation, slot) else OPENING
+        return before
+
+    def opened(self, row: int, incarnation: int, slot: int) -> None:
+        """A half of the slot has its copy open: from now on there is one."""
+        self.cells[self.slot_at(row, slot) + SLOT_CLOSED_INCARNATION] = -incarnation
+
+    def lacks(self, row: int, incarnation: int, slot: int, *, log_start: int, log_end: int) -> str:
+        """What a copy of the slot that was just opened lacks of what it has had, or of the log; empty: nothing.
+
+        Processes die and leave their files whole; where some have gone, others would cut their logs to what is left.
+        """
+        cells, at = self.cells, self.at(row)
+        if cells[at + WATERMARK_INCARNATION] != incarnation:
+            return ""  # nobody has led since the start
+        if log_start > cells[at + LOG_START]:
+            return f"it begins at {log_start}, and the log at {cells[at + LOG_START]}"
+        committed = min(cells[self.slot_at(row, slot) + SLOT_LOG_END], cells[at + HIGH_WATERMARK])
+        if log_end < committed and self.had_copy(row, incarnation, slot):
+            return f"it ends at {log_end}, and had {committed}"
+        return ""
 
     def files_version(self, row: int) -> int:
         """Changes whenever a segment's name comes to mean another file."""

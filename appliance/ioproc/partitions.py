@@ -9,9 +9,7 @@ from appliance.channels.control_channel import Assign, AssignedPartition
 from appliance.channels.copy_holder import CopyHolder
 from appliance.channels.partition_table import (
     NEVER_OPENED,
-    OPEN,
     SERVING_INCARNATION,
-    SLOT_CLOSED_INCARNATION,
     PartitionTable,
 )
 from appliance.clock import Clock
@@ -21,6 +19,7 @@ from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.partition import Partition
 from appliance.log.config import LastSettings
 from appliance.log.log_directories import LogDirectories
+from appliance.log.partition_log import PartitionLog
 from appliance.log.state_publisher import StatePublisher
 from appliance.protocol.errors import ErrorCode
 
@@ -107,12 +106,8 @@ class Partitions(CopyHolder[Partition]):
             self._withdraw(known)
         configs = self._defaults | assigned.configs
         settings = self._settings.of(self._defaults, assigned.configs)
-        cells = self._table.cells
-        closed_at = self._table.slot_at(assigned.row, self._slot) + SLOT_CLOSED_INCARNATION
-        before = cells[closed_at]
         was_there = self._table.had_copy(assigned.row, assigned.incarnation, self._slot)
-        # Before it is opened: whoever dies in between leaves a log that has to be recovered.
-        cells[closed_at] = OPEN
+        before = self._table.opening(assigned.row, assigned.incarnation, self._slot)
         try:
             if not is_new:
                 self._refuse_lost(assigned)
@@ -124,11 +119,13 @@ class Partitions(CopyHolder[Partition]):
                 was_there=was_there,
                 closed=None if before == NEVER_OPENED else before == assigned.incarnation,
             )
+            self._refuse_partial(assigned, log)
         except LogDirectoryOffline as fault:
             self.offline[name] = fault
             self.unopened.pop(name, None)
             self._publish_offline(assigned)
             raise
+        self._table.opened(assigned.row, assigned.incarnation, self._slot)
         if log.latest_epoch != assigned.leader_epoch:
             log.assign_epoch(assigned.leader_epoch, log.log_end_offset)
         partition = Partition(
@@ -164,6 +161,26 @@ class Partitions(CopyHolder[Partition]):
         name = TopicPartition(assigned.topic, assigned.partition)
         if not self._directories.has(name):
             raise LogDirectoryOffline(f"{name} was in sync on a disk that an empty one has replaced")
+
+    def _refuse_partial(self, assigned: AssignedPartition, log: PartitionLog) -> None:
+        """A copy of which files have gone must not lead either, for the same reason.
+
+        Raises:
+            LogDirectoryOffline: this is one of those.
+        """
+        if len(assigned.replicas) == 1:
+            return
+        lacks = self._table.lacks(
+            assigned.row,
+            assigned.incarnation,
+            self._slot,
+            log_start=log.log_start_offset,
+            log_end=log.log_end_offset,
+        )
+        if lacks:
+            name = TopicPartition(assigned.topic, assigned.partition)
+            self._directories.give_up(name)
+            raise LogDirectoryOffline(f"files of {name} have gone: {lacks}")
 
     def _lead_on(self, partition: Partition, assigned: AssignedPartition) -> None:
         """A partition that is served already takes what is new; its row is served all the while."""

@@ -19,6 +19,7 @@ from typing import Final
 from appliance.channels.control_channel import AlteredPartition, AssignedPartition
 from appliance.channels.partition_table import (
     HIGH_WATERMARK,
+    LOG_START,
     SLOT_FOLLOWED_EPOCH,
     SLOT_FOLLOWED_INCARNATION,
     SLOT_LOG_END,
@@ -156,9 +157,16 @@ class Replication:
     # Who is in sync
 
     def caught_up(self, high_watermark: int) -> tuple[int, ...] | None:
-        """The ISR with those who have caught up, None where there are none; as `Partition.needsExpandIsr`."""
-        least = max(high_watermark, self.epoch_start)
-        more = tuple(slot for slot in self.followers if slot not in self.isr and self.end_of(slot) >= least)
+        """The ISR with those who have caught up, None where there are none; as `Partition.needsExpandIsr`.
+
+        A copy that begins later than the log has not caught up, wherever it ends.
+        """
+        least, start = max(high_watermark, self.epoch_start), self._cells[self._row_at + LOG_START]
+        more = tuple(
+            slot
+            for slot in self.followers
+            if slot not in self.isr and self.end_of(slot) >= least and self.log_start_of(slot) <= start
+        )
         return tuple(slot for slot in self.replicas if slot in self.isr or slot in more) if more else None
 
     def fallen_behind(

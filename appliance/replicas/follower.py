@@ -7,12 +7,14 @@
 
 Truncation goes by leader epochs (`truncation`), never by a high watermark: what is above it may be acknowledged still,
 and only the new leader's log says what counts. `followed_epoch` stands in the table only while FOLLOWING, so a leader
-never counts bytes that it did not write. Log start and high watermark are the leader's. The log end in the table is
-what the disk has, under `durability = "fsync"` (`durable_copies.py`).
+never counts bytes that it did not write. Log start and high watermark are the leader's: a copy that begins later lacks
+files, and is begun anew. The log end in the table is what the disk has, under `durability = "fsync"`
+(`durable_copies.py`).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +47,7 @@ from appliance.channels.partition_table import (
     PartitionTable,
 )
 from appliance.cluster import NO_LEADER, TopicPartition
+from appliance.errors import StorageFault
 from appliance.log.durable_tail import DurableTail, TailFlush
 from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.partition_log import PartitionLog
@@ -53,6 +56,8 @@ from appliance.log.state_publisher import unpublished
 from appliance.replicas.leader_log import LeaderLog, ReadBuffer
 from appliance.replicas.throttle import FREE
 from appliance.replicas.truncation import common_end
+
+_logger: Final = logging.getLogger(__name__)
 
 DirectoriesOf = Callable[[int], Sequence[Path]]
 """Slot → its log directories."""
@@ -226,7 +231,9 @@ class Follower:
                 return False
             if end < cells[self._at + LOG_START] and not self._start_anew(reader):
                 return False
-            batches = reader.read(log.log_end_offset, leader_end, buffer)
+            batches = reader.read(
+                log.log_end_offset, leader_end, buffer, is_compacted=log.settings.is_compacted
+            )
             if cells[self._at + SERVING_EPOCH] != self.leader_epoch:
                 # After the read: who led before cuts its log, once another serves, and goes on with that one's records.
                 # Behind what we have, and it lacks, they would hide where we part.
@@ -283,7 +290,11 @@ class Follower:
         )
 
     def _begin(self, reader: LeaderLog) -> bool:
-        """Cuts what the leader does not have; False where its files are not there to be read now."""
+        """Cuts what the leader does not have; False where its files are not there to be read now.
+
+        Raises:
+            StorageFault: our log refuses; or it is in sync, and begins after the leader's.
+        """
         directory = reader.directory()
         if directory is None:
             return False
@@ -293,6 +304,16 @@ class Follower:
         theirs.assign(self.leader_epoch, cells[self._at + SERVING_EPOCH_START], write=False)
         if not self._leader_serves():
             return True  # what was read is of nobody knows when; its next word comes
+        if log.log_start_offset > cells[self._at + LOG_START]:
+            if self.is_in_sync:
+                # Whoever is may lead, so it must not be begun anew: the leader takes it out of the ISR, as one that
+                # has fallen behind, and the next try does.
+                raise StorageFault(
+                    f"{log.directory} begins at {log.log_start_offset}, its leader's log at"
+                    f" {cells[self._at + LOG_START]}: what lies between has gone"
+                )
+            if not self._start_anew(reader):
+                return False
         end = common_end(log.leader_epochs, log.log_end_offset, theirs, leader_end)
         if end is None:
             end = min(log.log_end_offset, cells[self._at + HIGH_WATERMARK])
@@ -309,13 +330,26 @@ class Follower:
         return True
 
     def _start_anew(self, reader: LeaderLog) -> bool:
-        """The leader begins after our end: we begin with the segment that it begins with."""
-        base = reader.first_base_offset(self._cells[self._at + LOG_START])
-        if base is None:
+        """The leader begins after our end, or before our start: we begin with the segment that it begins with.
+
+        False where its files do not show that one now.
+        """
+        log, start = self.log, self._cells[self._at + LOG_START]
+        base = reader.first_base_offset(start)
+        if base is None or base > start:
             return False
-        if self.log.log_end_offset < base:
+        if log.log_end_offset < base or log.log_start_offset > start:
+            _logger.warning(
+                "partition %s: its copy, [%d, %d), is begun anew at %d, its leader's log begins at %d",
+                self.topic_partition,
+                log.log_start_offset,
+                log.log_end_offset,
+                base,
+                start,
+            )
             reader.close()
-            self.log.start_anew_at(base)
+            self._say_cut(base)
+            log.start_anew_at(base)
             if self._durable is not None:
                 self._durable = self._tail(base)
             self._publish_extent()
@@ -329,7 +363,10 @@ class Follower:
         cells[own + SLOT_LOG_END] = log.log_end_offset if self._durable is None else self._durable.offset
 
     def _say_cut(self, end: int) -> None:
-        """Before records go that readers off the disk may have seen: they are told first."""
+        """Before records go: the table never says that we have more than we have, for who opens what a death in the
+        middle leaves; and readers off the disk, who may have seen them, are told."""
+        log_end_at = self._own_at + SLOT_LOG_END
+        self._cells[log_end_at] = min(self._cells[log_end_at], end)
         state_file = self.state_file
         last = None if state_file is None else state_file.known()
         if state_file is not None and last is not None and end < last.high_watermark:

@@ -15,8 +15,6 @@ from appliance.channels.copy_holder import CopyHolder
 from appliance.channels.partition_table import (
     NEVER_OPENED,
     NOT_FOLLOWING,
-    OPEN,
-    SLOT_CLOSED_INCARNATION,
     SLOT_FOLLOWED_EPOCH,
     PartitionTable,
 )
@@ -100,15 +98,11 @@ class Followers(CopyHolder[Follower]):
             self._apply_defaults(name)
             self.unopened.pop(name, None)
             return
-        cells = self._table.cells
-        closed_at = self._table.slot_at(assigned.row, self._slot) + SLOT_CLOSED_INCARNATION
-        before = cells[closed_at]
         # A copy that is in sync may lead; another one begins anew.
         was_there = self._slot in assigned.isr and self._table.had_copy(
             assigned.row, assigned.incarnation, self._slot
         )
-        # Before it is opened: whoever dies in between leaves a log that has to be recovered.
-        cells[closed_at] = OPEN
+        before = self._table.opening(assigned.row, assigned.incarnation, self._slot)
         try:
             log = self._directories.open_partition(
                 name,
@@ -122,8 +116,10 @@ class Followers(CopyHolder[Follower]):
             self.offline[name] = fault
             self.unopened.pop(name, None)
             # What a life before has said of its bytes holds no more.
-            cells[self._table.slot_at(assigned.row, self._slot) + SLOT_FOLLOWED_EPOCH] = NOT_FOLLOWING
+            own = self._table.slot_at(assigned.row, self._slot)
+            self._table.cells[own + SLOT_FOLLOWED_EPOCH] = NOT_FOLLOWING
             raise
+        self._table.opened(assigned.row, assigned.incarnation, self._slot)
         follower = Follower(
             assigned,
             log,

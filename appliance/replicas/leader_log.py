@@ -32,6 +32,8 @@ from appliance.protocol.records.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD,
 BUFFER_BYTES: Final = 1 << 20
 BATCHES_MAX: Final = 512
 """Of one read: a megabyte of the smallest batches takes half a second to append."""
+HOLE_LOOKS: Final = 200
+"""A second, as a fetcher looks (`fetcher.AGAIN_MS`): a log that was compacted once is still copied."""
 _SCAN_BYTES: Final = 64 * 1024
 _ENTRY: Final = Struct(">II")
 
@@ -61,7 +63,16 @@ class LeaderLog:
         files_version: reads the row's word.
     """
 
-    __slots__ = ("_descriptor", "_directories", "_files_version", "_name", "_position", "base_offset")
+    __slots__ = (
+        "_descriptor",
+        "_directories",
+        "_files_version",
+        "_hole",
+        "_hole_looks",
+        "_name",
+        "_position",
+        "base_offset",
+    )
 
     def __init__(
         self, directories: Sequence[Path], partition: TopicPartition, *, files_version: Callable[[], int]
@@ -71,6 +82,8 @@ class LeaderLog:
         self._files_version = files_version
         self._descriptor = -1
         self._position = 0
+        self._hole = (-1, -1)
+        self._hole_looks = 0
         self.base_offset = -1
 
     def directory(self) -> Path | None:
@@ -91,16 +104,19 @@ class LeaderLog:
         bases = [] if directory is None else _bases(directory)
         return bases[max(bisect_right(bases, offset) - 1, 0)] if bases else None
 
-    def read(self, offset: int, bound: int, buffer: ReadBuffer) -> memoryview | None:
+    def read(
+        self, offset: int, bound: int, buffer: ReadBuffer, *, is_compacted: bool = False
+    ) -> memoryview | None:
         """Whole batches from `offset` on that end below `bound`, all of the segment at `base_offset`, not too many.
 
-        None where the leader's files do not show them now: they are being renamed. Valid until the next call.
+        None where the leader's files do not show them now: they are being renamed, or one of them is missing. Valid
+        until the next call.
 
         Raises:
             StorageFault: they cannot be read.
         """
         for _ in range(2):
-            if self._descriptor < 0 and not self._seek(offset):
+            if self._descriptor < 0 and not self._seek(offset, is_compacted=is_compacted):
                 return None
             length_bytes = self._read(offset, bound, buffer)
             if length_bytes:
@@ -138,7 +154,7 @@ class LeaderLog:
             else:
                 return at
 
-    def _seek(self, offset: int) -> bool:
+    def _seek(self, offset: int, *, is_compacted: bool) -> bool:
         """Goes to the first batch that ends with `offset` or later; whether it was found.
 
         Not where every file that is there begins after `offset`: a leader whose log begins later says so, and one whose
@@ -164,10 +180,20 @@ class LeaderLog:
                 if position is None and start:
                     position = self._position_of(offset, 0)
             if position is not None and self._files_version() == version:
+                if base > offset and not is_compacted and not self._lasts(offset, base):
+                    break
                 self._position, self.base_offset = position, base
                 return True
             self.close()
+        self.close()
         return False
+
+    def _lasts(self, offset: int, base: int) -> bool:
+        """Whether the hole between `offset` and the file at `base` has been there for long enough to be one."""
+        if self._hole != (offset, base):
+            self._hole, self._hole_looks = (offset, base), 0
+        self._hole_looks += 1
+        return self._hole_looks >= HOLE_LOOKS
 
     def _position_of(self, offset: int, position: int) -> int | None:
         while chunk := os.pread(self._descriptor, _SCAN_BYTES, position):

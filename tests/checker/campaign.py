@@ -62,12 +62,13 @@ class Outcome:
 
 
 def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None) -> Outcome:
-    """A new appliance in `directory`, whose data stays there."""
+    """A new appliance in `directory`, whose data, and all that it says, stays there."""
     chance = random.Random(plan.seed)
     broker = Appliance(
         directory / "data",
         slots=plan.slots,
         settings={"replica.lag.time.max.ms": 3000, "log.segment.bytes": SEGMENT_BYTES},
+        output_to=directory / "appliance.log",
     )
     broker.start(60)
     try:

@@ -124,6 +124,23 @@ def swap_disk(broker: Appliance, chance: random.Random, _: float) -> str:
     return f"removed the log directory of slot {slot} while everything was stopped"
 
 
+def swap_for_remnants(broker: Appliance, chance: random.Random, _: float) -> str:
+    """As `swap_disk`, but the newest segment of each copy is left, as one that was begun while it was removed."""
+    if not _all_in_sync(broker):
+        return "removed nothing: it might have been the last copy"
+    slot = chance.randrange(broker.slots)
+    _stop(broker)
+    directory = broker.data_dir / f"slot-{slot}"
+    newest = [max(copy.glob("*.log"), default=None) for copy in directory.iterdir() if copy.is_dir()]
+    kept = {path: path.read_bytes() for path in newest if path is not None}
+    shutil.rmtree(directory)
+    for path, content in kept.items():
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+    broker.start(60)
+    return f"removed all but the newest segments of slot {slot} while everything was stopped"
+
+
 def faults_for(slots: int) -> list[Fault]:
     """Each as often as it shall come."""
     common: list[Fault] = [kill_one, kill_one, kill_worker, kill_worker, pause_one, kill_everything, restart]
@@ -135,7 +152,7 @@ def faults_for(slots: int) -> list[Fault]:
         kill_slot,
         kill_two_slots,
         kill_slot_past_a_sleeper,
-        *([lose_log_directory, swap_disk] if slots > 2 else []),
+        *([lose_log_directory, swap_disk, swap_for_remnants] if slots > 2 else []),
     ]
 
 

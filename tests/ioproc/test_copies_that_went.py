@@ -12,6 +12,8 @@ import pytest
 
 from appliance.channels.control_channel import Assign, AssignedPartition
 from appliance.channels.partition_table import (
+    HIGH_WATERMARK,
+    LOG_START,
     NOT_FOLLOWING,
     SLOT_FOLLOWED_EPOCH,
     SLOT_FOLLOWED_INCARNATION,
@@ -20,6 +22,7 @@ from appliance.channels.partition_table import (
 )
 from appliance.clock import ManualClock
 from appliance.cluster import TopicPartition
+from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
 from appliance.log.halves import Half
 from appliance.log.log_directories import LogDirectories
@@ -27,7 +30,7 @@ from appliance.log.state_publisher import StatePublisher
 from appliance.protocol.errors import ErrorCode
 from appliance.replicas.followers import Followers
 from tests.ioproc.test_old_controllers import replica, worker
-from tests.log.batches import NOW_MS
+from tests.log.batches import NOW_MS, batch_of
 
 NAME = TopicPartition("t", 0)
 TOPIC_ID = UUID(int=7)
@@ -134,3 +137,50 @@ def test_a_copy_that_never_was_is_made_in_any_epoch(disk: Disk) -> None:
     # Who was to lead first has died before anybody had opened anything.
     assert refusal(disk.worker(), ASSIGNED) == 0
     assert disk.copy.exists()
+
+
+def lead(disk: Disk, records: int) -> Partition:
+    """The worker leads with so many records, all of them committed, a segment each."""
+    partitions = disk.worker()
+    assert refusal(partitions, ASSIGNED, full=True) == 0
+    partition = partitions.by_name[NAME]
+    for number in range(records):
+        partition.log.append(batch_of([b"%d" % number]), leader_epoch=ASSIGNED.leader_epoch)
+        partition.log.roll()
+    partition.publish()
+    disk.table.cells[disk.table.at(0) + HIGH_WATERMARK] = records
+    return partition
+
+
+@pytest.mark.parametrize("gone", [slice(None, 2), slice(-2, None), slice(None)])
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_copy_of_which_files_have_gone_does_not_lead(disk: Disk, gone: slice, *, closed: bool) -> None:
+    """Nor whoever leads next cuts its log to what was left of this one."""
+    partition = lead(disk, 5)
+    life = disk.directories.pop()
+    if closed:
+        life.hand_over(NAME)
+        partition.closed()
+    life.abandon()
+    segments = sorted(disk.copy.glob("*.log"))
+    for path in segments[gone] if gone != slice(None) else [disk.copy]:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    partitions = disk.worker()
+    assert refusal(partitions, ASSIGNED, full=True) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert NAME in partitions.offline
+    assert disk.table.cells[disk.table.at(0) + LOG_START] == 0
+    assert disk.table.cells[disk.table.at(0) + HIGH_WATERMARK] == 5
+
+
+@pytest.mark.parametrize("replicas", [(0,), (0, 1)])
+def test_what_is_left_of_the_only_copy_is_served(disk: Disk, replicas: tuple[int, ...]) -> None:
+    """There is nobody else to ask; and a whole copy is served whoever else there is."""
+    partition = lead(disk, 5)
+    disk.directories.pop().abandon()
+    if replicas == (0,):
+        min(disk.copy.glob("*.log")).unlink()
+    partitions = disk.worker()
+    assigned = msgspec.structs.replace(ASSIGNED, replicas=replicas, isr=replicas)
+    assert refusal(partitions, assigned, full=True) == 0
+    log = partitions.by_name[NAME].log
+    assert (log.log_start_offset, log.log_end_offset) == (int(replicas == (0,)), partition.log.log_end_offset)

@@ -9,9 +9,11 @@ import msgspec
 from appliance.channels.control_channel import AlteredPartition, AssignedPartition
 from appliance.channels.partition_table import (
     HIGH_WATERMARK,
+    LOG_START,
     SLOT_FOLLOWED_EPOCH,
     SLOT_FOLLOWED_INCARNATION,
     SLOT_LOG_END,
+    SLOT_LOG_START,
     PartitionTable,
     table_size_bytes,
 )
@@ -73,6 +75,19 @@ def test_bytes_of_another_epoch_or_incarnation_count_for_nothing() -> None:
     assert led.high_watermark(40) == 0
     led.follower(2, 30)
     assert led.high_watermark(40) == 30
+
+
+def test_a_copy_that_begins_later_than_the_log_has_not_caught_up() -> None:
+    led = Led(isr=(0,))
+    cells, at = led.table.cells, led.table.slot_at(1, 1)
+    cells[led.table.at(1) + LOG_START] = 10
+    led.follower(1, 50)
+    for start in (11, 50):
+        cells[at + SLOT_LOG_START] = start
+        assert led.replication.caught_up(50) is None
+    for start in (0, 10):
+        cells[at + SLOT_LOG_START] = start
+        assert led.replication.caught_up(50) == (0, 1)
 
 
 def test_the_high_watermark_never_falls() -> None:

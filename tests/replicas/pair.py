@@ -6,8 +6,11 @@ import random
 from pathlib import Path
 from uuid import UUID
 
+import msgspec
+
 from appliance.channels.control_channel import AssignedPartition
 from appliance.channels.partition_table import (
+    ISR_BITS,
     LOG_START,
     SERVING_EPOCH,
     SERVING_EPOCH_START,
@@ -43,14 +46,22 @@ class Pair:
         self.epoch = 0
         self.buffer = ReadBuffer()
         self.assigned = AssignedPartition("t", TOPIC_ID, 0, ROW, INCARNATION, 0, 0, (0, 1), (0, 1), {})
-        self.follower = Follower(
-            self.assigned,
+        self.follower = self.follow(self.assigned)
+        self.serve()
+
+    def follow(self, assigned: AssignedPartition) -> Follower:
+        return Follower(
+            assigned,
             self.open(1),
             table=self.table,
             slot=1,
-            directories_of=lambda slot: [path / f"slot-{slot}"],
+            directories_of=lambda slot: [self.path / f"slot-{slot}"],
         )
-        self.serve()
+
+    def reopen_follower(self, isr: tuple[int, ...]) -> None:
+        """Its next life, with the controller's word who is in sync."""
+        self.table.cells[self.table.at(ROW) + ISR_BITS] = sum(1 << slot for slot in isr)
+        self.follower = self.follow(msgspec.structs.replace(self.assigned, leader_epoch=self.epoch, isr=isr))
 
     def open(self, slot: int) -> PartitionLog:
         return PartitionLog.open(

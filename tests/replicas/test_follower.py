@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from uuid import UUID
@@ -14,18 +15,19 @@ import pytest
 from appliance.channels.partition_table import (
     FILES_VERSION,
     HIGH_WATERMARK,
+    ISR_BITS,
     NOT_FOLLOWING,
     SERVING_EPOCH,
     SERVING_EPOCH_START,
 )
-from appliance.errors import DiskFull
-from appliance.log.config import FSYNC, PAGE_CACHE, LogSettings
+from appliance.errors import DiskFull, StorageFault
+from appliance.log.config import COMPACT, DELETE, FSYNC, PAGE_CACHE, LogSettings
 from appliance.log.file_names import LOG
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_state import PartitionState, StateFile, read_state
-from appliance.replicas.leader_log import BATCHES_MAX
+from appliance.replicas.leader_log import BATCHES_MAX, HOLE_LOOKS
 from tests.log.batches import NOW_MS, batch_of
-from tests.replicas.pair import ROW, Pair
+from tests.replicas.pair import ROW, SMALL_SEGMENTS, Pair
 
 
 def test_the_files_of_both_are_the_same_over_many_segments(tmp_path: Path) -> None:
@@ -60,6 +62,63 @@ def test_what_is_left_of_a_log_whose_files_somebody_removes_is_not_taken_for_all
     assert pair.follower.log.log_end_offset == 0
     aside.rename(oldest)
     pair.catch_up()
+    assert pair.files(1) == pair.files(0)
+
+
+@pytest.mark.parametrize("isr", [(0, 1), (0,)])
+def test_a_copy_that_begins_after_its_leader_s_is_not_taken_for_all_of_it(
+    tmp_path: Path, isr: tuple[int, ...]
+) -> None:
+    """Its directory was removed while it rolled: the new segment was made behind the removal, and stayed."""
+    pair = Pair(tmp_path)
+    pair.append(100)
+    pair.catch_up()
+    pair.follower.stop()
+    pair.follower.log.close(clean=False)
+    *older, newest = sorted((tmp_path / "slot-1" / "t-0").glob(f"*{LOG}"))
+    assert len(older) > 1
+    for path in older:
+        path.unlink()
+    pair.reopen_follower(isr)
+    assert pair.follower.log.log_start_offset == int(newest.stem)
+    if 1 in isr:
+        # The leader takes it out of the ISR first: whoever is in it may lead, and one that begins anew must not.
+        with pytest.raises(StorageFault, match="begins at"):
+            pair.catch_up()
+        assert pair.followed_epoch() == NOT_FOLLOWING
+        pair.table.cells[pair.table.at(ROW) + ISR_BITS] = 0b01
+    pair.catch_up()
+    assert pair.files(1) == pair.files(0)
+    assert pair.follower.log.log_start_offset == 0
+    pair.follower.log.check()
+
+
+def test_a_hole_between_the_leader_s_files_must_last_before_it_is_copied(tmp_path: Path) -> None:
+    """Who removes a directory takes its files one by one; only compaction leaves holes that stay."""
+    pair = Pair(tmp_path)
+    pair.append(100)
+    _, second, *_ = sorted((tmp_path / "slot-0" / "t-0").glob(f"*{LOG}"))
+    aside = tmp_path / "aside"
+    second.rename(aside)
+    for _ in range(5):
+        assert not pair.follower.look(pair.buffer, now_ms=NOW_MS, budget_bytes=1 << 20)
+    assert pair.follower.log.log_end_offset == int(second.stem)
+    aside.rename(second)
+    pair.catch_up()
+    assert pair.files(1) == pair.files(0)
+
+
+@pytest.mark.parametrize("policy", [DELETE, COMPACT])
+def test_a_hole_that_lasts_is_what_compaction_left(tmp_path: Path, policy: str) -> None:
+    pair = Pair(tmp_path)
+    pair.append(100)
+    pair.follower.log.update_settings(replace(SMALL_SEGMENTS, cleanup_policy=frozenset({policy})))
+    _, second, *_ = sorted((tmp_path / "slot-0" / "t-0").glob(f"*{LOG}"))
+    second.unlink()
+    looks = 1
+    while not pair.follower.look(pair.buffer, now_ms=NOW_MS, budget_bytes=1 << 20):
+        looks += 1
+    assert looks == (1 if policy == COMPACT else HOLE_LOOKS)
     assert pair.files(1) == pair.files(0)
 
 

@@ -56,10 +56,11 @@ class BrokerFailed(AssertionError):
 
 
 class Output:
-    """Everything a process printed, gathered by a thread so that its pipe is never full."""
+    """Everything a process printed, gathered by a thread so that its pipe is never full; `copy` gets it, too."""
 
-    def __init__(self, process: subprocess.Popen[str], ready: str) -> None:
+    def __init__(self, process: subprocess.Popen[str], ready: str, copy: Path | None = None) -> None:
         self._text = ""
+        self._copy = copy
         self._ready = ready
         self.is_ready = threading.Event()
         assert process.stdout is not None
@@ -87,6 +88,9 @@ class Output:
         """Reads what is there. Whether that is not the end."""
         data = os.read(self._stream.fileno(), 1 << 16)
         self._text += self._decoder.decode(data)
+        if self._copy is not None:
+            with self._copy.open("ab") as copy:
+                copy.write(data)
         if self._ready in self._text:
             self.is_ready.set()
         return bool(data)
@@ -127,6 +131,7 @@ class Appliance:
         settings: options under their names, written to the configuration file. Where they name a `metadata.store`,
             it is that one, whatever the run asks for.
         arguments: further flags of `appliance serve`.
+        output_to: a file to which all its lives' output is appended.
     """
 
     def __init__(
@@ -136,7 +141,9 @@ class Appliance:
         slots: int = 1,
         settings: Mapping[str, object] | None = None,
         arguments: Sequence[str] = (),
+        output_to: Path | None = None,
     ) -> None:
+        self._output_to = output_to
         self.data_dir = data_dir
         self.slots = slots
         self.port = free_ports(slots)
@@ -178,7 +185,7 @@ class Appliance:
             start_new_session=True,  # a Ctrl-C at the test runner is not the appliance's
             preexec_fn=end_with_the_test_runner,  # noqa: PLW1509 (one C call, takes no lock)
         )
-        self._output = Output(self._process, "ready")
+        self._output = Output(self._process, "ready", self._output_to)
         deadline = time.monotonic() + timeout_s
         ready = self._output.is_ready.wait(timeout_s)
         if not ready or self._process.poll() is not None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import random
+import shutil
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, ElectionType, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.alter_replica_log_dirs import (
@@ -13,10 +17,11 @@ from appliance.protocol.apis.alter_replica_log_dirs import (
     AlterReplicaLogDirTopic,
 )
 from appliance.protocol.apis.describe_log_dirs import DescribeLogDirsRequest
+from tests.checker.campaign import compare_replicas
 from tests.support.broker import Appliance
 from tests.support.raw_fetch import parse_batches
 from tests.support.wire import WireSocket
-from tests.system.acked_load import AckedLoad, create, in_sync, leaders
+from tests.system.acked_load import AckedLoad, bootstrap, create, in_sync, leaders
 from tests.system.raw import ask, wait_until
 
 TOPIC = "kept"
@@ -39,6 +44,41 @@ def test_nothing_acked_goes_with_a_slot_s_log_directory(tmp_path: Path) -> None:
         load.until(500)
     assert not load.failed
     load.check(broker)
+    broker.stop()
+
+
+def test_a_copy_of_which_only_the_newest_segment_is_left_is_whole_before_it_leads(tmp_path: Path) -> None:
+    """What a directory's removal leaves where the copy has just begun a segment, behind the removal's back."""
+    broker = Appliance(tmp_path / "data", slots=3, settings={"log.segment.bytes": 1 << 20})
+    broker.start()
+    create(broker, TOPIC, 1, replicas=3)
+    producer = Producer({"bootstrap.servers": bootstrap(broker), "acks": "all"})
+    records = [random.randbytes(10_000) for _ in range(500)]
+    for record in records:
+        producer.produce(TOPIC, record, partition=0)
+    assert producer.flush(30) == 0
+    slot = leaders(broker, TOPIC)[0]
+    broker.stop()
+
+    directory = broker.data_dir / f"slot-{slot}"
+    *older, newest = sorted((directory / f"{TOPIC}-0").glob("*.log"))
+    assert len(older) > 1
+    kept = newest.read_bytes()
+    shutil.rmtree(directory)
+    newest.parent.mkdir(parents=True)
+    newest.write_bytes(kept)
+
+    broker.start()
+    wait_until(lambda: in_sync(broker, TOPIC)[0] == {0, 1, 2}, "all in sync", timeout_s=30)
+    admin = AdminClient({"bootstrap.servers": bootstrap(broker)})
+    admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(TOPIC, 0)]).result(30)
+    wait_until(lambda: leaders(broker, TOPIC)[0] == slot, "it leads", timeout_s=30)
+    consumer = Consumer({"bootstrap.servers": bootstrap(broker), "group.id": "g"})
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    read = consumer.consume(len(records), timeout=30)
+    consumer.close()
+    assert [message.value() for message in read] == records
+    assert not compare_replicas(broker, TOPIC)
     broker.stop()
 
 
