@@ -149,7 +149,7 @@ demo-spark: $(VENV)/.installed-test
 #   make bench CASE=latency ROUNDS=3  one case, kept in the cache only; `make bench-cases` lists them
 #   make bench QUICK=1 ROUNDS=1       a short look at all
 #   make bench BROKERS=appliance,pure,kafka
-#   make bench-scaling                growth with partitions, topics, connections, bytes and workers; kept
+#   make bench-scaling                growth with partitions, topics, connections, bytes and slots; kept
 #   make bench-log                    the log by itself: append, group commit, lookup, recovery, compaction; kept
 #   make bench-spark                  the Spark connector beside spark-sql-kafka, Parquet and a ceiling, 15 minutes; kept
 #   make bench-plan                   what it would do, with the time of each case

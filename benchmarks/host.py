@@ -3,18 +3,23 @@
     one-record requests   min(cores of network processes / µs in one, workers / µs in one)
     bytes                 the card's rate × CPU s/GB = cores that it takes
     memory                base + more processes + partitions + connections, each at its measured price
+    start after SIGKILL   bytes past the recovery points / what one worker reads again a second, or / the disks
 
 Nothing here was measured on such a host; `docs/scaling.md` says what is assumed.
 """
 
+import re
 import statistics
 from dataclasses import dataclass
 
 from benchmarks.page import number
 from benchmarks.results import OURS, Run
+from benchmarks.scaling_page import growths
 
 PROCESS_MB = 13.0
-"""Private memory of one more network process or worker: what `idle` shows for each."""
+"""Private memory of one more network process, worker or replica: what `idle` shows for each."""
+RECOVERY = re.compile(r"^recovery, warm +[\d.]+ +(\d+)$", re.MULTILINE)
+"""Its line on the log's own page, MB/s: read out of the page cache, so that only the worker bounds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +28,8 @@ class Host:
 
     cores: int = 64
     network_processes: int = 20
-    workers: int = 12
+    slots: int = 12
+    """A worker and a replica process each."""
     card_gb_s: float = 12.5
     """100 Gbit/s."""
     disks: int = 12
@@ -35,8 +41,15 @@ class Host:
     """Past the recovery points: half a segment in each of 1,000 partitions that are written to."""
 
 
-def arithmetic(run: Run, host: Host | None = None) -> str:
-    """A table in Markdown; a line whose figures the run does not have is left out."""
+def options(host: Host | None = None) -> dict[str, str]:
+    """What the host is told: options of `appliance serve`."""
+    host = host or Host()
+    return {"network.processes": str(host.network_processes), "slots": str(host.slots)}
+
+
+def arithmetic(run: Run, growth: Run | None = None, log_page: str = "", host: Host | None = None) -> str:
+    """A table in Markdown, from the run, the newest about growth and the log's own page; a line whose figures they do
+    not have is left out."""
     host = host or Host()
     taken = _Taken(run)
     lines = [
@@ -45,7 +58,7 @@ def arithmetic(run: Run, host: Host | None = None) -> str:
         "| question | arithmetic | answer | what bounds it |",
         "|---|---|---|---|",
         *filter(None, (_requests(taken, host), *_bytes(taken, host), _partition(taken))),
-        *filter(None, (_memory(taken, host), _start(taken, host), _recovery(taken, host))),
+        *filter(None, (_memory(taken, host), _start(growth, host), _recovery(log_page, host))),
     ]
     return "\n".join(lines)
 
@@ -72,12 +85,12 @@ def _requests(taken: _Taken, host: Host) -> str:
         network = taken.by_title(f"{case}.cpu_us_per_request", "netproc")
         worker = taken.by_title(f"{case}.cpu_us_per_request", "ioproc")
         if network and worker:
-            millions = host.network_processes / network, host.workers / worker
+            millions = host.network_processes / network, host.slots / worker
             bound = "network processes" if millions[0] < millions[1] else "workers"
             return (
                 f"| one-record requests | {network:.1f} µs of processor each in a network process, "
                 f"{worker:.1f} in a worker: "
-                f"{host.network_processes} / {network:.1f} µs, {host.workers} / {worker:.1f} µs "
+                f"{host.network_processes} / {network:.1f} µs, {host.slots} / {worker:.1f} µs "
                 f"| {min(millions):.1f} million/s | {bound} |"
             )
     return ""
@@ -121,7 +134,7 @@ def _memory(taken: _Taken, host: Host) -> str:
     connection = taken["idle_connections.kb_per_connection"]
     if base is None or partition is None or connection is None:
         return ""
-    more = host.network_processes - 2 + host.workers - 1
+    more = host.network_processes - 2 + host.slots - 1 + host.slots
     whole = (
         base
         + more * PROCESS_MB
@@ -135,30 +148,29 @@ def _memory(taken: _Taken, host: Host) -> str:
     )
 
 
-def _start(taken: _Taken, host: Host) -> str:
-    empty, many = taken["start.first_ack_ms"], taken["start_1000.first_ack_ms"]
-    if empty is None or many is None:
+def _start(growth: Run | None, host: Host) -> str:
+    points = growths(growth).get("scale_partitions", {}).get(("start_ms", OURS), []) if growth else []
+    many = dict(points).get(host.partitions)
+    if many is None:
         return ""
-    each_ms = max(0.0, many - empty) / 1000
     return (
-        f"| clean start, {host.partitions:,} partitions "
-        f"| {empty / 1000:.2f} s + {host.partitions:,} × {each_ms:.2f} ms, were it one worker "
-        f"| {(empty + host.partitions * each_ms) / 1000:.0f} s at most "
-        f"| opening segments; shared by {host.workers} workers, not measured |"
+        f"| clean start, {host.partitions:,} partitions | as measured, by one worker | {many / 1000:.1f} s at most "
+        f"| opening segments; shared by {host.slots} workers, not measured |"
     )
 
 
-def _recovery(taken: _Taken, host: Host) -> str:
-    empty, killed = taken["start.first_ack_ms"], taken["recovery_10g.first_ack_ms"]
-    if empty is None or killed is None:
+def _recovery(log_page: str, host: Host) -> str:
+    found = RECOVERY.findall(log_page)
+    if not found:
         return ""
-    each_s = max(0.0, killed - empty) / 1000 / 10
     gigabytes = host.recovered_gib * 1.074
-    cores_s = each_s * host.recovered_gib / host.workers
+    speed_gb_s = int(found[-1]) / 1000  # of the longest log
+    workers_s = gigabytes / speed_gb_s / host.slots
     fast, slow = (gigabytes / host.disks / rate for rate in (host.fast_disk_gb_s, host.slow_disk_gb_s))
     return (
-        f"| start after `kill -9`, {host.recovered_gib} GiB past the recovery points | {each_s:.2f} s a GiB: "
-        f"{host.recovered_gib} × {each_s:.2f} / {host.workers} workers = {cores_s:.0f} s; from {host.disks} disks "
+        f"| start after `kill -9`, {host.recovered_gib} GiB past the recovery points | {gigabytes:.0f} GB / "
+        f"{speed_gb_s:.2f} GB/s that a worker reads again (`make bench-log`, warm) / {host.slots} workers "
+        f"= {workers_s:.0f} s; from {host.disks} disks "
         f"{fast:.0f} s at {host.fast_disk_gb_s:g} GB/s each, {slow:.0f} s at {host.slow_disk_gb_s:g} "
-        f"| {max(cores_s, fast):.0f} to {max(cores_s, slow):.0f} s | the larger of the two |"
+        f"| {max(workers_s, fast):.0f} to {max(workers_s, slow):.0f} s | the larger of the two |"
     )

@@ -64,11 +64,17 @@ def newest(kind: str = "") -> Run | None:
     return kept[-1] if kept else None
 
 
+def newest_log_page() -> str:
+    """The text of the newest kept page of the log by itself; empty when there is none."""
+    kept = sorted(RESULTS.glob("*-log.md"))
+    return kept[-1].read_text() if kept else ""
+
+
 def texts(usual: Run | None, growth: Run | None) -> dict[Path, str]:
     """What the written pages are to hold, whole."""
     scaling = SCALING.read_text()
     if usual is not None:
-        scaling = between(scaling, "host", host.arithmetic(usual))
+        scaling = between(scaling, "host", host.arithmetic(usual, growth, newest_log_page()))
     growing = scaling_page.tables(growth, f"../benchmarks/results/{growth.name}") if growth else ""
     scaling = between(scaling, "growth", growing or NO_RUN)
     readme = README.read_text()

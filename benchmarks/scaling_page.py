@@ -17,6 +17,7 @@ UNITS = {
     "requests_s": "one-record requests/s, 64 connections",
     "create_ms_each": "creation, ms each",
     "start_ms": "start to first acknowledged record, ms",
+    "ready_ms": "start until it says that it is ready, ms",
     "stop_ms": "clean stop, ms",
     "start_after_kill_ms": "the same after kill -9, ms",
     "in_mb_s": "in, 1 KiB, 16 partitions, MB/s",

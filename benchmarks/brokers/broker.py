@@ -264,6 +264,22 @@ def create_topics(address: str, topics: Sequence[str], partitions: int, *, repli
         raise Void(f"{topics[0]} or its like was not created: {error}") from error
 
 
+def create_on_first(address: str, topic: str) -> None:
+    """One partition without further replicas, led by the broker of the lowest id. Raises Void."""
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    try:
+        first = min(admin.list_topics(timeout=30).brokers)
+        wanted = NewTopic(topic, num_partitions=1, replica_assignment=[[first]])
+        admin.create_topics([wanted], operation_timeout=30)[topic].result(60)
+        until = time.monotonic() + CREATE_PATIENCE_SECONDS
+        while not _answers(admin, [topic], 1):
+            if time.monotonic() > until:
+                raise Void(f"{topic} had no leader in time")
+            time.sleep(0.05)
+    except (KafkaException, TimeoutError) as error:
+        raise Void(f"{topic} was not created: {error}") from error
+
+
 def delete_topic(address: str, topic: str) -> None:
     """Through the admin API of confluent-kafka. Raises Void."""
     admin = AdminClient({"bootstrap.servers": address, "log_level": 0})

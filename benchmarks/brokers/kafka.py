@@ -49,10 +49,10 @@ class Kafka(SpawnedBroker):
 
     def __init__(self, data_dir: Path, setting: Setting = AS_SHIPPED) -> None:
         super().__init__(data_dir, setting)
-        self.ready_word = "Kafka Server started" if setting.slots == 1 else "ready"
         self._libs = libs()
 
     def start(self) -> None:
+        self.ready_word = "Kafka Server started" if self.setting.slots == 1 else "ready"
         controller = free_port()
         ports = [free_port() for _ in range(self.setting.slots)]
         self.address = f"127.0.0.1:{ports[0]}"

@@ -1,4 +1,4 @@
-"""How cost grows with what exists: partitions, topics, connections, bytes of log, workers.
+"""How cost grows with what exists: partitions, topics, connections, bytes of log, slots.
 
 A figure is named METRIC@N, N being how many there were. `benchmarks/shapes.py` names the shape of the growth.
 Each case has a broker of its own that grows from point to point. What is asked of it then goes to one fresh topic of
@@ -8,18 +8,19 @@ one partition, so that only what stands beside it differs.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from benchmarks import proc
 from benchmarks.brokers.appliance import Appliance
-from benchmarks.brokers.broker import create_topics
+from benchmarks.brokers.broker import create_on_first, create_topics
 from benchmarks.cases.case import Bench, Case, Figures
 from benchmarks.load import build, generators
 from benchmarks.machine import GIB, AwakeCores
 
 NOT_FOR_MOCK = frozenset({"mock"})
-ONLY_OURS = frozenset({"mock", "kafka"})
 MIB = 1 << 20
 TOPICS_AT_ONCE = 500
+SLOTS, SLOTS_OF_JVMS = (1, 2, 3, 6, 12), (1, 2, 3)
 
 
 def _points(bench: Bench, points: Sequence[int]) -> list[int]:
@@ -132,24 +133,28 @@ def _log(bench: Bench) -> Figures:
     return figures
 
 
-def _workers(bench: Bench) -> Figures:
-    """I/O workers of one slot, 16 partitions: more workers than cores cannot help."""
-    broker, figures = bench.broker, Figures()
-    assert isinstance(broker, Appliance)
-    for workers in (1, 2, 4):
+def _slots(bench: Bench) -> Figures:
+    """Slots, each with a worker and a replica process; beside Kafka's brokers, each a JVM, as far as three go.
+
+    Each point begins on an empty data directory. What is streamed goes to 16 partitions without further replicas, so
+    that it shows what more workers can take, not what copies cost; one record at a time goes to the first slot.
+    """
+    broker, base, figures = bench.broker, bench.broker.data_dir, Figures()
+    for want in SLOTS if isinstance(broker, Appliance) else SLOTS_OF_JVMS:
         broker.stop()
-        broker.options["io.workers"] = str(workers)
+        broker.setting = replace(broker.setting, slots=want)
+        broker.data_dir = base / f"slots-{want}"
+        broker.data_dir.mkdir()
         broker.start()
-        topic = bench.topic(16)
-        many = generators.one_record(
-            "produce", broker.address, topic=topic, seconds=2, connections=64, partitions=16
-        )
-        sent = generators.stream_in(
-            broker.address, bench.topic(16), records=256 * 1024, record_bytes=1024, partition=None
-        )
-        figures[f"requests_s@{workers}"] = many.requests_s
-        figures[f"in_mb_s@{workers}"] = sent.mb_s
-        figures[f"pss_mb@{workers}"] = proc.pss_bytes(broker.pids()) / 1e6
+        create_on_first(broker.address, "asked")
+        got = {"ready_ms": broker.start_seconds * 1e3, **_standing(bench, "asked")}
+        if not broker.wants_warm_up:
+            create_topics(broker.address, ["spread"], 16)
+            sent = generators.stream_in(
+                broker.address, "spread", records=256 * 1024, record_bytes=1024, partition=None
+            )
+            got["in_mb_s"] = sent.mb_s
+        figures.update({f"{name}@{want}": value for name, value in got.items()})
     return figures
 
 
@@ -162,5 +167,5 @@ CASES = (
     _case("scale_topics", "topics of one partition", _topics, NOT_FOR_MOCK, GIB),
     _case("scale_connections", "open connections that say nothing", _connections, NOT_FOR_MOCK, GIB // 8),
     _case("scale_log", "MiB of log in one partition", _log, NOT_FOR_MOCK, 4 * GIB),
-    _case("scale_workers", "I/O workers of one slot, two cores", _workers, ONLY_OURS, GIB),
+    _case("scale_slots", "slots, two cores", _slots, NOT_FOR_MOCK, GIB),
 )

@@ -37,3 +37,8 @@ def test_each_broker_comes_first_in_some_round() -> None:
     }
     assert shared == set(names)
     assert firsts == set(names)
+
+
+def test_growth_with_all_that_can_grow_has_a_case() -> None:
+    grown = {name.removeprefix("scale_") for name in CASES if name.startswith("scale_")}
+    assert grown == {"partitions", "topics", "connections", "log", "slots"}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from appliance.cli.serve import refuse_what_is_not_built
+from appliance.config import load_settings
 from benchmarks import host
 from benchmarks.figures import FIGURES
 from benchmarks.goals import TARGETS, remarks, verdicts
 from benchmarks.page import page
 from benchmarks.places import RESULTS
-from benchmarks.publish import between, block, newest, texts
+from benchmarks.publish import SCALING, between, block, newest, newest_log_page, texts
 from benchmarks.results import last_kept
 from tests.benchmarks.test_results import run
 
@@ -76,3 +78,25 @@ def test_the_arithmetic_for_a_big_host_shows_what_it_multiplies() -> None:
     assert "20 / 10.0 µs, 12 / 8.0 µs | 1.5 million/s | workers |" in text
     assert "0.80 CPU s/GB × 12.5 GB/s of a 100 Gbit/s card = 10 cores, of 32 | 12.5 GB/s |" in text
     assert "clean start" not in text
+    assert "kill -9" not in text
+
+
+def test_start_and_recovery_of_a_big_host_come_from_what_was_measured_about_them() -> None:
+    growth = run([{"scale_partitions.start_ms@1": 700.0, "scale_partitions.start_ms@10000": 2500.0}])
+    log_page = "recovery, warm  0.42  2570\nrecovery, cold  15.11  710\nrecovery, warm  4.38     2450\n"
+    text = host.arithmetic(run([{}]), growth, log_page)
+    assert "| clean start, 10,000 partitions | as measured, by one worker | 2.5 s at most |" in text
+    assert (
+        "537 GB / 2.45 GB/s that a worker reads again (`make bench-log`, warm) / 12 workers = 18 s;" in text
+    )
+    assert "| 22 to 298 s |" in text
+
+
+def test_the_newest_kept_page_of_the_log_tells_how_fast_a_worker_recovers() -> None:
+    assert host.RECOVERY.findall(newest_log_page())
+
+
+def test_the_big_host_is_told_options_that_the_program_takes() -> None:
+    refuse_what_is_not_built(load_settings(overrides=host.options()))
+    text = SCALING.read_text()
+    assert all(f"`{name} = {value}`" in text for name, value in host.options().items())

@@ -17,7 +17,8 @@ class IoSettings:
         unit="processes",
         minimum=1,
         maximum=64,
-        doc="I/O worker processes of each slot; a partition belongs to one of them. Kafka: num.io.threads.",
+        doc="I/O worker processes of each slot; a partition belongs to one of them. More than 1 is refused: not "
+        "built yet; more slots are more workers. Kafka: num.io.threads.",
     )
 
     def __post_init__(self) -> None:
