@@ -338,15 +338,15 @@ class Follower:
         base = reader.first_base_offset(start)
         if base is None or base > start:
             return False
-        if log.log_end_offset < base or log.log_start_offset > start:
+        is_partial = log.log_start_offset > start
+        if is_partial:
             _logger.warning(
-                "partition %s: its copy, [%d, %d), is begun anew at %d, its leader's log begins at %d",
+                "partition %s: files of its copy have gone: it begins at %d, its leader's log at %d; begun anew",
                 self.topic_partition,
                 log.log_start_offset,
-                log.log_end_offset,
-                base,
                 start,
             )
+        if is_partial or log.log_end_offset < base:
             reader.close()
             self._say_cut(base)
             log.start_anew_at(base)
