@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,11 +90,11 @@ def test_what_others_use_above_the_limit_voids_the_case(
 
     def run(limit_share: float) -> Figures:
         looks = iter([activity(0.0, 0.0), activity(10.0, 3.0)])
-        monkeypatch.setattr(cases.Activity, "now", lambda: next(looks))
+        monkeypatch.setattr(Activity, "now", lambda: next(looks))
         monkeypatch.setattr(cases, "await_quiet", lambda _limit: None)
         bench = bench_of(StandIn(tmp_path), tmp_path)
         return cases.run_own_case(
-            case, lambda: cases.nullcontext(bench), memory=bench.memory, limit_share=limit_share
+            case, lambda: nullcontext(bench), memory=bench.memory, limit_share=limit_share
         )
 
     assert run(0.4)["others_share"] == pytest.approx(0.3, abs=0.01)
