@@ -16,6 +16,8 @@ from benchmarks.void import Void
 
 PROC = Path("/proc")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+CUT_TITLE = "appliance:"
+"""How the name of an ended process begins, of which the kernel keeps fifteen characters."""
 PR_SET_CHILD_SUBREAPER = 36
 
 
