@@ -60,6 +60,7 @@ HOT_MODULES = (
     "appliance/protocol/produce.py",
     "appliance/protocol/records/varint.py",
     "appliance/protocol/records/walk.py",
+    "appliance/protocol/records/walk_together.py",
 )
 
 

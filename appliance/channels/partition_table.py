@@ -1,7 +1,7 @@
 """The partition table: what every process may know about a partition without asking its owner.
 
-A numpy structured array in shared memory, one row per partition, a column group per slot. All words are 8-byte
-little-endian integers, so that one word is one machine load or store on x86-64.
+One row per partition in shared memory, in it a group of words per slot. All words are 8-byte little-endian integers,
+so that one word is one machine load or store on x86-64.
 
 | word | written by | a reader may conclude |
 |---|---|---|
@@ -35,9 +35,7 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
+WORD_BYTES: Final = 8
 ROW_WORDS: Final = 16
 SLOT_WORDS: Final = 12
 
@@ -74,66 +72,27 @@ OPENING: Final = -(1 << 62)
 """Of `closed_incarnation`: whether there is a copy at all is about to be seen."""
 
 
-def row_dtype(slots: int) -> np.dtype[np.void]:
-    """The row as numpy sees it; the layout and the word indices above are one and the same."""
-    slot = np.dtype(
-        [
-            ("log_end", "<i8"),
-            ("caught_up_ms", "<i8"),
-            ("followed_incarnation", "<i8"),
-            ("followed_epoch", "<i8"),
-            ("closed_incarnation", "<i8"),
-            ("log_start", "<i8"),
-            ("size_bytes", "<i8"),
-            ("directory", "<i8"),
-            ("future_directory", "<i8"),
-            ("future_bytes", "<i8"),
-            ("future_end", "<i8"),
-            ("spare", "<i8", (SLOT_WORDS - 11,)),
-        ]
-    )
-    return np.dtype(
-        [
-            ("incarnation", "<i8"),
-            ("leader_slot", "<i8"),
-            ("leader_epoch", "<i8"),
-            ("isr_bits", "<i8"),
-            ("serving_incarnation", "<i8"),
-            ("log_start", "<i8"),
-            ("high_watermark", "<i8"),
-            ("last_stable_offset", "<i8"),
-            ("watchers", "<i8"),
-            ("files_version", "<i8"),
-            ("serving_epoch", "<i8"),
-            ("watermark_incarnation", "<i8"),
-            ("serving_epoch_start", "<i8"),
-            ("spare", "<i8", (ROW_WORDS - 13,)),
-            ("slot", slot, (slots,)),
-        ]
-    )
-
-
 def table_size_bytes(rows: int, slots: int) -> int:
     """Bytes of a table of `rows` partitions for `slots` slots."""
-    return rows * row_dtype(slots).itemsize
+    return rows * (ROW_WORDS + SLOT_WORDS * slots) * WORD_BYTES
 
 
 class PartitionTable:
-    """A view of the table: `rows` for vector steps, `cells` (memoryview of int64) for single words.
+    """A view of the table: `cells`, a memoryview of int64; a word is `cells[table.at(row) + HIGH_WATERMARK]`."""
 
-    `cells[table.at(row) + HIGH_WATERMARK]` costs 40 ns where a numpy scalar costs 150.
-    """
-
-    __slots__ = ("cells", "row_words", "rows", "slots")
+    __slots__ = ("cells", "row_words", "slots")
 
     def __init__(self, view: memoryview, *, slots: int) -> None:
         self.slots = slots
         self.row_words = ROW_WORDS + SLOT_WORDS * slots
         self.cells = view.cast("B").cast("q")
-        self.rows: npt.NDArray[np.void] = np.frombuffer(view, dtype=row_dtype(slots))
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.cells) // self.row_words
+
+    def column(self, word: int) -> list[int]:
+        """One word of every row, such as `INCARNATION`."""
+        return self.cells[word :: self.row_words].tolist()
 
     def at(self, row: int) -> int:
         """Index of the first word of `row` in `cells`."""

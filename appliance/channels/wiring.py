@@ -15,8 +15,8 @@ Names, all beginning with the instance so that the next start can remove what a 
 
 from __future__ import annotations
 
-import hashlib
 import os
+import random
 import stat
 import tempfile
 from collections.abc import Mapping
@@ -67,8 +67,9 @@ POOL_READERS: Mapping[RoleKind, frozenset[RoleKind]] = {
 
 def instance_name(data_dir: Path) -> str:
     """`appliance-` and ten hex digits of the data directory's real path: two instances never share a name."""
-    digest = hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()
-    return f"appliance-{digest[:10]}"
+    # A seed goes through SHA-512; hashlib would do the same, and load all of OpenSSL into every process.
+    digest = random.Random(os.fsencode(data_dir.resolve())).getrandbits(40)
+    return f"appliance-{digest:010x}"
 
 
 def runtime_dir(instance: str) -> Path:

@@ -33,9 +33,11 @@ import numpy as np
 import numpy.typing as npt
 
 from appliance.errors import CorruptFile
-from appliance.log.chunks import Batch, Chunk, Group, gather
+from appliance.log.chunks import Batch, Chunk
 from appliance.log.cleaned_transactions import CleanedTransactions
+from appliance.log.groups import Group, gather
 from appliance.log.offset_map import OffsetMap, hash_keys
+from appliance.log.sealed_segments import LastBatch
 from appliance.log.segment_file import Header
 from appliance.protocol.records.batch import (
     CODEC_MASK,
@@ -52,13 +54,6 @@ from appliance.protocol.records.record import decode_records, frame_batch
 from appliance.protocol.records.varint import write_varint
 
 _Mask = npt.NDArray[np.bool_]
-
-
-class LastBatch(NamedTuple):
-    """The last thing a log has of a producer. `data_offset` -1: nothing but a marker of that epoch."""
-
-    epoch: int
-    data_offset: int
 
 
 class Retained(NamedTuple):

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from appliance.errors import CorruptFile
-from appliance.log.batch_filter import LastBatch
 from appliance.log.chunks import SegmentGone, open_to_read, read_chunks
 from appliance.log.faults import storage_faults
 from appliance.log.file_names import (
@@ -44,6 +43,13 @@ class SealedSegment:
     offset_index_bytes: int
     time_index_bytes: int
     modified_ns: int
+
+
+class LastBatch(NamedTuple):
+    """The last thing a log has of a producer. `data_offset` -1: nothing but a marker of that epoch."""
+
+    epoch: int
+    data_offset: int
 
 
 def sealed_segments(directory: Path, end_offset: int) -> list[SealedSegment]:

@@ -1,6 +1,6 @@
 """Readers and writers for our shapes, compiled once per message and version from its `Structure`.
 
-A *shape* is a frozen dataclass of ours, the same for every version of its API (`apis/`). A wire field finds
+A *shape* is a frozen `msgspec.Struct` of ours, the same for every version of its API (`apis/`). A wire field finds
 its home in the shape's field of the same name. What a version lacks keeps the shape's default when it is
 read and is left out when it is written. Three class variables of a shape say the exceptions:
 
@@ -15,12 +15,13 @@ partition of a metadata response.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, fields
 from functools import cache
 from operator import attrgetter
 from struct import Struct
 from struct import error as struct_error
-from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, get_args, get_origin
+
+from msgspec.structs import FieldInfo, fields
 
 from appliance.errors import ApplianceDefect, MalformedFrame
 from appliance.protocol.primitives import (
@@ -360,31 +361,29 @@ def _write_tagged(out: bytearray, value: Any, tagged: tuple[tuple[int, str, Any,
 def _homes(structure: Structure, shape: type) -> dict[str, tuple[str, Any]]:
     """Wire field name to (field of the shape, its default)."""
     renamed: dict[str, str] = getattr(shape, "WIRE_NAMES", {})
-    own = {field.name: field.default for field in fields(shape)}
+    own = _fields(shape)
     homes: dict[str, tuple[str, Any]] = {}
     for field in (*structure.fields, *structure.tagged):
         home = renamed.get(field.name, field.name)
         if home not in own:
             raise ApplianceDefect(f"{shape.__name__} has no field for {structure.name}.{field.name}")
-        homes[field.name] = (home, own[home])
+        homes[field.name] = (home, own[home].default)
     return homes
 
 
 def _required(shape: type) -> set[str]:
-    return {
-        field.name for field in fields(shape) if field.default is MISSING and field.default_factory is MISSING
-    }
+    return {name for name, field in _fields(shape).items() if field.required}
 
 
 @cache
-def _annotations(shape: type) -> dict[str, Any]:
-    return get_type_hints(shape)
+def _fields(shape: type) -> dict[str, FieldInfo]:
+    return {field.name: field for field in fields(shape)}
 
 
 def _home_type(field: WireField, shape: type) -> Any:
     """The class that the shape's annotation names for `field`, without None and tuple."""
     home = getattr(shape, "WIRE_NAMES", {}).get(field.name, field.name)
-    annotation = _annotations(shape)[home]
+    annotation = _fields(shape)[home].type
     members = [annotation] if get_origin(annotation) is tuple else (get_args(annotation) or (annotation,))
     for member in members:
         if get_origin(member) is tuple:

@@ -152,10 +152,7 @@ def libs() -> Path:
 
 
 def _output(words: Sequence[str]) -> str:
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise Void(f"Apache Kafka cannot be started: {error}") from error
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
     if done.returncode:
         raise Void(f"{words[-1]}: {done.stderr.strip()[-300:]}")
     return done.stdout

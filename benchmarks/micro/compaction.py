@@ -19,8 +19,9 @@ import time
 from pathlib import Path
 
 from appliance.clock import SystemClock
-from appliance.log.cleaning import LogCleaning, Swap, dirtiness
+from appliance.log.cleaning import LogCleaning
 from appliance.log.config import LogSettings
+from appliance.log.dirtiness import Swap, dirtiness
 from appliance.log.partition_log import PartitionLog
 from appliance.protocol.records.compression import Codec
 from appliance.protocol.records.record import Record, encode_batch

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from appliance.channels.control_channel import Assign, AssignedPartition
-from appliance.channels.partition_table import PartitionTable, table_size_bytes
+from appliance.channels.partition_table import LOG_START, PartitionTable, table_size_bytes
 from appliance.clock import ManualClock
 from appliance.cluster import TopicPartition
 from appliance.errors import StorageFault
@@ -114,7 +114,7 @@ def fill(partition: Partition, segments: int = 3, *, timestamp_ms: int = NOW_MS)
 
 def begins_at(worker: Worker, partition: Partition) -> int:
     """As everybody else sees it."""
-    return int(worker.table.rows[partition.row]["log_start"])
+    return worker.table.cells[worker.table.at(partition.row) + LOG_START]
 
 
 def test_each_round_deletes_what_has_expired_and_publishes_the_log_start(worker: Worker) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.log.cleaning import Dirtiness, LogCleaning, Swap, dirtiness
+from appliance.log.cleaning import LogCleaning
+from appliance.log.dirtiness import Dirtiness, Swap, dirtiness
 from appliance.log.partition_log import PartitionLog
 
 MAP_BYTES = 1 << 20

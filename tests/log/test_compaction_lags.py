@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from appliance.clock import ManualClock
-from appliance.log.cleaning import Dirtiness, dirtiness
 from appliance.log.config import LogSettings
+from appliance.log.dirtiness import Dirtiness, dirtiness
 from appliance.log.partition_log import PartitionLog
 from tests.log.batches import NOW_MS, batch_of, open_log, read_all
 from tests.log.compaction import compact

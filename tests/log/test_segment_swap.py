@@ -13,8 +13,9 @@ import pytest
 
 from appliance.clock import ManualClock
 from appliance.errors import CorruptFile, StorageFault
-from appliance.log.cleaning import LogCleaning, Swap, dirtiness
+from appliance.log.cleaning import LogCleaning
 from appliance.log.config import LogSettings
+from appliance.log.dirtiness import Swap, dirtiness
 from appliance.log.partition_log import PartitionLog
 from appliance.log.segment_swap import SwapInterrupted
 from tests.log.batches import NOW_MS, batch_of, crash, open_log, read_all

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from appliance.clock import ManualClock
-from appliance.log.cleaning import dirtiness
 from appliance.log.config import LogSettings
+from appliance.log.dirtiness import dirtiness
 from appliance.log.partition_log import PartitionLog
 from appliance.log.producer_state import AppendOrigin
 from appliance.protocol.records import batch as b

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import make_dataclass
 from pprint import pformat
 from typing import Any
+
+import msgspec
 
 from appliance.errors import MalformedFrame, RejectedRequest
 from appliance.protocol import messages
@@ -54,7 +57,7 @@ def reading(frame: bytes) -> str:
 def _lines(request: Any) -> str:
     """One field a line, one element of an array a line."""
     if not hasattr(request, "_fields"):
-        return pformat(request, width=100)
+        return pformat(_broken_into_lines(request), width=100)
     lines = [f"{type(request).__name__}"]
     for name, value in request._asdict().items():
         if isinstance(value, tuple):
@@ -63,6 +66,17 @@ def _lines(request: Any) -> str:
         else:
             lines.append(f"    {name}: {value!r}")
     return "\n".join(lines)
+
+
+def _broken_into_lines(value: Any) -> Any:
+    """`pprint` breaks the lines of a dataclass, and of no other value with fields."""
+    if isinstance(value, tuple):
+        return tuple(_broken_into_lines(one) for one in value)
+    if not isinstance(value, msgspec.Struct):
+        return value
+    names = value.__struct_fields__
+    twin = make_dataclass(type(value).__name__, names)
+    return twin(*(_broken_into_lines(getattr(value, name)) for name in names))
 
 
 def hex_text(frame: bytes) -> str:

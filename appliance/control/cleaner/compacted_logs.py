@@ -18,8 +18,8 @@ from appliance.channels.roles import Role, owner_of, replica_of
 from appliance.cluster import ClusterImage, PartitionImage, TopicImage, TopicPartition
 from appliance.errors import CorruptFile, StorageFault
 from appliance.log.checkpoint import read_offsets, write_offsets
-from appliance.log.cleaning import Dirtiness
 from appliance.log.config import LogSettings
+from appliance.log.dirtiness import Dirtiness
 from appliance.log.file_names import CLEANER_OFFSETS, partition_directory_name
 
 _log = logging.getLogger(__name__)

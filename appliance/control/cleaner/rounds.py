@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from appliance.channels.cleaner_channel import CleanerFlag, CleanerOp
 from appliance.channels.roles import Role
@@ -22,8 +22,11 @@ from appliance.control.cleaner.compacted_logs import CompactedLog, CompactedLogs
 from appliance.errors import ApplianceError, CorruptFile, StorageFault
 from appliance.log.chunks import SegmentGone
 from appliance.log.cleaned_segment import SegmentOverflow, remove_all_cleaned
-from appliance.log.cleaning import CleaningAbandoned, LogCleaning, MapTooSmall, Swap, dirtiness
 from appliance.log.cleaning_bounds import LogBounds
+from appliance.log.dirtiness import CleaningAbandoned, MapTooSmall, Swap, dirtiness
+
+if TYPE_CHECKING:
+    from appliance.log.cleaning import LogCleaning
 
 _SURVEY, _SWAP = int(CleanerOp.SURVEY), int(CleanerOp.SWAP)
 _DONE = int(CleanerFlag.DONE)
@@ -149,6 +152,8 @@ class Rounds:
         if not found.is_cleanable(log.settings):
             log.found, log.look_again_ms = found, found.next_look_ms
             return
+        from appliance.log.cleaning import LogCleaning
+
         began_ns = self._clock.monotonic_ns()
         cleaning = LogCleaning(
             log.directory, found, log.settings, now_ms=now_ms, map_bytes_max=self._map_bytes_max

@@ -16,8 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
 from appliance.channels.partition_table import (
     INCARNATION,
     ISR_BITS,
@@ -58,7 +56,9 @@ class PartitionRows:
         self._table = table
         self._used = {partition.row for partition in living}
         self._incarnation = controller_epoch << INCARNATION_BITS
-        unknown = {int(row) for row in np.flatnonzero(table.rows["incarnation"])} - self._used
+        unknown = {
+            row for row, used_as in enumerate(table.column(INCARNATION)) if used_as != FREE
+        } - self._used
         self._quarantine = unknown
         # Popped from the end: low rows first, so that a small cluster stays within few pages.
         taken = self._used | unknown

@@ -15,7 +15,8 @@ import numpy as np
 
 from appliance.control.coordinator.offsets.offset_book import Replay
 from appliance.control.coordinator.offsets.offset_records import PARTITION_BYTES
-from appliance.log.chunks import Chunk, Group, gather
+from appliance.log.chunks import Chunk
+from appliance.log.groups import Group, gather
 
 OFFSET_KEYS: Final = (b"\0\0", b"\0\1")
 """What keys of offsets begin with, of the two versions that there are."""

@@ -26,7 +26,6 @@ from typing import Final, Protocol
 from appliance.channels.partition_table import LOG_START, PartitionTable
 from appliance.control.coordinator.internal_logs import UNKNOWN_OUTCOME, InternalLogs, Read
 from appliance.control.coordinator.offsets.offset_book import OffsetBook, Replay
-from appliance.control.coordinator.replay import replay_chunk
 from appliance.control.coordinator.topics import LogPlace
 from appliance.errors import CorruptFile, MalformedFrame
 from appliance.protocol.errors import ErrorCode
@@ -259,6 +258,11 @@ class Shard:
         Raises:
             CorruptFile, MalformedFrame: it does not parse.
         """
+        if not read.chunks:
+            return from_offset
+        # It takes numpy, which is loaded with the first record (decision 0053).
+        from appliance.control.coordinator.replay import replay_chunk
+
         for chunk in read.chunks:
             replay_chunk(
                 chunk,

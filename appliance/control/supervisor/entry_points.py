@@ -17,7 +17,7 @@ from appliance.channels.roles import RoleKind
 from appliance.errors import ApplianceDefect
 
 if TYPE_CHECKING:
-    # It brings numpy along, which is imported only once the supervisor has said how (main.py).
+    # It brings most of the house along, which is imported when the collector rests (main.py).
     from appliance.channels.child import Child
 
 Main = Callable[["Child"], int]

@@ -100,7 +100,7 @@ def _serve(
 ) -> int:
     # What is imported lives as long as we do: to look through it again and again takes a seventh of a start.
     gc.disable()
-    # Numpy's linear algebra starts a thread per core when it is imported; we fork, and need none of it.
+    # Numpy's linear algebra starts a thread per core when a child imports it; nobody needs any of it.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from appliance.channels import wiring as wires
     from appliance.channels.roles import running_roles

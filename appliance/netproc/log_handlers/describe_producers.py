@@ -8,8 +8,9 @@ topic (security issue).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from appliance.channels.partition_table import PartitionTable
 from appliance.channels.request_channel import Op

@@ -6,7 +6,7 @@ tiered storage: earliest-local is earliest, latest-tiered and earliest-pending-u
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from appliance.channels.partition_table import (
     HIGH_WATERMARK,

@@ -6,7 +6,7 @@ INVALID_REQUEST in its second place. Left out: the permission to ask (security i
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from appliance.channels.partition_table import PartitionTable
 from appliance.channels.request_channel import Op

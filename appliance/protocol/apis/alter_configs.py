@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class AlterableConfig:
+class AlterableConfig(msgspec.Struct, frozen=True):
     name: str
     value: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class AlterConfigsResource:
+class AlterConfigsResource(msgspec.Struct, frozen=True):
     """`resource_type` as in DescribeConfigs; an empty name of a broker means all brokers."""
 
     resource_type: int
@@ -20,21 +18,18 @@ class AlterConfigsResource:
     configs: tuple[AlterableConfig, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AlterConfigsRequest:
+class AlterConfigsRequest(msgspec.Struct, frozen=True):
     resources: tuple[AlterConfigsResource, ...]
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AlterConfigsResourceResponse:
+class AlterConfigsResourceResponse(msgspec.Struct, frozen=True):
     error_code: int
     error_message: str | None
     resource_type: int
     resource_name: str
 
 
-@dataclass(frozen=True, slots=True)
-class AlterConfigsResponse:
+class AlterConfigsResponse(msgspec.Struct, frozen=True):
     responses: tuple[AlterConfigsResourceResponse, ...]
     throttle_time_ms: int = 0

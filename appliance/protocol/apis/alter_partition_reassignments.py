@@ -5,45 +5,39 @@ v1 lets the client forbid that the number of replicas changes (KIP-860).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class ReassignablePartition:
+class ReassignablePartition(msgspec.Struct, frozen=True):
     """`replicas` is None to call back the reassignment that is under way."""
 
     partition_index: int
     replicas: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReassignableTopic:
+class ReassignableTopic(msgspec.Struct, frozen=True):
     name: str
     partitions: tuple[ReassignablePartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AlterPartitionReassignmentsRequest:
+class AlterPartitionReassignmentsRequest(msgspec.Struct, frozen=True):
     topics: tuple[ReassignableTopic, ...]
     timeout_ms: int = 60_000
     allow_replication_factor_change: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class ReassignablePartitionResponse:
+class ReassignablePartitionResponse(msgspec.Struct, frozen=True):
     partition_index: int
     error_code: int = 0
     error_message: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReassignableTopicResponse:
+class ReassignableTopicResponse(msgspec.Struct, frozen=True):
     name: str
     partitions: tuple[ReassignablePartitionResponse, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AlterPartitionReassignmentsResponse:
+class AlterPartitionReassignmentsResponse(msgspec.Struct, frozen=True):
     responses: tuple[ReassignableTopicResponse, ...]
     error_code: int = 0
     error_message: str | None = None

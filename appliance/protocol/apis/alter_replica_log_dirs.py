@@ -5,41 +5,35 @@ The versions differ in their encoding only. No error of a partition means that i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class AlterReplicaLogDirTopic:
+class AlterReplicaLogDirTopic(msgspec.Struct, frozen=True):
     name: str
     partitions: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AlterReplicaLogDir:
+class AlterReplicaLogDir(msgspec.Struct, frozen=True):
     """`path` is absolute."""
 
     path: str
     topics: tuple[AlterReplicaLogDirTopic, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AlterReplicaLogDirsRequest:
+class AlterReplicaLogDirsRequest(msgspec.Struct, frozen=True):
     dirs: tuple[AlterReplicaLogDir, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AlterReplicaLogDirPartitionResult:
+class AlterReplicaLogDirPartitionResult(msgspec.Struct, frozen=True):
     partition_index: int
     error_code: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AlterReplicaLogDirTopicResult:
+class AlterReplicaLogDirTopicResult(msgspec.Struct, frozen=True):
     topic_name: str
     partitions: tuple[AlterReplicaLogDirPartitionResult, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AlterReplicaLogDirsResponse:
+class AlterReplicaLogDirsResponse(msgspec.Struct, frozen=True):
     results: tuple[AlterReplicaLogDirTopicResult, ...]
     throttle_time_ms: int = 0

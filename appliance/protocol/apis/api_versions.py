@@ -6,38 +6,33 @@ we do not know is answered by `messages.encode_unsupported_api_versions`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class ApiVersionsRequest:
+class ApiVersionsRequest(msgspec.Struct, frozen=True):
     client_software_name: str = ""
     client_software_version: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ApiVersionRange:
+class ApiVersionRange(msgspec.Struct, frozen=True):
     api_key: int
     min_version: int
     max_version: int
 
 
-@dataclass(frozen=True, slots=True)
-class SupportedFeature:
+class SupportedFeature(msgspec.Struct, frozen=True):
     name: str
     min_version: int
     max_version: int
 
 
-@dataclass(frozen=True, slots=True)
-class FinalizedFeature:
+class FinalizedFeature(msgspec.Struct, frozen=True):
     name: str
     max_version_level: int
     min_version_level: int
 
 
-@dataclass(frozen=True, slots=True)
-class ApiVersionsResponse:
+class ApiVersionsResponse(msgspec.Struct, frozen=True):
     """`finalized_features` mean something only with an epoch of 0 or more."""
 
     error_code: int = 0

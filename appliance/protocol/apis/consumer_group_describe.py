@@ -5,8 +5,9 @@ v1 adds which protocol each member speaks (KIP-1099).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 NO_AUTHORIZED_OPERATIONS = -(2**31)
 
@@ -15,26 +16,22 @@ MEMBER_CLASSIC = 0
 MEMBER_CONSUMER = 1
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupDescribeRequest:
+class ConsumerGroupDescribeRequest(msgspec.Struct, frozen=True):
     group_ids: tuple[str, ...]
     include_authorized_operations: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedTopicPartitions:
+class DescribedTopicPartitions(msgspec.Struct, frozen=True):
     topic_id: UUID | None
     topic_name: str
     partitions: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedAssignment:
+class DescribedAssignment(msgspec.Struct, frozen=True):
     topic_partitions: tuple[DescribedTopicPartitions, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedConsumer:
+class DescribedConsumer(msgspec.Struct, frozen=True):
     member_id: str
     member_epoch: int
     client_id: str
@@ -48,8 +45,7 @@ class DescribedConsumer:
     member_type: int = MEMBER_UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedConsumerGroup:
+class DescribedConsumerGroup(msgspec.Struct, frozen=True):
     group_id: str
     error_code: int = 0
     error_message: str | None = None
@@ -61,7 +57,6 @@ class DescribedConsumerGroup:
     authorized_operations: int = NO_AUTHORIZED_OPERATIONS
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupDescribeResponse:
+class ConsumerGroupDescribeResponse(msgspec.Struct, frozen=True):
     groups: tuple[DescribedConsumerGroup, ...]
     throttle_time_ms: int = 0

@@ -7,8 +7,9 @@ by regular expression, and has the member choose its own id (KIP-1082).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 LEAVE_GROUP_EPOCH = -1
 LEAVE_GROUP_STATIC_EPOCH = -2
@@ -18,14 +19,12 @@ JOIN_GROUP_EPOCH = 0
 UNCHANGED_MS = -1
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedTopicPartitions:
+class OwnedTopicPartitions(msgspec.Struct, frozen=True):
     topic_id: UUID | None
     partitions: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupHeartbeatRequest:
+class ConsumerGroupHeartbeatRequest(msgspec.Struct, frozen=True):
     """None, and a rebalance timeout of -1, mean: as before."""
 
     group_id: str
@@ -40,19 +39,16 @@ class ConsumerGroupHeartbeatRequest:
     topic_partitions: tuple[OwnedTopicPartitions, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AssignedTopicPartitions:
+class AssignedTopicPartitions(msgspec.Struct, frozen=True):
     topic_id: UUID | None
     partitions: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatAssignment:
+class HeartbeatAssignment(msgspec.Struct, frozen=True):
     topic_partitions: tuple[AssignedTopicPartitions, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerGroupHeartbeatResponse:
+class ConsumerGroupHeartbeatResponse(msgspec.Struct, frozen=True):
     """`assignment` None means: as before."""
 
     error_code: int = 0

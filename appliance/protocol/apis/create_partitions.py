@@ -3,16 +3,14 @@ THROTTLING_QUOTA_EXCEEDED."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionAssignment:
+class PartitionAssignment(msgspec.Struct, frozen=True):
     broker_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionsTopic:
+class PartitionsTopic(msgspec.Struct, frozen=True):
     """`count` is the whole number after the change; `assignments`, if given, speak of the added ones in
     order."""
 
@@ -21,21 +19,18 @@ class PartitionsTopic:
     assignments: tuple[PartitionAssignment, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CreatePartitionsRequest:
+class CreatePartitionsRequest(msgspec.Struct, frozen=True):
     topics: tuple[PartitionsTopic, ...]
     timeout_ms: int
     validate_only: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionsTopicResult:
+class PartitionsTopicResult(msgspec.Struct, frozen=True):
     name: str
     error_code: int = 0
     error_message: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CreatePartitionsResponse:
+class CreatePartitionsResponse(msgspec.Struct, frozen=True):
     results: tuple[PartitionsTopicResult, ...]
     throttle_time_ms: int = 0

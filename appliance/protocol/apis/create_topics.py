@@ -6,26 +6,24 @@ was made and its configuration (KIP-525), v7 with the topic's id.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 BROKER_DEFAULT = -1
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaAssignment:
+class ReplicaAssignment(msgspec.Struct, frozen=True):
     partition_index: int
     broker_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TopicConfig:
+class TopicConfig(msgspec.Struct, frozen=True):
     name: str
     value: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class CreatableTopic:
+class CreatableTopic(msgspec.Struct, frozen=True):
     """With `assignments`, partitions and replication factor are both -1."""
 
     name: str
@@ -35,15 +33,13 @@ class CreatableTopic:
     configs: tuple[TopicConfig, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CreateTopicsRequest:
+class CreateTopicsRequest(msgspec.Struct, frozen=True):
     topics: tuple[CreatableTopic, ...]
     timeout_ms: int = 60_000
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CreatedTopicConfig:
+class CreatedTopicConfig(msgspec.Struct, frozen=True):
     """`config_source` as in DescribeConfigs."""
 
     name: str
@@ -53,8 +49,7 @@ class CreatedTopicConfig:
     is_sensitive: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CreatableTopicResult:
+class CreatableTopicResult(msgspec.Struct, frozen=True):
     """`configs` is None where the client may not see them; `topic_config_error_code` then says why."""
 
     name: str
@@ -67,7 +62,6 @@ class CreatableTopicResult:
     topic_config_error_code: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CreateTopicsResponse:
+class CreateTopicsResponse(msgspec.Struct, frozen=True):
     topics: tuple[CreatableTopicResult, ...]
     throttle_time_ms: int = 0

@@ -5,21 +5,18 @@ The versions differ in their encoding only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteGroupsRequest:
+class DeleteGroupsRequest(msgspec.Struct, frozen=True):
     groups_names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DeletableGroupResult:
+class DeletableGroupResult(msgspec.Struct, frozen=True):
     group_id: str
     error_code: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteGroupsResponse:
+class DeleteGroupsResponse(msgspec.Struct, frozen=True):
     results: tuple[DeletableGroupResult, ...]
     throttle_time_ms: int = 0

@@ -5,34 +5,30 @@ The versions differ in their encoding only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 HIGH_WATERMARK = -1
 NO_LOW_WATERMARK = -1
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteRecordsPartition:
+class DeleteRecordsPartition(msgspec.Struct, frozen=True):
     """`offset` is the first that stays."""
 
     partition_index: int
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteRecordsTopic:
+class DeleteRecordsTopic(msgspec.Struct, frozen=True):
     name: str
     partitions: tuple[DeleteRecordsPartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteRecordsRequest:
+class DeleteRecordsRequest(msgspec.Struct, frozen=True):
     topics: tuple[DeleteRecordsTopic, ...]
     timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteRecordsPartitionResult:
+class DeleteRecordsPartitionResult(msgspec.Struct, frozen=True):
     """`low_watermark` is the least offset that any replica still has; -1 with an error."""
 
     partition_index: int
@@ -40,13 +36,11 @@ class DeleteRecordsPartitionResult:
     error_code: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteRecordsTopicResult:
+class DeleteRecordsTopicResult(msgspec.Struct, frozen=True):
     name: str
     partitions: tuple[DeleteRecordsPartitionResult, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteRecordsResponse:
+class DeleteRecordsResponse(msgspec.Struct, frozen=True):
     topics: tuple[DeleteRecordsTopicResult, ...]
     throttle_time_ms: int = 0

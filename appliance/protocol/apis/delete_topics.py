@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 from uuid import UUID
+
+import msgspec
 
 from appliance.protocol.apis.topic_selector import TopicSelector
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteTopicsRequest:
+class DeleteTopicsRequest(msgspec.Struct, frozen=True):
     WIRE_NAMES: ClassVar[dict[str, str]] = {"topic_names": "topics"}
 
     topics: tuple[TopicSelector, ...]
     timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeletableTopicResult:
+class DeletableTopicResult(msgspec.Struct, frozen=True):
     """`name` may be None only from v6 on, for a topic id that is not known."""
 
     name: str | None
@@ -27,7 +26,6 @@ class DeletableTopicResult:
     error_message: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteTopicsResponse:
+class DeleteTopicsResponse(msgspec.Struct, frozen=True):
     responses: tuple[DeletableTopicResult, ...]
     throttle_time_ms: int = 0

@@ -3,7 +3,7 @@ brokers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from appliance.protocol.apis.metadata import UNKNOWN_OPERATIONS
 
@@ -11,15 +11,13 @@ ENDPOINT_BROKERS = 1
 ENDPOINT_CONTROLLERS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeClusterRequest:
+class DescribeClusterRequest(msgspec.Struct, frozen=True):
     include_cluster_authorized_operations: bool
     endpoint_type: int = ENDPOINT_BROKERS
     include_fenced_brokers: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterBroker:
+class ClusterBroker(msgspec.Struct, frozen=True):
     broker_id: int
     host: str
     port: int
@@ -27,8 +25,7 @@ class ClusterBroker:
     is_fenced: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeClusterResponse:
+class DescribeClusterResponse(msgspec.Struct, frozen=True):
     cluster_id: str
     brokers: tuple[ClusterBroker, ...]
     controller_id: int = -1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
+
+import msgspec
 
 
 class ResourceType(IntEnum):
@@ -44,8 +45,7 @@ class ConfigType(IntEnum):
     PASSWORD = 9
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedResource:
+class DescribedResource(msgspec.Struct, frozen=True):
     """`configuration_keys` is None or empty for all."""
 
     resource_type: int
@@ -53,22 +53,19 @@ class DescribedResource:
     configuration_keys: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeConfigsRequest:
+class DescribeConfigsRequest(msgspec.Struct, frozen=True):
     resources: tuple[DescribedResource, ...]
     include_synonyms: bool = False
     include_documentation: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigSynonym:
+class ConfigSynonym(msgspec.Struct, frozen=True):
     name: str
     value: str | None
     source: int
 
 
-@dataclass(frozen=True, slots=True)
-class ConfigEntry:
+class ConfigEntry(msgspec.Struct, frozen=True):
     """`value` is None for what is not set and for what is sensitive."""
 
     name: str
@@ -81,8 +78,7 @@ class ConfigEntry:
     documentation: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeConfigsResult:
+class DescribeConfigsResult(msgspec.Struct, frozen=True):
     resource_type: int
     resource_name: str
     configs: tuple[ConfigEntry, ...] = ()
@@ -90,7 +86,6 @@ class DescribeConfigsResult:
     error_message: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeConfigsResponse:
+class DescribeConfigsResponse(msgspec.Struct, frozen=True):
     results: tuple[DescribeConfigsResult, ...]
     throttle_time_ms: int = 0

@@ -6,20 +6,18 @@ versions call the group Dead (KIP-1043).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 NO_AUTHORIZED_OPERATIONS = -(2**31)
 """Nobody asked for them, or they are not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeGroupsRequest:
+class DescribeGroupsRequest(msgspec.Struct, frozen=True):
     groups: tuple[str, ...]
     include_authorized_operations: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedGroupMember:
+class DescribedGroupMember(msgspec.Struct, frozen=True):
     """Metadata and assignment as the client's own protocol writes them; empty unless the group is stable."""
 
     member_id: str
@@ -30,8 +28,7 @@ class DescribedGroupMember:
     member_assignment: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedGroup:
+class DescribedGroup(msgspec.Struct, frozen=True):
     group_id: str
     error_code: int = 0
     error_message: str | None = None
@@ -42,7 +39,6 @@ class DescribedGroup:
     authorized_operations: int = NO_AUTHORIZED_OPERATIONS
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeGroupsResponse:
+class DescribeGroupsResponse(msgspec.Struct, frozen=True):
     groups: tuple[DescribedGroup, ...]
     throttle_time_ms: int = 0

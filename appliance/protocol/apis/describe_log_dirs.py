@@ -5,27 +5,24 @@ v3 has an error for the whole request, v4 the room of the file system, v5 whethe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 UNKNOWN_BYTES = -1
 UNKNOWN_LAG = -1
 
 
-@dataclass(frozen=True, slots=True)
-class DescribableLogDirTopic:
+class DescribableLogDirTopic(msgspec.Struct, frozen=True):
     topic: str
     partitions: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeLogDirsRequest:
+class DescribeLogDirsRequest(msgspec.Struct, frozen=True):
     """`topics` None asks for every partition."""
 
     topics: tuple[DescribableLogDirTopic, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeLogDirsPartition:
+class DescribeLogDirsPartition(msgspec.Struct, frozen=True):
     """`offset_lag`: how far the log end is behind the high watermark; of a future log, behind the log it copies."""
 
     partition_index: int
@@ -34,14 +31,12 @@ class DescribeLogDirsPartition:
     is_future_key: bool
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeLogDirsTopic:
+class DescribeLogDirsTopic(msgspec.Struct, frozen=True):
     name: str
     partitions: tuple[DescribeLogDirsPartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeLogDirsResult:
+class DescribeLogDirsResult(msgspec.Struct, frozen=True):
     """One directory. `total_bytes` and `usable_bytes` are its file system's."""
 
     error_code: int
@@ -52,8 +47,7 @@ class DescribeLogDirsResult:
     is_cordoned: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeLogDirsResponse:
+class DescribeLogDirsResponse(msgspec.Struct, frozen=True):
     results: tuple[DescribeLogDirsResult, ...]
     error_code: int = 0
     throttle_time_ms: int = 0

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRequest:
+class TopicRequest(msgspec.Struct, frozen=True):
     name: str
     partition_indexes: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeProducersRequest:
+class DescribeProducersRequest(msgspec.Struct, frozen=True):
     topics: tuple[TopicRequest, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerState:
+class ProducerState(msgspec.Struct, frozen=True):
     """A producer by its last batch. `last_timestamp` in ms; -1 where it has none, no coordinator, or no transaction."""
 
     producer_id: int
@@ -28,21 +25,18 @@ class ProducerState:
     current_txn_start_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionResponse:
+class PartitionResponse(msgspec.Struct, frozen=True):
     partition_index: int
     error_code: int = 0
     error_message: str | None = None
     active_producers: tuple[ProducerState, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TopicResponse:
+class TopicResponse(msgspec.Struct, frozen=True):
     name: str
     partitions: tuple[PartitionResponse, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeProducersResponse:
+class DescribeProducersResponse(msgspec.Struct, frozen=True):
     topics: tuple[TopicResponse, ...]
     throttle_time_ms: int = 0

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from appliance.protocol.apis.metadata import UNKNOWN_OPERATIONS
 
 
-@dataclass(frozen=True, slots=True)
-class TopicName:
+class TopicName(msgspec.Struct, frozen=True):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionCursor:
+class PartitionCursor(msgspec.Struct, frozen=True):
     """The first topic and partition of the next page."""
 
     topic_name: str
     partition_index: int
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeTopicPartitionsRequest:
+class DescribeTopicPartitionsRequest(msgspec.Struct, frozen=True):
     """An empty `topics` asks for all of them. Topics are answered in the order of their names."""
 
     topics: tuple[TopicName, ...]
@@ -30,8 +28,7 @@ class DescribeTopicPartitionsRequest:
     cursor: PartitionCursor | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedPartition:
+class DescribedPartition(msgspec.Struct, frozen=True):
     """Eligible leader replicas are None where the broker does not keep them, as ours."""
 
     error_code: int
@@ -45,8 +42,7 @@ class DescribedPartition:
     offline_replicas: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedTopic:
+class DescribedTopic(msgspec.Struct, frozen=True):
     error_code: int
     name: str | None
     topic_id: UUID | None = None
@@ -55,8 +51,7 @@ class DescribedTopic:
     topic_authorized_operations: int = UNKNOWN_OPERATIONS
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeTopicPartitionsResponse:
+class DescribeTopicPartitionsResponse(msgspec.Struct, frozen=True):
     topics: tuple[DescribedTopic, ...]
     next_cursor: PartitionCursor | None = None
     throttle_time_ms: int = 0

@@ -5,20 +5,18 @@ v0 elects preferred leaders only, and has no top-level error. v1 adds unclean el
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 PREFERRED = 0
 UNCLEAN = 1
 
 
-@dataclass(frozen=True, slots=True)
-class TopicPartitions:
+class TopicPartitions(msgspec.Struct, frozen=True):
     topic: str
     partitions: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ElectLeadersRequest:
+class ElectLeadersRequest(msgspec.Struct, frozen=True):
     """`topic_partitions` is None for all partitions."""
 
     topic_partitions: tuple[TopicPartitions, ...] | None
@@ -26,21 +24,18 @@ class ElectLeadersRequest:
     election_type: int = PREFERRED
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionResult:
+class PartitionResult(msgspec.Struct, frozen=True):
     partition_id: int
     error_code: int = 0
     error_message: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaElectionResult:
+class ReplicaElectionResult(msgspec.Struct, frozen=True):
     topic: str
     partition_result: tuple[PartitionResult, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ElectLeadersResponse:
+class ElectLeadersResponse(msgspec.Struct, frozen=True):
     replica_election_results: tuple[ReplicaElectionResult, ...]
     error_code: int = 0
     throttle_time_ms: int = 0

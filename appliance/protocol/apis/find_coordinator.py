@@ -5,15 +5,14 @@ v1 adds the kind of the key, v4 asks for many keys at once (KIP-699), v6 knows s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 GROUP = 0
 TRANSACTION = 1
 SHARE = 2
 
 
-@dataclass(frozen=True, slots=True)
-class FindCoordinatorRequest:
+class FindCoordinatorRequest(msgspec.Struct, frozen=True):
     """`key` up to v3, `coordinator_keys` from v4 on."""
 
     key: str = ""
@@ -21,8 +20,7 @@ class FindCoordinatorRequest:
     coordinator_keys: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Coordinator:
+class Coordinator(msgspec.Struct, frozen=True):
     key: str
     node_id: int = -1
     host: str = ""
@@ -31,8 +29,7 @@ class Coordinator:
     error_message: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FindCoordinatorResponse:
+class FindCoordinatorResponse(msgspec.Struct, frozen=True):
     """The single fields up to v3, `coordinators` from v4 on."""
 
     error_code: int = 0

@@ -5,18 +5,16 @@ v3 adds the group instance id (KIP-345).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatRequest:
+class HeartbeatRequest(msgspec.Struct, frozen=True):
     group_id: str
     generation_id: int
     member_id: str
     group_instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatResponse:
+class HeartbeatResponse(msgspec.Struct, frozen=True):
     error_code: int = 0
     throttle_time_ms: int = 0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
+
+import msgspec
 
 
 class ConfigOperation(IntEnum):
@@ -15,8 +16,7 @@ class ConfigOperation(IntEnum):
     SUBTRACT = 3
 
 
-@dataclass(frozen=True, slots=True)
-class AlterableConfig:
+class AlterableConfig(msgspec.Struct, frozen=True):
     """`config_operation` is a number of `ConfigOperation`, or one that nobody knows."""
 
     name: str
@@ -24,8 +24,7 @@ class AlterableConfig:
     value: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class AlterConfigsResource:
+class AlterConfigsResource(msgspec.Struct, frozen=True):
     """`resource_type` as in DescribeConfigs; an empty name of a broker means all brokers."""
 
     resource_type: int
@@ -33,21 +32,18 @@ class AlterConfigsResource:
     configs: tuple[AlterableConfig, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class IncrementalAlterConfigsRequest:
+class IncrementalAlterConfigsRequest(msgspec.Struct, frozen=True):
     resources: tuple[AlterConfigsResource, ...]
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AlterConfigsResourceResponse:
+class AlterConfigsResourceResponse(msgspec.Struct, frozen=True):
     error_code: int
     error_message: str | None
     resource_type: int
     resource_name: str
 
 
-@dataclass(frozen=True, slots=True)
-class IncrementalAlterConfigsResponse:
+class IncrementalAlterConfigsResponse(msgspec.Struct, frozen=True):
     responses: tuple[AlterConfigsResourceResponse, ...]
     throttle_time_ms: int = 0

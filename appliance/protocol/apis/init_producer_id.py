@@ -6,11 +6,10 @@ KIP-939) is unstable in Kafka and not advertised.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class InitProducerIdRequest:
+class InitProducerIdRequest(msgspec.Struct, frozen=True):
     """`transactional_id` is None for a producer that is only idempotent."""
 
     transactional_id: str | None
@@ -19,8 +18,7 @@ class InitProducerIdRequest:
     producer_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class InitProducerIdResponse:
+class InitProducerIdResponse(msgspec.Struct, frozen=True):
     error_code: int = 0
     producer_id: int = -1
     producer_epoch: int = -1

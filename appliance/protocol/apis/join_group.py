@@ -7,7 +7,7 @@ v9 lets a returning static leader skip the assignment (KIP-814).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 NO_MEMBER = ""
 """The member id of who has none yet."""
@@ -15,16 +15,14 @@ NO_MEMBER = ""
 UNSET_MS = -1
 
 
-@dataclass(frozen=True, slots=True)
-class JoinGroupProtocol:
+class JoinGroupProtocol(msgspec.Struct, frozen=True):
     """A way of assigning partitions that the member knows, with what it says about itself under it."""
 
     name: str
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class JoinGroupRequest:
+class JoinGroupRequest(msgspec.Struct, frozen=True):
     group_id: str
     session_timeout_ms: int
     member_id: str
@@ -35,8 +33,7 @@ class JoinGroupRequest:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JoinGroupMember:
+class JoinGroupMember(msgspec.Struct, frozen=True):
     """What the leader is told about a member: its metadata under the protocol that was chosen."""
 
     member_id: str
@@ -44,8 +41,7 @@ class JoinGroupMember:
     group_instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class JoinGroupResponse:
+class JoinGroupResponse(msgspec.Struct, frozen=True):
     """`members` is for the leader only. `protocol_name` may be None from v7 on."""
 
     error_code: int = 0

@@ -6,18 +6,16 @@ error, and a static member may be named by its instance id alone (KIP-345). v5 a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class MemberIdentity:
+class MemberIdentity(msgspec.Struct, frozen=True):
     member_id: str
     group_instance_id: str | None = None
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveGroupRequest:
+class LeaveGroupRequest(msgspec.Struct, frozen=True):
     """`member_id` up to v2, `members` from v3 on."""
 
     group_id: str
@@ -25,15 +23,13 @@ class LeaveGroupRequest:
     members: tuple[MemberIdentity, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MemberResponse:
+class MemberResponse(msgspec.Struct, frozen=True):
     member_id: str
     group_instance_id: str | None = None
     error_code: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveGroupResponse:
+class LeaveGroupResponse(msgspec.Struct, frozen=True):
     error_code: int = 0
     members: tuple[MemberResponse, ...] = ()
     throttle_time_ms: int = 0

@@ -5,27 +5,24 @@ v4 adds a filter by state (KIP-518), v5 one by type, `classic` or `consumer` (KI
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class ListGroupsRequest:
+class ListGroupsRequest(msgspec.Struct, frozen=True):
     """No filter lets everything through."""
 
     states_filter: tuple[str, ...] = ()
     types_filter: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ListedGroup:
+class ListedGroup(msgspec.Struct, frozen=True):
     group_id: str
     protocol_type: str
     group_state: str = ""
     group_type: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ListGroupsResponse:
+class ListGroupsResponse(msgspec.Struct, frozen=True):
     error_code: int = 0
     groups: tuple[ListedGroup, ...] = ()
     throttle_time_ms: int = 0

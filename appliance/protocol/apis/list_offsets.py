@@ -7,8 +7,9 @@ earliest pending upload.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
@@ -29,8 +30,7 @@ SPECIAL_TIMESTAMP_SINCE = {
 timestamp that its version does not allow is answered with UNSUPPORTED_VERSION."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListOffsetsPartition:
+class ListOffsetsPartition(msgspec.Struct, frozen=True):
     """`timestamp_ms` is a time in ms since 1970 or one of the special values above."""
 
     WIRE_NAMES: ClassVar[dict[str, str]] = {"timestamp": "timestamp_ms"}
@@ -40,14 +40,12 @@ class ListOffsetsPartition:
     current_leader_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class ListOffsetsTopic:
+class ListOffsetsTopic(msgspec.Struct, frozen=True):
     name: str
     partitions: tuple[ListOffsetsPartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ListOffsetsRequest:
+class ListOffsetsRequest(msgspec.Struct, frozen=True):
     """`replica_id` is -1 for a consumer; `isolation_level` 0 reads uncommitted, 1 committed."""
 
     replica_id: int
@@ -56,8 +54,7 @@ class ListOffsetsRequest:
     timeout_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ListOffsetsPartitionResponse:
+class ListOffsetsPartitionResponse(msgspec.Struct, frozen=True):
     """An offset of -1 says that nothing was found; then the timestamp is -1 too."""
 
     WIRE_NAMES: ClassVar[dict[str, str]] = {"timestamp": "timestamp_ms"}
@@ -69,13 +66,11 @@ class ListOffsetsPartitionResponse:
     leader_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class ListOffsetsTopicResponse:
+class ListOffsetsTopicResponse(msgspec.Struct, frozen=True):
     name: str
     partitions: tuple[ListOffsetsPartitionResponse, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ListOffsetsResponse:
+class ListOffsetsResponse(msgspec.Struct, frozen=True):
     topics: tuple[ListOffsetsTopicResponse, ...]
     throttle_time_ms: int = 0

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class ListPartitionReassignmentsTopics:
+class ListPartitionReassignmentsTopics(msgspec.Struct, frozen=True):
     name: str
     partition_indexes: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ListPartitionReassignmentsRequest:
+class ListPartitionReassignmentsRequest(msgspec.Struct, frozen=True):
     """`topics` is None for all partitions that are being reassigned."""
 
     topics: tuple[ListPartitionReassignmentsTopics, ...] | None
     timeout_ms: int = 60_000
 
 
-@dataclass(frozen=True, slots=True)
-class OngoingPartitionReassignment:
+class OngoingPartitionReassignment(msgspec.Struct, frozen=True):
     """`replicas` are those of before and after together."""
 
     partition_index: int
@@ -29,14 +26,12 @@ class OngoingPartitionReassignment:
     removing_replicas: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OngoingTopicReassignment:
+class OngoingTopicReassignment(msgspec.Struct, frozen=True):
     name: str
     partitions: tuple[OngoingPartitionReassignment, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ListPartitionReassignmentsResponse:
+class ListPartitionReassignmentsResponse(msgspec.Struct, frozen=True):
     topics: tuple[OngoingTopicReassignment, ...]
     error_code: int = 0
     error_message: str | None = None

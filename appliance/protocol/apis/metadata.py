@@ -7,9 +7,10 @@ v10 and v11 have the field and must not use it. v13 adds a top-level error.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from appliance.protocol.apis.topic_selector import TopicSelector
 
@@ -17,8 +18,7 @@ UNKNOWN_OPERATIONS = -(1 << 31)
 """Bit field of authorized operations when nobody asked for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataRequest:
+class MetadataRequest(msgspec.Struct, frozen=True):
     """`topics` is None for every topic, empty for none."""
 
     topics: tuple[TopicSelector, ...] | None
@@ -32,16 +32,14 @@ class MetadataRequest:
             fields["topics"] = None
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataBroker:
+class MetadataBroker(msgspec.Struct, frozen=True):
     node_id: int
     host: str
     port: int
     rack: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataPartition:
+class MetadataPartition(msgspec.Struct, frozen=True):
     error_code: int
     partition_index: int
     leader_id: int
@@ -51,8 +49,7 @@ class MetadataPartition:
     offline_replicas: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataTopic:
+class MetadataTopic(msgspec.Struct, frozen=True):
     """`name` may be None only from v12 on, for a topic id that is not known."""
 
     error_code: int
@@ -63,8 +60,7 @@ class MetadataTopic:
     topic_authorized_operations: int = UNKNOWN_OPERATIONS
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataResponse:
+class MetadataResponse(msgspec.Struct, frozen=True):
     brokers: tuple[MetadataBroker, ...]
     topics: tuple[MetadataTopic, ...]
     cluster_id: str | None = None

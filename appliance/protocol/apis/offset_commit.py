@@ -6,16 +6,16 @@ protocol (KIP-848), v10 names topics by their ids.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from appliance.protocol.primitives import NO_UUID
 
 DEFAULT_RETENTION = -1
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommitPartition:
+class OffsetCommitPartition(msgspec.Struct, frozen=True):
     """`committed_leader_epoch` is that of the last consumed record, -1 where unknown."""
 
     partition_index: int
@@ -24,8 +24,7 @@ class OffsetCommitPartition:
     committed_leader_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommitTopic:
+class OffsetCommitTopic(msgspec.Struct, frozen=True):
     """By `name` up to v9, by `topic_id` from v10 on."""
 
     name: str = ""
@@ -33,8 +32,7 @@ class OffsetCommitTopic:
     partitions: tuple[OffsetCommitPartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommitRequest:
+class OffsetCommitRequest(msgspec.Struct, frozen=True):
     """A generation below 0 without a member is a consumer that is in no group; `retention_time_ms` -1: the broker's."""
 
     group_id: str
@@ -45,20 +43,17 @@ class OffsetCommitRequest:
     retention_time_ms: int = DEFAULT_RETENTION
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommitPartitionResponse:
+class OffsetCommitPartitionResponse(msgspec.Struct, frozen=True):
     partition_index: int
     error_code: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommitTopicResponse:
+class OffsetCommitTopicResponse(msgspec.Struct, frozen=True):
     name: str = ""
     topic_id: UUID = NO_UUID
     partitions: tuple[OffsetCommitPartitionResponse, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommitResponse:
+class OffsetCommitResponse(msgspec.Struct, frozen=True):
     topics: tuple[OffsetCommitTopicResponse, ...] = ()
     throttle_time_ms: int = 0

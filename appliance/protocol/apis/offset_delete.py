@@ -2,40 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetDeletePartition:
+class OffsetDeletePartition(msgspec.Struct, frozen=True):
     partition_index: int
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetDeleteTopic:
+class OffsetDeleteTopic(msgspec.Struct, frozen=True):
     name: str
     partitions: tuple[OffsetDeletePartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetDeleteRequest:
+class OffsetDeleteRequest(msgspec.Struct, frozen=True):
     group_id: str
     topics: tuple[OffsetDeleteTopic, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetDeletePartitionResponse:
+class OffsetDeletePartitionResponse(msgspec.Struct, frozen=True):
     partition_index: int
     error_code: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetDeleteTopicResponse:
+class OffsetDeleteTopicResponse(msgspec.Struct, frozen=True):
     name: str
     partitions: tuple[OffsetDeletePartitionResponse, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetDeleteResponse:
+class OffsetDeleteResponse(msgspec.Struct, frozen=True):
     """With a top-level error there are no topics."""
 
     error_code: int = 0

@@ -6,16 +6,16 @@ groups at once (KIP-709), v9 knows members of the new consumer protocol (KIP-848
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from appliance.protocol.primitives import NO_UUID
 
 NO_OFFSET = -1
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetFetchTopic:
+class OffsetFetchTopic(msgspec.Struct, frozen=True):
     """By `name` up to v9, by `topic_id` from v10 on."""
 
     name: str = ""
@@ -23,8 +23,7 @@ class OffsetFetchTopic:
     partition_indexes: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetFetchGroup:
+class OffsetFetchGroup(msgspec.Struct, frozen=True):
     """`topics` None asks for all; a member is named where the group has the new consumer protocol."""
 
     group_id: str
@@ -33,8 +32,7 @@ class OffsetFetchGroup:
     member_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetFetchRequest:
+class OffsetFetchRequest(msgspec.Struct, frozen=True):
     """One group in `group_id` and `topics` up to v7, `groups` from v8 on."""
 
     group_id: str = ""
@@ -43,8 +41,7 @@ class OffsetFetchRequest:
     require_stable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetFetchPartitionResponse:
+class OffsetFetchPartitionResponse(msgspec.Struct, frozen=True):
     """An offset of -1 says that none is committed."""
 
     partition_index: int
@@ -54,22 +51,19 @@ class OffsetFetchPartitionResponse:
     committed_leader_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetFetchTopicResponse:
+class OffsetFetchTopicResponse(msgspec.Struct, frozen=True):
     name: str = ""
     topic_id: UUID = NO_UUID
     partitions: tuple[OffsetFetchPartitionResponse, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetFetchGroupResponse:
+class OffsetFetchGroupResponse(msgspec.Struct, frozen=True):
     group_id: str
     topics: tuple[OffsetFetchTopicResponse, ...] = ()
     error_code: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetFetchResponse:
+class OffsetFetchResponse(msgspec.Struct, frozen=True):
     """One group in `topics` and `error_code` (from v2 on) up to v7, `groups` from v8 on."""
 
     topics: tuple[OffsetFetchTopicResponse, ...] = ()

@@ -7,14 +7,13 @@ v3 adds the replica that asks (-1 is a consumer); the others differ in their enc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 CONSUMER = -1
 DEBUGGING = -2
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetForLeaderPartition:
+class OffsetForLeaderPartition(msgspec.Struct, frozen=True):
     """`current_leader_epoch` is the one the asker believes in, -1 where it does not say."""
 
     partition: int
@@ -22,20 +21,17 @@ class OffsetForLeaderPartition:
     current_leader_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetForLeaderTopic:
+class OffsetForLeaderTopic(msgspec.Struct, frozen=True):
     topic: str
     partitions: tuple[OffsetForLeaderPartition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetForLeaderEpochRequest:
+class OffsetForLeaderEpochRequest(msgspec.Struct, frozen=True):
     topics: tuple[OffsetForLeaderTopic, ...]
     replica_id: int = DEBUGGING
 
 
-@dataclass(frozen=True, slots=True)
-class EpochEndOffset:
+class EpochEndOffset(msgspec.Struct, frozen=True):
     """The epoch asked for, or the one before it that the leader knows, and where that ended; -1 both where none is."""
 
     partition: int
@@ -44,13 +40,11 @@ class EpochEndOffset:
     end_offset: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetForLeaderTopicResult:
+class OffsetForLeaderTopicResult(msgspec.Struct, frozen=True):
     topic: str
     partitions: tuple[EpochEndOffset, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetForLeaderEpochResponse:
+class OffsetForLeaderEpochResponse(msgspec.Struct, frozen=True):
     topics: tuple[OffsetForLeaderTopicResult, ...]
     throttle_time_ms: int = 0

@@ -5,17 +5,15 @@ v3 adds the group instance id (KIP-345), v5 protocol type and name on both ways 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class SyncGroupAssignment:
+class SyncGroupAssignment(msgspec.Struct, frozen=True):
     member_id: str
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SyncGroupRequest:
+class SyncGroupRequest(msgspec.Struct, frozen=True):
     group_id: str
     generation_id: int
     member_id: str
@@ -25,8 +23,7 @@ class SyncGroupRequest:
     protocol_name: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SyncGroupResponse:
+class SyncGroupResponse(msgspec.Struct, frozen=True):
     error_code: int = 0
     assignment: bytes = b""
     protocol_type: str | None = None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 from uuid import UUID
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class TopicSelector:
+
+class TopicSelector(msgspec.Struct, frozen=True):
     """One of both is given; where a client gave both, the id decides (KIP-516)."""
 
     BARE_FIELD: ClassVar[str] = "name"

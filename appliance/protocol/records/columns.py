@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from appliance.protocol.records.errors import InvalidRecords
 from appliance.protocol.records.varint import VARINT_BYTES_MAX, VARLONG_BYTES_MAX, read_varint
-from appliance.protocol.records.walk import CHUNK_RECORDS, skip, step, varints
+from appliance.protocol.records.walk_together import CHUNK_RECORDS, skip, step, varints
 
 Longs = npt.NDArray[np.int64]
 

@@ -4,45 +4,22 @@ What is proved of [position, end): it is exactly `count` records; the lengths in
 that record's own length; offset deltas are 0, 1, 2, …. Learnt on the way: the smallest and largest timestamp
 delta, and whether some record has no key. A reader of the log may then trust the batch.
 
-A Python loop over every field costs about 1 µs a record, more than all the rest of an append. So:
-
-    few      up to `FEW` records, 48 where sizes vary, are walked field by field
-    run      where records repeat one size and layout, each byte that fixes the layout is compared for all of
-             them at once, as a column of a matrix: if the length bytes at p + k·S equal those at p for every
-             k < m, then the chain of records does step p, p+S, …, p+m·S, and equal inner lengths divide each
-             record alike; timestamps and offsets are read from their columns (about 0.05 µs a record)
-    steps    where sizes vary, a loop reads nothing but each record's length, since a record's start is known
-             only from the one before; its other fields are then gathered for many records at once (0.25 µs)
-
-Chunks hold down the memory of the gathers, however many tiny records a batch has.
+A Python loop over every field costs about 1 µs a record, more than all the rest of an append. So few records, up to
+`FEW`, are walked field by field; more of them are walked together (`walk_together`), by numpy, which a process loads
+with its first batch of many: a start has none, and most processes never do (decision 0053).
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from appliance.protocol.records.errors import InvalidRecords
-from appliance.protocol.records.varint import (
-    VARINT_BYTES_MAX,
-    VARLONG_BYTES_MAX,
-    read_varint,
-    read_varlong,
-)
+from appliance.protocol.records.varint import read_varint, read_varlong
 
 Buffer = bytes | bytearray | memoryview
-_Bytes = npt.NDArray[np.uint8]
-_Longs = npt.NDArray[np.int64]
 
 FEW: Final = 20
-_FEW_OF_MANY_SIZES: Final = 48
-CHUNK_RECORDS: Final = 16 * 1024
-_RUN_MIN: Final = 8
-_STEPS_FIRST: Final = 512
-_HEADER_ROUNDS_TOGETHER: Final = 32
-_NO_DELTA_YET: Final = 1 << 63
+NO_DELTA_YET: Final = 1 << 63
 
 
 class RecordsSummary(NamedTuple):
@@ -53,7 +30,7 @@ class RecordsSummary(NamedTuple):
     keyless: bool
 
 
-class _Walked(NamedTuple):
+class Walked(NamedTuple):
     """What one stretch of records came to: the position after it, how many they were, and their summary."""
 
     at: int
@@ -72,19 +49,22 @@ def check_records(data: Buffer, position: int, end: int, count: int) -> RecordsS
     # Seven bytes are the least a record takes: a lying count is found before anything is made for it.
     if count * 7 > end - position:
         raise InvalidRecords(f"{count} records cannot lie in {end - position} bytes")
-    few = count <= FEW
-    walked = (
-        _walk_fields(data, position, end, count, 0) if few else _walk_together(data, position, end, count)
-    )
+    if count <= FEW:
+        walked = walk_fields(data, position, end, count, 0)
+    else:
+        from appliance.protocol.records.walk_together import walk_together
+
+        walked = walk_together(data, position, end, count)
     if walked[0] != end:
         raise InvalidRecords(f"{end - walked[0]} bytes are left after the last of {count} records")
     return RecordsSummary(walked[2], walked[3], walked[4])
 
 
-def _walk_fields(  # noqa: PLR0912 - one branch a varint: calls would double its cost
+def walk_fields(  # noqa: PLR0912 - one branch a varint: calls would double its cost
     data: Buffer, at: int, end: int, count: int, first: int
-) -> _Walked:
-    low, high = _NO_DELTA_YET, -_NO_DELTA_YET
+) -> Walked:
+    """Walks the records `first`, `first + 1`, … that begin at `at`, one after another."""
+    low, high = NO_DELTA_YET, -NO_DELTA_YET
     keyless = False
     try:
         for index in range(first, first + count):
@@ -116,13 +96,13 @@ def _walk_fields(  # noqa: PLR0912 - one branch a varint: calls would double its
                 at += 1
             else:
                 length, at = read_varint(data, at)
-                at += _checked(length, index)
+                at += checked(length, index)
             byte = data[at]
             if byte == 1:
                 at += 1
             else:
                 length, at = read_varint(data, at)
-                at += _checked(length, index)
+                at += checked(length, index)
             if data[at] == 0:
                 at += 1
             else:
@@ -131,10 +111,11 @@ def _walk_fields(  # noqa: PLR0912 - one branch a varint: calls would double its
                 raise InvalidRecords(f"the fields of record {index} end {stop - at} bytes away from its end")
     except IndexError:
         raise InvalidRecords("the last record runs over the end of its batch") from None
-    return _Walked(at, count, low, high, keyless)
+    return Walked(at, count, low, high, keyless)
 
 
-def _checked(length: int, index: int) -> int:
+def checked(length: int, index: int) -> int:
+    """The length of a field of record `index`, which is not negative."""
     if length < 0:
         raise InvalidRecords(f"record {index} has a field of {length} bytes")
     return length
@@ -144,10 +125,11 @@ def _walk_headers(data: Buffer, at: int, stop: int, index: int) -> int:
     count, at = read_varint(data, at)
     if not 0 <= count <= stop - at:
         raise InvalidRecords(f"record {index} declares {count} headers")
-    return _walk_header_fields(data, at, stop, count)
+    return walk_header_fields(data, at, stop, count)
 
 
-def _walk_header_fields(data: Buffer, at: int, stop: int, count: int) -> int:
+def walk_header_fields(data: Buffer, at: int, stop: int, count: int) -> int:
+    """Steps over `count` record headers; the position after them, or one beyond `stop`."""
     for _ in range(count):
         length, at = read_varint(data, at)
         if length < 0:
@@ -160,241 +142,3 @@ def _walk_header_fields(data: Buffer, at: int, stop: int, count: int) -> int:
         if at > stop:
             break
     return at
-
-
-def _walk_together(data: Buffer, at: int, end: int, count: int) -> _Walked:
-    array: _Bytes = np.frombuffer(data, np.uint8)
-    low, high = _NO_DELTA_YET, -_NO_DELTA_YET
-    keyless = False
-    raw: bytes | None = None
-    index = 0
-    steps = _STEPS_FIRST
-    while index < count:
-        wanted = min(count - index, CHUNK_RECORDS)
-        run = _walk_run(array, data, at, end, index=index, wanted=wanted)
-        if run is None and count - index <= _FEW_OF_MANY_SIZES:
-            run = _walk_fields(data, at, end, count - index, index)
-        elif run is None:
-            # Sizes vary here: step for a while, longer each time a run was sought in vain.
-            if raw is None:
-                raw = bytes(data)
-            starts = step(raw, at, end, min(wanted, steps))
-            summary = _check_fields(array, np.array(starts, np.int64), index)
-            run = _Walked(starts[-1], len(starts) - 1, *summary)
-            steps = min(steps * 8, CHUNK_RECORDS)
-        at = run.at
-        index += run.records
-        low = min(low, run.low)
-        high = max(high, run.high)
-        keyless = keyless or run.keyless
-    return _Walked(at, count, low, high, keyless)
-
-
-def _walk_run(array: _Bytes, data: Buffer, at: int, end: int, *, index: int, wanted: int) -> _Walked | None:
-    """Walks a run of records that share size and layout; None where there is none worth the call.
-
-    Every byte that fixes the layout (lengths, headers count) must equal the first record's, so the layout
-    that was read for the first record holds for all; what may differ, timestamp and offset, is then read in
-    columns.
-    """
-    length, body = read_varint(data, at)
-    stride = body - at + length
-    count = min(wanted, (end - at) // stride) if length > 0 else 0
-    if count < _RUN_MIN or data[at + stride] != data[at]:
-        return None
-    # The fields of the first record: where each one begins.
-    offset_at = read_varlong(data, body + 1)[1]
-    key_at = read_varint(data, offset_at)[1]
-    key_length, key_bytes_at = read_varint(data, key_at)
-    value_at = key_bytes_at + max(key_length, 0)
-    value_length, value_bytes_at = read_varint(data, value_at)
-    headers_at = value_bytes_at + max(value_length, 0)
-    if min(key_length, value_length) < -1 or headers_at + 1 != at + stride or data[headers_at] != 0:
-        return None
-    # Offsets of one run are written in equally many bytes: 0..63 in one, 64..8191 in two, and so on.
-    count = min(count, (1 << 7 * (key_at - offset_at) - 1) - index)
-    for place in (
-        *range(at, body),
-        *range(key_at, key_bytes_at),
-        *range(value_at, value_bytes_at),
-        headers_at,
-    ):
-        if count < _RUN_MIN:
-            return None
-        column = _column(array, place, stride, count)
-        count -= len(column.lstrip(column[:1]))
-    if count < _RUN_MIN:
-        return None
-    for place, expected in enumerate(_offset_columns(index, count, key_at - offset_at), offset_at):
-        if _column(array, place, stride, count) != expected:
-            return None
-    deltas = _timestamp_deltas([_column(array, place, stride, count) for place in range(body + 1, offset_at)])
-    if deltas is None:
-        return None
-    return _Walked(at + count * stride, count, *deltas, key_length < 0)
-
-
-def _column(array: _Bytes, at: int, stride: int, count: int) -> bytes:
-    """One byte of each record of a run. As bytes, since comparing those is ten times cheaper than an array."""
-    return array[at : at + stride * (count - 1) + 1 : stride].tobytes()
-
-
-def _offset_columns(index: int, count: int, length_bytes: int) -> tuple[bytes, ...]:
-    """The varint bytes of the offset deltas index, index + 1, …, a column for each of their bytes."""
-    if length_bytes <= len(_OFFSETS):
-        return tuple(column[index : index + count] for column in _OFFSETS[length_bytes - 1])
-    return _encode_offsets(index, count, length_bytes)
-
-
-def _encode_offsets(index: int, count: int, length_bytes: int) -> tuple[bytes, ...]:
-    bits = np.arange(index << 1, (index + count) << 1, 2, dtype=np.int64)
-    last = length_bytes - 1
-    return tuple(
-        (bits >> 7 * byte & 0x7F | (0x80 if byte < last else 0)).astype(np.uint8).tobytes()
-        for byte in range(length_bytes)
-    )
-
-
-_OFFSETS: Final = (_encode_offsets(0, 1 << 6, 1), _encode_offsets(0, 1 << 13, 2))
-
-
-def _timestamp_deltas(columns: list[bytes]) -> tuple[int, int] | None:
-    """Lowest and highest timestamp delta of a run; None if the deltas are not equally many bytes."""
-    if all(not column.lstrip(column[:1]) for column in columns):
-        delta, used = read_varlong(bytes(column[0] for column in columns), 0)
-        return (delta, delta) if used == len(columns) else None
-    bits = np.zeros(len(columns[0]), np.int64)
-    for number, column in enumerate(columns):
-        byte = np.frombuffer(column, np.uint8)
-        if number + 1 < len(columns):
-            if int(byte.min()) < 0x80:
-                return None
-        elif not column.isascii():
-            return None
-        bits |= (byte & 0x7F).astype(np.int64) << 7 * number
-    deltas = _unzigzag(bits)
-    return int(deltas.min()), int(deltas.max())
-
-
-def step(data: bytes, at: int, end: int, wanted: int) -> list[int]:
-    """Goes on by nothing but lengths: where the next records start, and where the last of them stops."""
-    starts = [at]
-    add = starts.append
-    try:
-        for _ in range(wanted):
-            byte = data[at]
-            if byte < 0x80:
-                at += 1 + (byte >> 1)
-            else:
-                second = data[at + 1]
-                if second < 0x80:
-                    at += 2 + (second << 6 | (byte & 0x7F) >> 1)
-                else:
-                    length, at = read_varint(data, at)
-                    at += _checked(length, len(starts) - 1)
-            add(at)
-    except IndexError:
-        at = end + 1
-    if at > end:
-        raise InvalidRecords("a record runs over the end of its batch")
-    return starts
-
-
-def _check_fields(array: _Bytes, starts: _Longs, first: int) -> tuple[int, int, bool]:
-    """Checks every field of the records that begin at `starts`, all but the last, where the last one stops.
-
-    Returns (lowest, highest timestamp delta in ms, whether any record has no key).
-    """
-    stops = starts[1:]
-    count = len(stops)
-    try:
-        lengths, at = varints(array, starts[:-1], VARINT_BYTES_MAX)
-        if int(lengths[lengths.argmin()]) < 0:
-            raise InvalidRecords("a record has a negative length")
-        deltas, at = varints(array, at + 1, VARLONG_BYTES_MAX)
-        offsets, at = varints(array, at, VARINT_BYTES_MAX)
-        if not (offsets == np.arange(first, first + count)).all():
-            raise InvalidRecords("the offset deltas of a batch are not 0, 1, 2, …")
-        keyless = False
-        keys = array[at].tobytes()
-        if keys == b"\x01" * count:
-            keyless = True
-            at = at + 1
-        else:
-            key_lengths, at = varints(array, at, VARINT_BYTES_MAX)
-            keyless = int(key_lengths.min()) < 0
-            at = skip(at, key_lengths, nullable=True)
-        value_lengths, at = varints(array, at, VARINT_BYTES_MAX)
-        at = skip(at, value_lengths, nullable=True)
-        if array[at].any():
-            header_counts, at = varints(array, at, VARINT_BYTES_MAX)
-            _skip_headers(array, at, header_counts, stops)
-        else:
-            at = at + 1
-    except IndexError:
-        raise InvalidRecords("the fields of a record run over the end of its batch") from None
-    if not (at == stops).all():
-        raise InvalidRecords("the fields of a record do not end where the record ends")
-    return int(deltas.min()), int(deltas.max()), keyless
-
-
-def varints(array: _Bytes, at: _Longs, bytes_max: int) -> tuple[_Longs, _Longs]:
-    """The integers at many positions, and the positions after them."""
-    byte = array[at]
-    if byte.tobytes().isascii():
-        return _unzigzag(byte.astype(np.int64)), at + 1
-    more = byte >> 7
-    after = at + more
-    second = array[after]
-    after += 1
-    bits = (byte & 0x7F).astype(np.int64)
-    # Where there is no second byte, `second` is the first one again, and times zero.
-    bits += (second & 0x7F).astype(np.int64) * more << 7
-    more &= second >> 7
-    if more.any():
-        longer = more.nonzero()[0]
-        for shift in range(14, 7 * bytes_max, 7):
-            byte = array[after[longer]]
-            bits[longer] |= (byte & 0x7F).astype(np.int64) << shift
-            after[longer] += 1
-            longer = longer[byte >= 0x80]
-            if not longer.size:
-                break
-        else:
-            raise InvalidRecords(f"a variable-length integer runs over {bytes_max} bytes")
-    return _unzigzag(bits), after
-
-
-def _unzigzag(bits: _Longs) -> _Longs:
-    if not (bits & 1).any() and int(bits.min()) >= 0:
-        return bits >> 1
-    # The shift must not drag a sign along: a varlong may use all 64 bits.
-    return (bits.view(np.uint64) >> np.uint64(1)).view(np.int64) ^ -(bits & 1)
-
-
-def skip(at: _Longs, lengths: _Longs, *, nullable: bool) -> _Longs:
-    lowest = int(lengths.min())
-    if lowest < 0:
-        if lowest < -1 or not nullable:
-            raise InvalidRecords(f"a field has a length of {lowest} bytes")
-        return at + np.maximum(lengths, 0)
-    return at + lengths
-
-
-def _skip_headers(array: _Bytes, at: _Longs, counts: _Longs, stops: _Longs) -> None:
-    """Moves `at` over all record headers, in place: some rounds together, the rest one by one."""
-    if int(counts.min()) < 0 or bool((counts > stops - at).any()):
-        raise InvalidRecords("a record declares more headers than it has bytes")
-    left = counts.copy()
-    for _ in range(_HEADER_ROUNDS_TOGETHER):
-        some = left.nonzero()[0]
-        if len(some) < _RUN_MIN:
-            break
-        lengths, after = varints(array, at[some], VARINT_BYTES_MAX)
-        after = skip(after, lengths, nullable=False)
-        lengths, after = varints(array, after, VARINT_BYTES_MAX)
-        at[some] = skip(after, lengths, nullable=True)
-        left[some] -= 1
-    data = array.data
-    for record in left.nonzero()[0].tolist():
-        at[record] = _walk_header_fields(data, int(at[record]), int(stops[record]), int(left[record]))

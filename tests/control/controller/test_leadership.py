@@ -8,6 +8,7 @@ import pytest
 
 from appliance.channels.control_channel import NewTopic, PartitionsOffline, WantedIsr
 from appliance.channels.partition_table import (
+    ISR_BITS,
     SERVING_EPOCH,
     SERVING_INCARNATION,
     SLOT_FOLLOWED_EPOCH,
@@ -285,8 +286,8 @@ def test_an_accepted_isr_is_stored_published_and_in_the_table(three: Instance) -
     (answer,) = three.propose(0, wanted(three, (0, 2))).partitions
     assert (answer.error, answer.leader, answer.isr, answer.partition_epoch) == (0, 0, (0, 2), 1)
     three.until(lambda: three.partition("t").isr == (0, 2))
-    row = three.table.rows[three.partition("t").row]
-    assert row["isr_bits"] == 0b101
+    row = three.partition("t").row
+    assert three.table.cells[three.table.at(row) + ISR_BITS] == 0b101
     stored = three.read_store("/brokers/topics/t/partitions/0/state")
     assert b'"isr":[0,2]' in stored
     assert len(three.workers[0].commands) == commands, "the answer is enough"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.protocol.records import walk
+from appliance.protocol.records import walk_together
 from appliance.protocol.records.batch import RECORDS
 from appliance.protocol.records.errors import InvalidRecords
 from appliance.protocol.records.record import Record, decode_records, encode_batch, encode_record, frame_batch
@@ -154,7 +154,7 @@ def test_a_huge_declared_count_is_refused_before_anything_is_made_for_it() -> No
 def test_records_are_walked_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [Record(bytes(number % 5), timestamp_ms=NOW_MS) for number in range(1000)]
     whole = walked(payload_of(records), 1000)
-    monkeypatch.setattr(walk, "CHUNK_RECORDS", 100)
+    monkeypatch.setattr(walk_together, "CHUNK_RECORDS", 100)
     assert walked(payload_of(records), 1000) == whole
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import replace
-from hashlib import blake2b
 from typing import Final
 
 from appliance.control.coordinator.group.consumer_assignors import ASSIGNORS, AssignedMember
@@ -229,6 +228,9 @@ class Draft:
     @staticmethod
     def _hash(topics: Iterable[Topic]) -> int:
         """A number that is another one when a topic comes, goes or grows. Only we compare it with one of ours."""
+        # Loaded with the first consumer group: it brings all of OpenSSL along (decision 0053).
+        from hashlib import blake2b
+
         text = repr([(one.name, one.topic_id.int, one.partitions) for one in topics])
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), signed=True)
 

@@ -5,7 +5,7 @@ v1 tells which protocol a member speaks (KIP-1099).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from appliance.control.coordinator.group.consumer_group import ConsumerGroup
 from appliance.control.coordinator.group.consumer_records import Assignment

@@ -10,7 +10,7 @@ is forgotten when its pending member is (`GroupBook.drop_if_unborn`).
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from appliance.control.coordinator.group import classic_in_consumer_group
 from appliance.control.coordinator.group.append_errors import for_member
