@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Timer
 from uuid import uuid4
@@ -116,6 +119,43 @@ def test_files_are_sent_in_order_by_line_or_whole(console: Console, tmp_path: Pa
         "from stdin",
         "3\n4",
     ]
+
+
+def test_a_bar_shows_how_far_a_file_is_to_who_watches_and_to_nobody_else(
+    console: Console, tmp_path: Path
+) -> None:
+    file = tmp_path / "records"
+    file.write_bytes(b"".join(b"%d %s\n" % (number, b"x" * 1000) for number in range(8_000)))
+    watching, terminal = os.openpty()
+    with open(watching, "rb", buffering=0) as screen:
+        sender = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "appliance",
+                "produce",
+                console.topic,
+                file,
+                "-p",
+                "0",
+                "-b",
+                console.bootstrap,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=terminal,
+            env={**environment(), "TERM": "xterm", "COLUMNS": "100"},
+        )
+        os.close(terminal)
+        shown = bytearray()
+        with suppress(OSError):  # the terminal's end
+            while part := screen.read(65_536):
+                shown += part
+        assert sender.communicate()[0] == b""
+    assert sender.returncode == 0
+    plain = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown)
+    assert re.search(rb"[1-7]\.\d/7\.7 MiB [\d.]+ MB/s ", plain), plain
+    assert b"8000 records to" in plain
+    assert console.produce(b"", "--partition", 0, file).succeeded().errors == ""
 
 
 def test_same_key_goes_where_the_java_client_would_put_it(console: Console) -> None:

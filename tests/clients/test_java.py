@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
+
 import pytest
 
 from tests.clients.adapters.java import JavaClient
-from tests.clients.play import Stage
+from tests.clients.play import Stage, within
 from tests.clients.scenarios import Scenario, cells
 from tests.support.apache_kafka import tool
+from tests.support.raw_fetch import is_served
 
 
 @pytest.mark.parametrize("scenario", cells(JavaClient))
@@ -40,3 +44,20 @@ def test_kafkas_tools_produce_measure_and_consume(stage: Stage) -> None:
         )
         values.update(int(line) for line in read.split())
     assert values == set(range(3000))
+
+
+def test_kafkas_command_describes_topics_page_by_page(stage: Stage) -> None:
+    """DescribeTopicPartitions (KIP-966): pages of three that end within a topic, at its end, and go on in the next."""
+    partitions = {"java-paged-a": 5, "java-paged-b": 4, "java-paged-c": 1}
+    for topic, count in partitions.items():
+        stage.witness.create_topic(topic, count)
+        assert within(20, partial(is_served, stage.address, topic, count))
+    told = tool(
+        "org.apache.kafka.tools.TopicCommand",
+        *("--bootstrap-server", stage.address, "--describe", "--topic", "java-paged-.*"),
+        *("--partition-size-limit-per-response", "3"),
+    )
+    rows = re.findall(r"Topic: (\S+)\s+Partition: (\d+)\s+Leader: (\d+)", told)
+    assert [(topic, int(number)) for topic, number, _ in rows] == [
+        (topic, number) for topic, count in partitions.items() for number in range(count)
+    ]
