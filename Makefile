@@ -155,7 +155,8 @@ demo-spark: $(VENV)/.installed-test
 #   make bench-plan                   what it would do, with the time of each case
 #   make bench-publish                README, docs/scaling.md and pages anew from the newest kept runs
 #   make bench-all                    every case, the heavy ones and Spark's too
-#   make profile CASE=requests_64     a flame graph of each process of the pure build; NATIVE=1: of the compiled one
+#   make profile CASE=requests_64     a flame graph of each process of the pure build; NATIVE=1: of the compiled one;
+#                                     SETTING=pinned, fsync or slots
 BENCH   := .cache/bench/venv
 ROUNDS  ?= 5
 BROKERS ?= appliance,mock,kafka
@@ -203,4 +204,4 @@ bench-cases: $(BENCH)/.installed
 
 profile: $(BENCH)/.installed
 	@scripts/install-librdkafka.sh
-	@$(BENCH)/bin/python -m benchmarks profile $(CASE) $(if $(NATIVE),--native)
+	@$(BENCH)/bin/python -m benchmarks profile $(CASE) $(if $(NATIVE),--native) $(if $(SETTING),--setting $(SETTING))

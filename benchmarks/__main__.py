@@ -49,6 +49,7 @@ def main() -> int:
     profile = commands.add_parser("profile", help="flame graphs of one case")
     profile.add_argument("cases", nargs=1, metavar="CASE")
     profile.add_argument("--at", metavar="HOST:PORT", help="a broker that runs already")
+    profile.add_argument("--setting", choices=sorted(SETTINGS), help="by default what the case is made for")
     profile.add_argument("--seconds", type=float, default=5.0)
     profile.add_argument(
         "--native", action="store_true", help="the compiled build, with stacks of its C code"

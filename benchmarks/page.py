@@ -3,10 +3,14 @@
 from benchmarks.brokers.setting import SETTINGS
 from benchmarks.cases import CASES
 from benchmarks.figures import PLACES
-from benchmarks.goals import TARGETS, Verdict, reached, remarks, verdicts
+from benchmarks.goals import TARGETS, Target, Verdict, reached, remarks, verdicts
 from benchmarks.guard import falls
 from benchmarks.results import OURS, RIVALS, Row, Run, Spread, rows
 from benchmarks.scaling_page import tables
+from benchmarks.spark.verdicts import newest_page, read_run
+from benchmarks.spark.verdicts import verdicts as spark_verdicts
+
+SPARK, SPARKS_RIVAL = "spark", "spark-sql-kafka"
 
 
 def page(run: Run, kept: Run | None) -> str:
@@ -74,15 +78,38 @@ def _goals(run: Run) -> str:
     if not found:
         return ""
     lines = ["## Goals", "", "| goal | row | appliance | bound | |", "|---|---|---|---|---|"]
+    missed = {verdict.target.name: verdict.target for verdict in found if verdict.reached is False}
     for target in TARGETS:
         of_target = [verdict for verdict in found if verdict.target is target]
         for index, verdict in enumerate(of_target):
             lines.append(f"| {f'{target.what}: {target.goal}' if index == 0 else ''} | {_verdict(verdict)} |")
-        if target.waits_for or not of_target:
+        if target.name == SPARK and (told := _spark()):
+            lines += [
+                f"| {f'{target.what}: {target.goal}' if index == 0 else ''} | {cells} |"
+                for index, (cells, _) in enumerate(told)
+            ]
+            missed |= {target.name: target} if not all(is_reached for _, is_reached in told) else {}
+        elif target.waits_for or not of_target:
             first = "" if of_target else f"{target.what}: {target.goal}"
             why = f"waits for {target.waits_for}" if target.waits_for else target.page or "not in this run"
             lines.append(f"| {first} | | | | {why} |")
-    return "\n".join([*lines, *_missed(found)])
+    return "\n".join([*lines, *_missed(list(missed.values()))])
+
+
+def _spark() -> list[tuple[str, bool]]:
+    """Its goals beside spark-sql-kafka as cells of the table, from its newest kept page; whether each was reached."""
+    kept = newest_page()
+    if kept is None:
+        return []
+    return [
+        (
+            f"[{each.what}](spark/{kept.name}) | {each.value} | {each.bound} | "
+            f"{'reached' if each.reached else '**missed**'}",
+            each.reached,
+        )
+        for each in spark_verdicts(read_run(kept))
+        if SPARKS_RIVAL in each.what
+    ]
 
 
 def _verdict(verdict: Verdict) -> str:
@@ -96,13 +123,12 @@ def _verdict(verdict: Verdict) -> str:
     return f"{figure.title} | {shown} | {bound.text(figure.better)} | {words}"
 
 
-def _missed(found: list[Verdict]) -> list[str]:
+def _missed(targets: list[Target]) -> list[str]:
     """Reason and next step of each goal that was missed: by hand, from `goals.toml`."""
-    names = dict.fromkeys(verdict.target for verdict in found if verdict.reached is False)
-    if not names:
+    if not targets:
         return []
     lines = ["", "### Missed: why, and what comes next", "", "| goal | why | next |", "|---|---|---|"]
-    for target in names:
+    for target in targets:
         said = remarks().get(target.name)
         why, then = (said.why, said.next) if said else ("**not said yet** (`benchmarks/goals.toml`)", "")
         lines.append(f"| {target.what} | {_whole_line(why)} | {_whole_line(then)} |")

@@ -5,8 +5,10 @@
 in between, its nanoseconds are gone with it and the ticks are taken instead.
 """
 
+import ctypes
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +16,9 @@ from benchmarks.void import Void
 
 PROC = Path("/proc")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+CUT_TITLE = "appliance:"
+"""How the name of an ended process begins, of which the kernel keeps fifteen characters."""
+PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,29 @@ def descendants(root: int) -> list[int]:
     return [pid for pid in found if (PROC / str(pid)).exists()]
 
 
+@contextmanager
+def adopting_orphans() -> Iterator[None]:
+    """During the body, whose parent dies becomes a child of this process, who is to `bury()` it: so the processor time
+    of a broker that was killed is counted with that of the other children, and not lost with whoever started it."""
+    _be_subreaper(1)
+    try:
+        yield
+    finally:
+        _be_subreaper(0)
+
+
+def _be_subreaper(value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl: PR_SET_CHILD_SUBREAPER")
+
+
+def bury(pids: Iterable[int]) -> None:
+    """Wait for the end of each that was adopted; others are somebody else's."""
+    for pid in pids:
+        with suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+
 def sample(pids: Iterable[int]) -> dict[int, ProcessSample]:
     """Read all counters of `pids`. Raises Void when one of them is gone."""
     return {pid: _sample(pid) for pid in pids}
@@ -85,10 +113,14 @@ def used(before: dict[int, ProcessSample], after: dict[int, ProcessSample]) -> U
 
 
 def pss_bytes(pids: Iterable[int]) -> int:
-    """Proportional set size: memory of all `pids`, each shared page counted once."""
+    """Proportional set size: memory of all `pids`, each shared page counted once. Raises Void when one is gone."""
     total = 0
     for pid in pids:
-        for line in (PROC / str(pid) / "smaps_rollup").read_text().splitlines():
+        try:
+            told = (PROC / str(pid) / "smaps_rollup").read_text()
+        except (FileNotFoundError, ProcessLookupError) as gone:
+            raise Void(f"process {pid} of the broker has ended") from gone
+        for line in told.splitlines():
             if line.startswith("Pss:"):
                 total += int(line.split()[1]) * 1024
     return total
@@ -121,5 +153,5 @@ def _sample(pid: int) -> ProcessSample:
             context_switches=switches,
             written_bytes=int(counters["write_bytes"]) - int(counters["cancelled_write_bytes"]),
         )
-    except FileNotFoundError as gone:
+    except (FileNotFoundError, ProcessLookupError) as gone:
         raise Void(f"process {pid} of the broker has ended") from gone

@@ -11,6 +11,7 @@ A void case leaves a gap, no zero.
 
 import datetime
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from confluent_kafka import KafkaException
+
+from benchmarks import proc
 from benchmarks.brokers import MAKERS
 from benchmarks.brokers.broker import Broker
 from benchmarks.brokers.setting import AS_SHIPPED, Setting
@@ -31,6 +35,8 @@ from benchmarks.source import commit, is_dirty
 from benchmarks.void import Busy, Void
 
 BUSY_TRIES = 3
+FAULTS = (Void, OSError, subprocess.SubprocessError, KafkaException)
+"""What a rival that ends in the midst of a question may do to the harness: the case is void, the run goes on."""
 
 Say = Callable[[str], None]
 
@@ -70,6 +76,11 @@ class Seat:
 
 def run(plan: Plan, say: Say) -> Run:
     """All rounds. Never raises for a void case; a broker that cannot be had leaves its column empty."""
+    with proc.adopting_orphans():
+        return _run(plan, say)
+
+
+def _run(plan: Plan, say: Say) -> Run:
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in plan.brokers}
     voids: list[VoidCase] = []
     versions: dict[str, str] = {}
@@ -81,7 +92,8 @@ def run(plan: Plan, say: Say) -> Run:
             with fresh(name) as broker:
                 versions[name] = broker.version()
             taken[name] = [{} for _ in range(plan.rounds)]
-        except Void as why:
+        except FAULTS as fault:
+            why = _as_void(fault)
             voids.append(VoidCase(round=0, broker=name, case="*", why=str(why)))
             say(f"{name}: {why}")
     for setting in plan.settings:
@@ -181,9 +193,13 @@ def _one(case: Case, seat: Seat) -> "Figures | Void":
         except Busy as busy:
             if attempt == BUSY_TRIES:
                 return busy
-        except Void as why:
-            return why
+        except FAULTS as fault:
+            return _as_void(fault)
     raise AssertionError("unreachable")
+
+
+def _as_void(fault: Exception) -> Void:
+    return fault if isinstance(fault, Void) else Void(f"{type(fault).__name__}: {fault}")
 
 
 @contextmanager

@@ -127,16 +127,19 @@ class SpawnedBroker(Broker):
         self._said = queue.SimpleQueue()
         self._last.clear()
         self.started_at_ns = time.monotonic_ns()
-        self.process = subprocess.Popen(
-            words,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment,
-            cwd=self.data_dir,
-            start_new_session=True,
-        )
+        try:
+            self.process = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                env=environment,
+                cwd=self.data_dir,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise Void(f"{self.name} cannot be started: {error}") from error
         assert self.process.stdout is not None
         threading.Thread(target=_read, args=(self.process.stdout, self._said), daemon=True).start()
         # Of several brokers another one may lead the partition, which a knocker does not ask for.
@@ -164,7 +167,7 @@ class SpawnedBroker(Broker):
             for pid in reversed(family):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            self.process.wait()
+            self._bury(family)
         if self.process.stdin is not None:
             self.process.stdin.close()
         self.process = None
@@ -172,13 +175,19 @@ class SpawnedBroker(Broker):
     def kill(self) -> None:
         assert self.process is not None, "not started"
         # The parent first: nobody is left who would start the others again.
-        for pid in proc.descendants(self.process.pid):
+        family = proc.descendants(self.process.pid)
+        for pid in family:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self.process.wait()
+        self._bury(family)
         if self.process.stdin is not None:
             self.process.stdin.close()
         self.process = None
+
+    def _bury(self, family: list[int]) -> None:
+        assert self.process is not None, "not started"
+        self.process.wait()
+        proc.bury(family[1:])
 
     def is_alive(self) -> bool:
         return self.process is not None and self.process.poll() is None

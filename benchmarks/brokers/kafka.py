@@ -152,7 +152,10 @@ def libs() -> Path:
 
 
 def _output(words: Sequence[str]) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Void(f"Apache Kafka cannot be started: {error}") from error
     if done.returncode:
         raise Void(f"{words[-1]}: {done.stderr.strip()[-300:]}")
     return done.stdout

@@ -138,27 +138,37 @@ def run_case(case: Case, bench: Bench) -> Figures:
     finally:
         bench.memory.take_back()
     bench.delete_topics()
-    share = now.others_share(activity, ours_seconds=ours_seconds)
-    if share > bench.scale.busy_limit_share:
-        raise Busy(f"the machine was busy: {share:.2f} cores used by others during the case")
-    stolen = (now.stolen_seconds - activity.stolen_seconds) / (now.at - activity.at)
-    return {**figures, "others_share": share, "stolen_share": stolen}
+    limit_share = bench.scale.busy_limit_share
+    return {**figures, **_shares(activity, now, ours_seconds=ours_seconds, limit_share=limit_share)}
 
 
 def run_own_case(
     case: Case, start: Callable[[], AbstractContextManager[Bench]], *, memory: WarmMemory, limit_share: float
 ) -> Figures:
-    """Run a case that has a broker of its own: quiet is asked for before the start, not during the case.
+    """Run a case that has a broker of its own, from its start to its end. Raises Void when its figures must not count.
 
-    Who is killed takes the count of its processor time along, so ours and others' cannot be told apart then.
+    All that the broker used is counted once it has ended: by then each of its processes, the killed ones too, has been
+    waited for by its parent or by the harness (`proc.adopting_orphans`).
     """
     memory.lend(case.lends_bytes)
     try:
         await_quiet(limit_share)
+        activity, ours = Activity.now(), _own_seconds()
         with start() as bench:
-            return case.run(bench)
+            figures = case.run(bench)
+        now, ours_seconds = Activity.now(), _own_seconds() - ours
     finally:
         memory.take_back()
+    return {**figures, **_shares(activity, now, ours_seconds=ours_seconds, limit_share=limit_share)}
+
+
+def _shares(before: Activity, after: Activity, *, ours_seconds: float, limit_share: float) -> Figures:
+    """What others had of the machine meanwhile. Raises Busy when it was too much."""
+    share = after.others_share(before, ours_seconds=ours_seconds)
+    if share > limit_share:
+        raise Busy(f"the machine was busy: {share:.2f} cores used by others during the case")
+    stolen = (after.stolen_seconds - before.stolen_seconds) / (after.at - before.at)
+    return {"others_share": share, "stolen_share": stolen}
 
 
 @contextmanager

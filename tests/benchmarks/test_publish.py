@@ -13,6 +13,8 @@ from benchmarks.page import page
 from benchmarks.places import RESULTS
 from benchmarks.publish import SCALING, between, block, newest, newest_log_page, texts
 from benchmarks.results import last_kept
+from benchmarks.spark.verdicts import newest_page, read_run
+from benchmarks.spark.verdicts import verdicts as spark_verdicts
 from tests.benchmarks.test_results import run
 
 
@@ -58,6 +60,18 @@ def test_a_page_tells_of_each_goal_whether_it_was_reached_missed_or_waits() -> N
     assert all(f"| {target.what}: {target.goal} |" in text for target in TARGETS)
     assert "### Missed: why, and what comes next" in text
     assert remarks()["latency"].next in text
+
+
+def test_the_page_shows_sparks_goals_from_its_own_newest_page_with_the_reason_of_a_missed_one() -> None:
+    kept = newest_page()
+    assert kept is not None
+    text = page(run([{"latency.p50_us": 70.0}]), None)
+    of_spark = [each for each in spark_verdicts(read_run(kept)) if "spark-sql-kafka" in each.what]
+    assert len(of_spark) == 2
+    for each in of_spark:
+        word = "reached" if each.reached else "**missed**"
+        assert f"| [{each.what}](spark/{kept.name}) | {each.value} | {each.bound} | {word} |" in text
+    assert (remarks()["spark"].why in text) == (not all(each.reached for each in of_spark))
 
 
 def test_a_text_without_marks_is_refused_and_the_rest_of_a_page_stays() -> None:

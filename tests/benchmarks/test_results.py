@@ -78,6 +78,22 @@ def test_a_fall_within_the_noise_is_not_named() -> None:
     assert [fall.row.figure.key for fall in falls(run([{P50: 62.0}]), kept)] == [P50]
 
 
+def test_a_row_of_one_round_is_as_noisy_as_others_of_its_unit() -> None:
+    """What was taken once has no spread of its own: it counts as if it varied as latencies do in the same run."""
+    once, unlike = "latency_client.p50_us", "idle.pss_mb"
+    spread: list[dict[str, float]] = [{P50: 80.0, once: 100.0, unlike: 100.0}, {P50: 120.0}]
+    kept = run(spread, commit="aaa")
+
+    def named(value: float, key: str) -> list[str]:
+        return [fall.row.figure.key for fall in falls(run([spread[0] | {key: value}, spread[1]]), kept)]
+
+    assert named(115.0, once) == []
+    assert named(125.0, once) == [once]
+    # Nothing of its unit has a spread: what is typical of the run counts.
+    assert named(115.0, unlike) == []
+    assert named(125.0, unlike) == [unlike]
+
+
 def test_a_slower_machine_is_no_fall_where_the_mock_slowed_as_much() -> None:
     kept = run([{MB_S: 900.0}], [{MB_S: 1000.0}])
     assert falls(run([{MB_S: 450.0}], [{MB_S: 500.0}]), kept) == []

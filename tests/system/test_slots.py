@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,48 @@ def test_acked_records_survive_kills(broker: Appliance, victim: str) -> None:
             else:
                 broker.kill_role(victim)
             load.until(500)
+    assert not load.failed
+    load.check(broker)
+    settled(broker, TOPIC, PARTITIONS)
+
+
+@pytest.mark.parametrize(
+    "apart_s", [0.5, pytest.param(0.0, marks=pytest.mark.slow), pytest.param(4.0, marks=pytest.mark.slow)]
+)
+def test_acked_records_survive_two_of_three_slots_killed_one_after_the_other(
+    broker: Appliance, apart_s: float
+) -> None:
+    """The second at once, before the first is back, and when it is back and catches up."""
+    create(broker, TOPIC, PARTITIONS, replicas=3, min_insync_replicas="2")
+    with AckedLoad(broker, TOPIC, PARTITIONS) as load:
+        for first in range(SLOTS):
+            load.until(500)
+            kill_slot(broker, first)
+            time.sleep(apart_s)
+            kill_slot(broker, (first + 1) % SLOTS)
+            load.until(500)
+    assert not load.failed
+    load.check(broker)
+    settled(broker, TOPIC, PARTITIONS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "victim", ["ioproc 1.0", "replica 1", "netproc 0", "purgatory", "controller", "acceptor"]
+)
+def test_acked_records_survive_a_process_that_stands_still_for_20_s(broker: Appliance, victim: str) -> None:
+    """Who holds logs is ended and followed by another before that (`worker.hang.timeout.ms`); the others just go on."""
+    create(broker, TOPIC, PARTITIONS, replicas=3, min_insync_replicas="2")
+    with AckedLoad(broker, TOPIC, PARTITIONS) as load:
+        load.until(500)
+        stopped = broker.pids(victim)[0]
+        suspend(stopped)
+        try:
+            time.sleep(20)
+        finally:
+            with suppress(ProcessLookupError):  # a worker is given up before that
+                os.kill(stopped, signal.SIGCONT)
+        load.until(500)
     assert not load.failed
     load.check(broker)
     settled(broker, TOPIC, PARTITIONS)

@@ -1,0 +1,203 @@
+"""A figure counts only when nothing was lost, nobody died and nobody else used the machine. No broker takes part."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from benchmarks import proc, rounds
+from benchmarks.brokers.broker import Broker, SpawnedBroker
+from benchmarks.brokers.kafka import Kafka
+from benchmarks.brokers.setting import AS_SHIPPED, Setting
+from benchmarks.cases import case as cases
+from benchmarks.cases.case import QUICK, Bench, Case, Figures
+from benchmarks.machine import Activity, WarmMemory
+from benchmarks.plan import Plan
+from benchmarks.results import Run, rows
+from benchmarks.void import Busy, Void
+
+BURNT_S = 0.3
+
+
+class StandIn(Broker):
+    """Says of itself what it is told to say."""
+
+    name = "appliance"
+    held = 0
+
+    def start(self) -> None:
+        pass
+
+    def stop(self) -> None:
+        pass
+
+    def pids(self) -> list[int]:
+        return []
+
+    def version(self) -> str:
+        return "1"
+
+    def end_offset(self, topic: str, partitions: int) -> int:
+        return self.held
+
+
+def bench_of(broker: Broker, folder: Path) -> Bench:
+    return Bench(broker=broker, scale=QUICK, memory=WarmMemory(0, folder=folder))
+
+
+@pytest.mark.parametrize("held", [99, 101])
+def test_a_record_too_few_or_too_many_in_the_log_voids_the_case(tmp_path: Path, held: int) -> None:
+    broker = StandIn(tmp_path)
+    broker.held = held
+    with pytest.raises(Void, match=f"100 records were acknowledged, the log holds {held}"):
+        bench_of(broker, tmp_path).check_records("t", 100)
+
+
+def test_a_process_that_ended_voids_the_case_whatever_was_asked_of_it(tmp_path: Path) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for ask in (proc.sample, proc.pss_bytes):
+        with pytest.raises(Void, match="has ended"):
+            ask([ended.pid])
+
+
+def test_a_process_that_came_voids_the_case(tmp_path: Path) -> None:
+    broker, came = StandIn(tmp_path), list[int]()
+    broker.pids = lambda: came  # type: ignore[method-assign]
+    with pytest.raises(Void, match="processes changed"), bench_of(broker, tmp_path).measure():
+        came = [os.getpid()]
+
+
+def activity(at: float, busy_seconds: float) -> Activity:
+    return Activity(at=at, busy_seconds=busy_seconds, kernel_seconds=0.0, stolen_seconds=0.0)
+
+
+def test_what_others_use_above_the_limit_voids_the_case(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With a broker of its own, too. Ten seconds in which somebody else had three of them."""
+    case = Case("t", "t", lambda _: {"n": 1.0}, own=True)
+
+    def run(limit_share: float) -> Figures:
+        looks = iter([activity(0.0, 0.0), activity(10.0, 3.0)])
+        monkeypatch.setattr(Activity, "now", lambda: next(looks))
+        monkeypatch.setattr(cases, "await_quiet", lambda _limit: None)
+        bench = bench_of(StandIn(tmp_path), tmp_path)
+        return cases.run_own_case(
+            case, lambda: nullcontext(bench), memory=bench.memory, limit_share=limit_share
+        )
+
+    assert run(0.4)["others_share"] == pytest.approx(0.3, abs=0.01)
+    with pytest.raises(Busy, match=r"0\.30 cores used by others"):
+        run(0.25)
+
+
+class Burner(SpawnedBroker):
+    """A parent that only starts a child; the child burns processor time. Killed, they are counted all the same."""
+
+    name = "burner"
+
+    def command(self) -> list[str]:
+        child = f"""
+            import time
+            while time.process_time() < {BURNT_S}: pass
+            print("ready", flush=True)
+            time.sleep(60)
+        """
+        parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {textwrap.dedent(child)!r}])"
+        return [sys.executable, "-c", parent]
+
+    def version(self) -> str:
+        return "1"
+
+
+def test_the_processor_time_of_a_broker_that_was_killed_is_no_one_elses(tmp_path: Path) -> None:
+    broker = Burner(tmp_path)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with proc.adopting_orphans():
+        broker.start()
+        broker.kill()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime > BURNT_S
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Callable[[Bench], Figures]], Run]:
+    """Three rounds of one case beside a stand-in."""
+
+    def make(data_dir: Path, setting: Setting) -> Broker:
+        return StandIn(data_dir, setting)
+
+    monkeypatch.setattr(rounds, "MAKERS", {"appliance": make})
+    monkeypatch.setattr(rounds, "DATA", tmp_path)
+
+    def run_of(what: Callable[[Bench], Figures]) -> Run:
+        case = Case("latency", "t", what, own=True)
+        scale = replace(QUICK, held_bytes=0, busy_limit_share=float("inf"))
+        plan = Plan(("appliance",), (case,), rounds=3, scale=scale, settings=(AS_SHIPPED,))
+        return rounds.run(plan, lambda _line: None)
+
+    return run_of
+
+
+@pytest.mark.parametrize(
+    ("fault", "attempts"),
+    [
+        (Void("error code 7"), 1),
+        (Busy("the machine was busy"), rounds.BUSY_TRIES),
+        (ConnectionResetError("hung up"), 1),
+        (subprocess.TimeoutExpired("java", 120), 1),
+        (KafkaException(KafkaError(KafkaError._TRANSPORT)), 1),
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_a_void_round_is_left_out_and_the_others_count(
+    run: Callable[[Callable[[Bench], Figures]], Run], fault: Exception, attempts: int
+) -> None:
+    """Only a busy machine is tried again."""
+    asked = 0
+
+    def what(_: Bench) -> Figures:
+        nonlocal asked
+        asked += 1
+        if 1 < asked <= 1 + attempts:
+            raise fault
+        return {"p50_us": 100.0 * asked}
+
+    done = run(what)
+    assert [(void.round, void.case) for void in done.voids] == [(2, "latency")]
+    (row,) = rows(done)
+    spread = row.values["appliance"]
+    assert (spread.rounds, spread.lowest, spread.highest) == (2, 100.0, 100.0 * asked)
+    assert asked == attempts + 2
+
+
+def test_a_rival_without_its_java_cannot_be_had(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "kafka_2.13-0.jar").write_bytes(b"no jar")
+    monkeypatch.setenv("KAFKA_LIBS", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Void, match=r"Apache Kafka cannot be started: .*java"):
+        Kafka(tmp_path).start()
+
+
+def test_a_rival_that_cannot_be_fetched_is_missing_and_says_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = tmp_path / "scripts" / "install-kafka.sh"
+    script.parent.mkdir()
+    script.write_text("#!/bin/sh\necho 'no way to the registry' >&2\nexit 1\n")
+    script.chmod(0o755)
+    monkeypatch.setattr("benchmarks.brokers.kafka.ROOT", tmp_path)
+    monkeypatch.delenv("KAFKA_LIBS", raising=False)
+    with pytest.raises(Void, match="could not be installed: no way to the registry"):
+        Kafka(tmp_path)
