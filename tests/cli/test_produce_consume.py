@@ -95,6 +95,11 @@ def test_keys_headers_and_nulls_survive(console: Console) -> None:
     assert shown.text.splitlines()[1] == "2\t1\tk\t-\ta=1,b=x=y,a=2"
 
 
+def test_one_key_is_every_records(console: Console) -> None:
+    console.produce(b"a\nb\n", "--partition", 0, "--key", "k").succeeded()
+    assert [(record["key"], record["value"]) for record in console.records()] == [("k", "a"), ("k", "b")]
+
+
 def test_bytes_that_are_no_text_come_as_base64(console: Console) -> None:
     console.produce(b"\xff\xfe\n", "--partition", 0).succeeded()
     assert console.records()[0]["value"] == {"base64": "//4="}

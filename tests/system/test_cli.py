@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from tests.cli.command import Outcome, appliance
 from tests.support.broker import Broker
@@ -70,6 +71,23 @@ def test_topic_is_created_listed_described_grown_and_deleted(run: Console, topic
     assert len(run.json("topics", "describe", topic)[0]["partitions"]) == 5
     assert run("topics", "delete", topic).succeeded().text == f"deleted {topic}\n"
     assert topic not in {row["topic"] for row in run.json("topics", "list")}
+
+
+def test_internal_topics_are_listed_when_they_are_asked_for(run: Console, topic: str) -> None:
+    run("topics", "create", topic, "-p", 2).succeeded()
+    asker = Consumer({"bootstrap.servers": run.broker.address, "group.id": topic})
+    asker.committed(
+        [TopicPartition(topic, 0)], timeout=60
+    )  # the first question for a group's offsets makes the topic
+    asker.close()
+    internal = "__consumer_offsets"
+    assert internal not in {row["topic"] for row in run.json("topics", "list")}
+    assert {row["topic"]: row["internal"] for row in run.json("topics", "list", "--all")} == {
+        row["topic"]: False for row in run.json("topics", "list")
+    } | {internal: True}
+    table = run("topics", "list", "--all").succeeded().text.splitlines()
+    assert table[0].split() == ["TOPIC", "PARTITIONS", "REPLICAS"]
+    assert [topic, "2", "1"] in [line.split() for line in table]
 
 
 def test_partitions_and_replicas_default_to_the_brokers(run: Console, topic: str) -> None:

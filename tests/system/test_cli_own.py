@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.cli.command import appliance
+from tests.cli.command import appliance, environment
 from tests.support.broker import Appliance
 from tests.support.store import chosen_options
+from tests.support.wire import free_ports
 
 
 def produce(broker: Appliance, topic: str, lines: bytes, *arguments: object) -> None:
@@ -121,3 +125,29 @@ def test_ctrl_c_stops_serving_cleanly(own_broker: Appliance) -> None:
     serving.send_signal(signal.SIGINT)
     assert serving.wait(30) == 0
     own_broker.stop()  # asserts that nothing is left
+
+
+def test_host_is_where_it_listens_and_nowhere_else(tmp_path: Path) -> None:
+    port = free_ports()
+    command = ["serve", "--data-dir", str(tmp_path / "data"), "--host", "127.0.0.2", "--port", str(port)]
+    store = [f"--set={name}={value}" for name, value in chosen_options(tmp_path / "data").items()]
+    serving = subprocess.Popen(
+        [sys.executable, "-m", "appliance", *command, *store],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment(),
+    )
+    try:
+        assert serving.stdout is not None
+        told = next(line for line in serving.stdout if line.startswith("appliance ready on"))
+        assert f"127.0.0.2:{port}" in told
+        appliance("produce", "t", "-b", f"127.0.0.2:{port}", given=b"here\n").succeeded()
+        assert appliance("consume", "t", "-b", f"127.0.0.2:{port}").succeeded().text == "here\n"
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 30)
+        serving.send_signal(signal.SIGTERM)
+        assert serving.wait(60) == 0
+    finally:
+        serving.kill()
+        serving.communicate()
