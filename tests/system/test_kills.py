@@ -39,7 +39,16 @@ FILLER: Final = bytes(300)
 BEFORE_THE_KILL: Final = 500
 AFTER_THE_KILL: Final = 500
 
-ROLES: Final = ("acceptor", "netproc 0", "netproc 1", "ioproc 0.0", "purgatory", "controller")
+ROLES: Final = (
+    "acceptor",
+    "netproc 0",
+    "netproc 1",
+    "ioproc 0.0",
+    "purgatory",
+    "controller",
+    "coordinator",
+    "cleaner",
+)
 
 
 class Load:
@@ -231,6 +240,11 @@ def topic(broker: Appliance) -> str:
     name = f"t-{uuid4().hex[:8]}"
     assert create_topic(broker.port, name, partitions=2) == 0
     return name
+
+
+def test_no_process_is_spared(broker: Appliance) -> None:
+    """The supervisor has tests of its own below."""
+    assert set(ROLES) == set(generations(broker)) - {"supervisor"}
 
 
 def test_acknowledged_records_survive_kills_of_everything_in_turn(broker: Appliance, topic: str) -> None:
