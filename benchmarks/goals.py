@@ -126,7 +126,7 @@ TARGETS: tuple[Target, ...] = (
         "catch_up",
         "a slot that was stopped catches up; operations through the purgatory",
         "to be shown",
-        page="its row is below; the purgatory is on the page of `make bench-log`",
+        page="row of `make bench CASE=catch_up`; page of `make bench-log`",
     ),
     Target(
         "spark",

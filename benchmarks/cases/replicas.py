@@ -147,6 +147,7 @@ CASES = (
             not_for=NOT_FOR_MOCK,
             settings=UNDER_SLOTS,
             rounds=1,
+            by_name=partitions != 100,
             own=True,
         )
         for partitions in (1, 100, 1000)
@@ -158,6 +159,7 @@ CASES = (
         not_for=NOT_FOR_MOCK,
         settings=UNDER_SLOTS,
         rounds=1,
+        by_name=True,
         own=True,
         lends_bytes=4 * GIB,
     ),
