@@ -148,6 +148,7 @@ demo-spark: $(VENV)/.installed-test
 #   make bench                        the log by itself, 5 minutes, then beside Apache Kafka and a mock in C, 27; kept
 #   make bench CASE=latency ROUNDS=3  one case, kept in the cache only; `make bench-cases` lists them
 #   make bench QUICK=1 ROUNDS=1       a short look at all
+#   make bench ALSO=failover_1,failover_1000,catch_up     all, and these of the cases that run only by name; kept
 #   make bench BROKERS=appliance,pure,kafka
 #   make bench-scaling                growth with partitions, topics, connections, bytes and slots; kept
 #   make bench-log                    the log by itself: append, group commit, lookup, recovery, compaction; kept
@@ -173,7 +174,7 @@ else
 bench: $(BENCH)/.installed
 	@scripts/install-librdkafka.sh
 	$(if $(CASE)$(QUICK),,@$(MAKE) --no-print-directory bench-log)
-	@$(BENCH)/bin/python -m benchmarks run $(CASE) --rounds $(ROUNDS) --brokers $(BROKERS) $(if $(QUICK),--quick) $(if $(ALL),--all)
+	@$(BENCH)/bin/python -m benchmarks run $(CASE) --rounds $(ROUNDS) --brokers $(BROKERS) $(if $(QUICK),--quick) $(if $(ALL),--all) $(if $(ALSO),--also $(ALSO))
 endif
 
 bench-all:
@@ -194,7 +195,7 @@ bench-spark: $(VENV)/.installed-test
 	@$(BIN)/python -m benchmarks.spark.run $(filter spark_%,$(CASE))
 
 bench-plan: $(BENCH)/.installed
-	@$(BENCH)/bin/python -m benchmarks plan $(CASE) --rounds $(ROUNDS) --brokers $(BROKERS) $(if $(QUICK),--quick) $(if $(ALL),--all)
+	@$(BENCH)/bin/python -m benchmarks plan $(CASE) --rounds $(ROUNDS) --brokers $(BROKERS) $(if $(QUICK),--quick) $(if $(ALL),--all) $(if $(ALSO),--also $(ALSO))
 
 bench-publish: $(BENCH)/.installed
 	@$(BENCH)/bin/python -m benchmarks publish

@@ -110,6 +110,9 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--all", action="store_true", help="also the cases that run only by name")
     parser.add_argument(
+        "--also", default="", metavar="CASE,…", help="these of them, beside the usual ones; kept with them"
+    )
+    parser.add_argument(
         "--settings",
         default=",".join(SETTINGS),
         metavar="NAME,…",
@@ -132,7 +135,8 @@ def _plan(options: argparse.Namespace) -> Plan:
         [name for name in CASES if name.startswith("scale_")] if options.scaling else options.cases
     )
     if not (options.cases or options.all or options.scaling):
-        cases = tuple(case for case in cases if not case.by_name)
+        also = _chosen(options.also.split(",")) if options.also else ()
+        cases = tuple(case for case in cases if not case.by_name or case in also)
     return Plan(
         brokers=brokers,
         cases=cases,

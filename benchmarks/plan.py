@@ -37,7 +37,9 @@ ABOUT: dict[str, tuple[float, float, float]] = {
     "rebalance_50_consumer": (25, 0, 25),
     "groups_10000": (30, 0, 45),
     "latency_client_all": (5, 0, 5),
+    "failover_1": (8, 0, 35),
     "failover_100": (10, 0, 45),
+    "failover_1000": (20, 0, 75),
     "catch_up": (20, 0, 60),
 }
 """Case → seconds with ours, the mock, Kafka."""
