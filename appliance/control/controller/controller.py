@@ -458,7 +458,7 @@ class Controller:
             for partition in deletion.topic.partitions:
                 if partition.row != NO_ROW:
                     state.rows.give_back(partition.row)
-            self._copies.forget(deletion.topic)
+            self.leadership.forget(deletion.topic)
         return None
 
     # Workers

@@ -18,7 +18,7 @@ Sources: Kafka's `ReplicationControlManager.electLeaders`, release 4.3;
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from appliance.channels.control_channel import ElectLeaders, PartitionOutcome
 from appliance.cluster import PartitionImage, TopicImage
@@ -28,27 +28,32 @@ from appliance.control.controller.slot_states import SlotStates
 from appliance.errors import RejectedRequest
 from appliance.protocol.errors import ErrorCode
 
+Failed = Collection[tuple[str, int, int]]
+"""Topic, partition and slot of copies whose storage failed in this life of who has them."""
+
 
 def plan_elections(
     request: ElectLeaders,
     topics: Mapping[str, TopicImage],
     slots: SlotStates,
     *,
-    failed: Collection[tuple[str, int, int]] = (),
+    failed: Failed = frozenset(),
+    leads_nothing: Callable[[str, PartitionImage], bool] = lambda _topic, _partition: False,
 ) -> tuple[Decided, list[PartitionOutcome]]:
-    """What is to change, and what is said of each partition once it has. `failed`: topic, partition and slot of copies
-    whose storage failed: who leads one of these leads nothing."""
+    """What is to change, and what is said of each partition once it has. `leads_nothing`: whether the storage of a
+    partition's leader has failed, so that there is none."""
     asked: Iterable[tuple[str, int]] = request.partitions or ()
     if request.partitions is None:
         asked = ((topic.name, each.partition) for topic in topics.values() for each in topic.partitions)
     elect = unclean if request.unclean else preferred
     decided: Decided = {}
     outcomes: list[PartitionOutcome] = []
+    after: PartitionImage | None
     for name, number in asked:
         try:
             partition = partition_of(topics, name, number)
-            if request.unclean and (name, number, partition.leader) in failed:
-                after = without_storage(partition, partition.leader, slots, unclean_allowed=True)
+            if request.unclean and leads_nothing(name, partition):
+                after = _instead_of_failed(name, partition, slots, failed)
             else:
                 after = elect(partition, slots)
         except RejectedRequest as refusal:
@@ -61,13 +66,32 @@ def plan_elections(
     return decided, outcomes
 
 
+def _instead_of_failed(
+    name: str, partition: PartitionImage, slots: SlotStates, failed: Failed
+) -> PartitionImage:
+    broken = [slot for slot in partition.replicas if (name, partition.partition, slot) in failed]
+    after = without_storage(partition, partition.leader, slots, broken=broken, unclean_allowed=True)
+    if after is None:
+        raise RejectedRequest(
+            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+            "No replica lives that could lead; one may be on its way.",
+        )
+    return after
+
+
 def is_away(partition: PartitionImage) -> bool:
     """Whether another than the preferred one leads."""
     return partition.leader != partition.replicas[0]
 
 
-def plan_balance(topics: Mapping[str, TopicImage], slots: SlotStates, *, percentage_max: int) -> Decided:
-    """The partitions that go back to slots that are out of balance."""
+def plan_balance(
+    topics: Mapping[str, TopicImage],
+    slots: SlotStates,
+    *,
+    percentage_max: int,
+    failed: Failed = frozenset(),
+) -> Decided:
+    """The partitions that go back to slots that are out of balance, but to none whose copy has failed."""
     all_of: Counter[int] = Counter()
     away_from: Counter[int] = Counter()
     for topic in topics.values():
@@ -79,6 +103,8 @@ def plan_balance(topics: Mapping[str, TopicImage], slots: SlotStates, *, percent
     for topic in topics.values():
         for each in topic.partitions:
             if each.replicas[0] not in lopsided or not is_away(each) or is_reassigning(each):
+                continue
+            if (topic.name, each.partition, each.replicas[0]) in failed:
                 continue
             try:
                 after = preferred(each, slots)

@@ -112,13 +112,14 @@ class Leadership:
 
     def came(self, half: Role) -> None:
         """A process has said hello."""
+        if self.slots.up(half):
+            # What another can lead goes there, before this life of it is trusted again.
+            self._look_at_slots()
         # Of what the worker cannot lead, its replica process knows nothing: it may say hello after the worker failed.
         stands = half != owner_of(half.slot)
         self.failed = {
             each for each in self.failed if each[2] != half.slot or (stands and self._leads(*each))
         }
-        if self.slots.up(half):
-            self._look_at_slots()
 
     def _leads(self, name: str, number: int, slot: int) -> bool:
         topic = self._state.topics.get(name)
@@ -163,6 +164,7 @@ class Leadership:
                     topic.partitions[number],
                     slot,
                     self.slots,
+                    broken=self._broken(name, topic.partitions[number]),
                     unclean_allowed=_unclean_allowed(topic, defaults),
                 )
                 if after is not None:
@@ -170,7 +172,18 @@ class Leadership:
         try:
             self.change(changes)
         except StorageFault as fault:
-            _logger.error("leaders of slot %d stay in spite of its storage: %s", slot, fault)
+            _logger.error("leaders of slot %d stay in spite of its storage for now: %s", slot, fault)
+            self._review_again()
+
+    def _broken(self, name: str, partition: PartitionImage) -> list[int]:
+        """Slots whose copies have failed."""
+        return [slot for slot in partition.replicas if (name, partition.partition, slot) in self.failed]
+
+    def leads_nothing(self, name: str, partition: PartitionImage) -> bool:
+        """Whether the leader's copy has failed, and it does not serve after all: then nothing can be acknowledged."""
+        return (name, partition.partition, partition.leader) in self.failed and (
+            self._state.rows.opener(partition, partition.leader) is None
+        )
 
     def _grant_grace(self, half: Role) -> None:
         since = self.slots.state(half)
@@ -196,9 +209,10 @@ class Leadership:
             unclean_allowed = _unclean_allowed(topic, defaults)
             min_insync = int(topic.configs.get(MIN_INSYNC) or defaults.get(MIN_INSYNC) or 1)
             for each in topic.partitions:
-                after = reviewed(each, self.slots, unclean_allowed=unclean_allowed, min_insync=min_insync)
-                if unclean_allowed and (topic.name, each.partition, each.leader) in self.failed:
-                    after = without_storage(each, each.leader, self.slots, unclean_allowed=True) or after
+                if self.failed and self.leads_nothing(topic.name, each):
+                    after = self._reviewed_offline(topic.name, each, unclean_allowed=unclean_allowed)
+                else:
+                    after = reviewed(each, self.slots, unclean_allowed=unclean_allowed, min_insync=min_insync)
                 if after is not None:
                     changes.setdefault(topic.name, {})[each.partition] = after
         if not changes:
@@ -208,6 +222,22 @@ class Leadership:
         except StorageFault as fault:
             _logger.error("leaders stay as they are, trying again in %d ms: %s", RETRY_MS, fault)
             self._review_again()
+
+    def _reviewed_offline(
+        self, name: str, partition: PartitionImage, *, unclean_allowed: bool
+    ) -> PartitionImage | None:
+        """Of a leader without storage: who can lead may have come back by now. Whoever is away stays in sync, for there
+        is nothing that it misses."""
+        after = without_storage(
+            partition,
+            partition.leader,
+            self.slots,
+            broken=self._broken(name, partition),
+            unclean_allowed=unclean_allowed,
+        )
+        if after is None and not self.slots.is_live(partition.leader):
+            return reviewed(partition, self.slots, unclean_allowed=unclean_allowed)
+        return after
 
     def _review_again(self) -> None:
         if not self._retrying:
@@ -280,7 +310,13 @@ class Leadership:
             for slot in was.replicas:
                 if slot not in partition.replicas:
                     self.copies.leave((after.name, after.topic_id, number), slot)
+                    self.failed.discard((after.name, number, slot))
             self._unseen[after.name, number] = None
+
+    def forget(self, topic: TopicImage) -> None:
+        """It is gone for good; another one may have its name."""
+        self.failed = {each for each in self.failed if each[0] != topic.name}
+        self.copies.forget(topic)
 
     def has_left(self, topic: str, number: int, slot: int) -> None:
         """The slot, which is no replica any more, has deleted its files."""

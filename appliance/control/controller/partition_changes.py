@@ -13,6 +13,7 @@ Sources: Kafka's `PartitionChangeBuilder.java`, `ReplicationControlManager.java`
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from appliance.cluster import NO_LEADER, PartitionImage
@@ -141,20 +142,27 @@ def with_isr(
 
 
 def without_storage(
-    partition: PartitionImage, slot: int, slots: SlotStates, *, unclean_allowed: bool = False
+    partition: PartitionImage,
+    slot: int,
+    slots: SlotStates,
+    *,
+    broken: Collection[int] = (),
+    unclean_allowed: bool = False,
 ) -> PartitionImage | None:
     """After the storage of `slot`'s copy failed: the copy is in sync no more, and leads no more where another can.
 
     The last one in sync stays what it is: its directory may come back with the records. Unless a copy that was not in
-    sync may lead.
+    sync may lead, once nobody in sync is waited for; `broken` are slots whose copies have failed as well, and are not
+    tried at that, or two of them would hand it to and fro for ever.
     """
     rest = tuple(each for each in partition.isr if each != slot)
     leader = partition.leader
     if leader == slot:
         live = tuple(each for each in _leaders(partition, slots) if each != slot)
-        chosen = of_offline_partition(
-            partition.replicas, rest, live=live, staying=rest, unclean_allowed=unclean_allowed and not rest
-        )
+        chosen = of_offline_partition(partition.replicas, rest, live=live, staying=rest)
+        if chosen is None and unclean_allowed and not any(map(slots.may_come_back, rest)):
+            sound = tuple(each for each in live if each not in broken)
+            chosen = of_offline_partition(partition.replicas, rest, live=sound, unclean_allowed=True)
         if chosen is None:
             return None
         leader, rest = chosen.leader, chosen.isr

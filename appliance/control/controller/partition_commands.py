@@ -76,7 +76,11 @@ class PartitionCommands:
     def elect(self, sender: bytes, number: int, request: ElectLeaders) -> None:
         leadership = self._leadership
         decided, outcomes = plan_elections(
-            request, self._state.topics, leadership.slots, failed=leadership.failed
+            request,
+            self._state.topics,
+            leadership.slots,
+            failed=leadership.failed,
+            leads_nothing=leadership.leads_nothing,
         )
         outcomes = self._made(decided, outcomes)
         waiting = {(name, each) for name, changed in decided.items() for each in changed}
@@ -151,6 +155,7 @@ class PartitionCommands:
             self._state.topics,
             self._leadership.slots,
             percentage_max=self._broker.leader_imbalance_per_broker_percentage,
+            failed=self._leadership.failed,
         )
         self._leadership.expect_news()
         if not decided:

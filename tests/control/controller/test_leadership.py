@@ -360,6 +360,69 @@ def test_a_new_leader_that_cannot_open_its_log_is_followed_by_another(three: Ins
     assert state(three.partition("t")) == (2, 2, (2,))
 
 
+def test_a_leader_that_cannot_open_its_log_is_followed_by_one_in_sync_that_comes_back_later(
+    patient_three: Instance,
+) -> None:
+    three = patient_three
+    three.create(NewTopic("two", assignments={0: (0, 1)}))
+    three.workers[1].failures = {"two-0": (int(ErrorCode.KAFKA_STORAGE_ERROR), "the disk is gone")}
+    three.lose(three.workers[0])
+    three.until(lambda: three.partition("t").leader == 1 and ("two", 0) in three.workers[1].led)
+    three.propose(1, wanted(three, (1, 2)))  # an answer: that it cannot was heard
+    three.start_worker(0)
+    three.until(lambda: three.partition("two").leader == 0)
+    assert three.partition("two").isr == (0,)
+
+
+def test_who_is_in_sync_stays_so_while_its_leader_has_no_storage(three: Instance) -> None:
+    """Nothing can be acknowledged that it lacks, however long it is away."""
+    three.create(NewTopic("two", assignments={0: (0, 1)}))
+    three.workers[1].failures = {"two-0": (int(ErrorCode.KAFKA_STORAGE_ERROR), "the disk is gone")}
+    three.lose(three.workers[0], three.replicas[0])
+    three.until(lambda: [slot.node_id for slot in three.image.slots] == [1, 2])
+    three.start_replica(0)
+    three.start_worker(0)
+    three.until(lambda: three.partition("two").leader == 0)
+    assert three.partition("two").isr == (0,)
+
+
+def test_a_leader_that_has_opened_its_log_after_all_is_no_failed_one(three: Instance) -> None:
+    """As after a full disk: what it was refused once moves nothing later, least of all to who lacks records."""
+    three.create(
+        NewTopic("dirty", assignments={0: (0, 1)}, configs={"unclean.leader.election.enable": "true"})
+    )
+    topic, now = three.image.topics["dirty"], three.partition("dirty")
+    alone = WantedIsr(
+        "dirty", topic.topic_id, 0, now.incarnation, now.leader_epoch, now.partition_epoch, (0,)
+    )
+    three.lose(three.replicas[1], three.workers[1])
+    three.propose(0, alone)
+    three.until(lambda: three.partition("dirty").isr == (0,))
+    three.workers[0].link.ask(PartitionsOffline(0, (("dirty", 0),)))
+    three.propose(0, wanted(three, (0, 2)))  # an answer: the word before was heard
+    assert three.partition("dirty").leader == 0
+    opened(three, 0, "dirty")
+    three.start_replica(1)
+    three.start_worker(1)
+    three.until(lambda: bool(three.workers[1].commands))
+    three.create(NewTopic("later", assignments={0: (1,)}))
+    assert state(three.partition("dirty")) == (0, 0, (0,))
+
+
+def test_leaders_without_storage_do_not_hand_a_partition_to_and_fro(three: Instance) -> None:
+    three.create(
+        NewTopic("dirty", assignments={0: (0, 1)}, configs={"unclean.leader.election.enable": "true"})
+    )
+    for slot in (0, 1):
+        three.workers[slot].failures = {"dirty-0": (int(ErrorCode.KAFKA_STORAGE_ERROR), "the disk is gone")}
+    three.workers[0].link.ask(PartitionsOffline(0, (("dirty", 0),)))
+    three.until(lambda: ("dirty", 0) in three.workers[1].led)
+    for name in ("u", "v", "w"):
+        three.create(NewTopic(name, assignments={0: (2,)}))
+    stored = three.read_store("/brokers/topics/dirty/partitions/0/state")
+    assert b'"leader_epoch":1' in stored, stored
+
+
 def test_a_restarted_controller_moves_nothing_and_asks_who_holds_what(three: Instance) -> None:
     before = three.partition("t")
     three.kill()

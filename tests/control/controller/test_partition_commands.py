@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from appliance.channels.control_channel import (
@@ -18,12 +20,15 @@ from appliance.channels.control_channel import (
     Reassignment,
     WantedIsr,
 )
-from appliance.cluster import NO_LEADER
+from appliance.channels.roles import owner_of, replica_of
+from appliance.cluster import NO_LEADER, PartitionImage, TopicImage
 from appliance.config import BrokerSettings
+from appliance.control.controller.elections import plan_balance
+from appliance.control.controller.slot_states import SlotStates
 from appliance.protocol.errors import ErrorCode
 from tests.control.controller.conftest import NewInstance
 from tests.control.controller.instance import Instance
-from tests.control.controller.test_leadership import holders, state, three
+from tests.control.controller.test_leadership import holders, opened, state, three
 
 __all__ = ["three"]
 
@@ -108,6 +113,36 @@ def test_an_unclean_leader_follows_one_without_storage_whose_replica_process_cam
     three.until(lambda: bool(three.replicas[0].commands))
     assert told(three, ElectLeaders((("t", 0),), unclean=True)) == [0]
     three.until(lambda: three.partition("t").leader == 1)
+
+
+def test_an_unclean_election_moves_nothing_from_who_was_refused_its_log_and_serves_after_all(
+    three: Instance,
+) -> None:
+    set_isr(three, "t", (0,))
+    three.workers[0].link.ask(PartitionsOffline(0, (("t", 0),)))
+    opened(three, 0, "t")
+    assert told(three, ElectLeaders((("t", 0),), unclean=True)) == [ErrorCode.ELECTION_NOT_NEEDED]
+    assert told(three, ElectLeaders(None, unclean=True)) == []
+    assert state(three.partition("t")) == (0, 0, (0,))
+
+
+def test_an_election_that_finds_nobody_instead_of_who_has_no_storage_says_so(three: Instance) -> None:
+    set_isr(three, "t", (0,))
+    three.workers[0].link.ask(PartitionsOffline(0, (("t", 0),)))
+    three.lose(three.workers[1], three.workers[2])
+    three.until(lambda: [slot.node_id for slot in three.image.slots] == [0, 1, 2])
+    refused = [ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE]
+    assert told(three, ElectLeaders((("t", 0),), unclean=True)) == refused
+    assert three.partition("t").leader == 0
+
+
+def test_leaders_do_not_go_back_to_a_copy_that_has_failed() -> None:
+    away = PartitionImage(0, 0, 1, 1, 1, (0, 1), (0, 1))
+    topics = {"t": TopicImage("t", UUID(int=1), (away,), {})}
+    halves = [half for slot in (0, 1) for half in (owner_of(slot), replica_of(slot))]
+    slots = SlotStates((0, 1), present=halves)
+    assert plan_balance(topics, slots, percentage_max=0)["t"][0].leader == 0
+    assert plan_balance(topics, slots, percentage_max=0, failed={("t", 0, 0)}) == {}
 
 
 def test_an_operator_may_ask_for_an_unclean_leader_where_there_is_none(three: Instance) -> None:
