@@ -513,7 +513,9 @@ class Controller:
         """Who cannot open what it is to lead lets another lead it."""
         if half.kind is RoleKind.IOPROC and failures:
             named = (partition.rpartition("-") for partition in failures)
-            self.leadership.storage_failed(half.slot, [(name, int(number)) for name, _, number in named])
+            places = [(name, int(number)) for name, _, number in named]
+            # What is so for the life of the worker was said by a word of its own.
+            self.leadership.storage_failed(half.slot, places, lasting=False)
 
     def _removed(self, places: Collection[Place], slot: int) -> None:
         for name, topic_id, number in places:

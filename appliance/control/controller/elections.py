@@ -70,7 +70,9 @@ def _instead_of_failed(
     name: str, partition: PartitionImage, slots: SlotStates, failed: Failed
 ) -> PartitionImage:
     broken = [slot for slot in partition.replicas if (name, partition.partition, slot) in failed]
-    after = without_storage(partition, partition.leader, slots, broken=broken, unclean_allowed=True)
+    after = without_storage(
+        partition, partition.leader, slots, lasting=False, broken=broken, unclean_allowed=True
+    )
     if after is None:
         raise RejectedRequest(
             ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,

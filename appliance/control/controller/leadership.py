@@ -152,8 +152,8 @@ class Leadership:
                     self.copies.touch(topic.name, each.partition)
         self._look_at_slots()
 
-    def storage_failed(self, slot: int, places: Iterable[tuple[str, int]]) -> None:
-        """The copies of these (topic, partition) on `slot` cannot be served in this life of its process."""
+    def storage_failed(self, slot: int, places: Iterable[tuple[str, int]], *, lasting: bool = True) -> None:
+        """The copies of these (topic, partition) on `slot` cannot be served: in this life of its process, or now."""
         changes: dict[str, dict[int, PartitionImage]] = {}
         defaults = self._topic_defaults()
         for name, number in places:
@@ -164,6 +164,7 @@ class Leadership:
                     topic.partitions[number],
                     slot,
                     self.slots,
+                    lasting=lasting,
                     broken=self._broken(name, topic.partitions[number]),
                     unclean_allowed=_unclean_allowed(topic, defaults),
                 )
@@ -232,6 +233,7 @@ class Leadership:
             partition,
             partition.leader,
             self.slots,
+            lasting=False,
             broken=self._broken(name, partition),
             unclean_allowed=unclean_allowed,
         )

@@ -146,14 +146,17 @@ def without_storage(
     slot: int,
     slots: SlotStates,
     *,
+    lasting: bool = True,
     broken: Collection[int] = (),
     unclean_allowed: bool = False,
 ) -> PartitionImage | None:
-    """After the storage of `slot`'s copy failed: the copy is in sync no more, and leads no more where another can.
+    """After the storage of `slot`'s copy failed: the copy is in sync no more, and leads no more.
 
-    The last one in sync stays what it is: its directory may come back with the records. Unless a copy that was not in
-    sync may lead, once nobody in sync is waited for; `broken` are slots whose copies have failed as well, and are not
-    tried at that, or two of them would hand it to and fro for ever.
+    Where nobody else in sync can lead now, nobody leads until one can: who else is in sync has all that was
+    acknowledged, and this copy may have lost of it. Where that is not `lasting`, as with a full disk, it stays what
+    it is until another can lead. So does the last one in sync: its directory may come back with the records. Unless a
+    copy that was not in sync may lead, once nobody in sync is waited for; `broken` are slots whose copies have failed
+    as well, and are not tried at that, or two of them would hand it to and fro for ever.
     """
     rest = tuple(each for each in partition.isr if each != slot)
     leader = partition.leader
@@ -163,9 +166,9 @@ def without_storage(
         if chosen is None and unclean_allowed and not any(map(slots.may_come_back, rest)):
             sound = tuple(each for each in live if each not in broken)
             chosen = of_offline_partition(partition.replicas, rest, live=sound, unclean_allowed=True)
-        if chosen is None:
+        if chosen is None and not (lasting and rest):
             return None
-        leader, rest = chosen.leader, chosen.isr
+        leader, rest = (NO_LEADER, rest) if chosen is None else (chosen.leader, chosen.isr)
     return stepped(partition, replace(partition, leader=leader, isr=rest or partition.isr))
 
 
@@ -239,7 +242,7 @@ def _led(partition: PartitionImage, slots: SlotStates, *, unclean_allowed: bool)
         chosen = of_offline_partition(partition.replicas, partition.isr, live=live, staying=staying)
     if chosen is None and leader != NO_LEADER and slots.may_come_back(leader):
         return partition
-    if chosen is None and unclean_allowed:
+    if chosen is None and unclean_allowed and not any(map(slots.may_come_back, partition.isr)):
         chosen = of_offline_partition(
             partition.replicas, partition.isr, live=live, staying=staying, unclean_allowed=True
         )

@@ -386,6 +386,31 @@ def test_who_is_in_sync_stays_so_while_its_leader_has_no_storage(three: Instance
     assert three.partition("two").isr == (0,)
 
 
+def test_nobody_leads_instead_of_a_copy_that_has_failed_until_one_in_sync_can(patient_three: Instance) -> None:
+    """Even if all stops meanwhile: the copy that failed may have lost what the other one has."""
+    three = patient_three
+    three.create(
+        NewTopic("two", assignments={0: (0, 1)}),
+        NewTopic("dirty", assignments={0: (0, 1, 2)}, configs={"unclean.leader.election.enable": "true"}),
+    )
+    topic, now = three.image.topics["dirty"], three.partition("dirty")
+    (answer,) = three.propose(
+        0,
+        WantedIsr("dirty", topic.topic_id, 0, now.incarnation, now.leader_epoch, now.partition_epoch, (0, 1)),
+    ).partitions
+    assert answer.error == 0
+    three.lose(three.workers[0])
+    names = ("two", "dirty")
+    three.until(lambda: [three.partition(name).leader for name in names] == [1, 1])
+    three.workers[1].link.ask(PartitionsOffline(1, (("two", 0), ("dirty", 0))))
+    three.until(lambda: [three.partition(name).leader for name in names] == [NO_LEADER] * 2)
+    assert [three.partition(name).isr for name in names] == [(0,), (0,)]
+    # A review, on which the topic that allows it would be led by who is not in sync.
+    three.lose(three.replicas[2])
+    three.start_worker(0)
+    three.until(lambda: [three.partition(name).leader for name in names] == [0, 0])
+
+
 def test_a_leader_that_has_opened_its_log_after_all_is_no_failed_one(three: Instance) -> None:
     """As after a full disk: what it was refused once moves nothing later, least of all to who lacks records."""
     three.create(
