@@ -144,19 +144,32 @@ class PartitionTable:
         """A half of the slot has its copy open: from now on there is one."""
         self.cells[self.slot_at(row, slot) + SLOT_CLOSED_INCARNATION] = -incarnation
 
-    def lacks(self, row: int, incarnation: int, slot: int, *, log_start: int, log_end: int) -> str:
-        """What a copy of the slot that was just opened lacks of what it has had, or of the log; empty: nothing.
+    def was_led(self, row: int, incarnation: int) -> bool:
+        """Whether anybody has led this incarnation since the start: then its watermark, and its start, are known."""
+        return bool(self.cells[self.at(row) + WATERMARK_INCARNATION] == incarnation)
+
+    def lacks(
+        self, row: int, incarnation: int, slot: int, *, log_start: int, log_end: int, is_alone: bool
+    ) -> str:
+        """What a copy of the slot that was just opened to lead lacks of what it has had, or of the log; empty: nothing.
 
         Processes die and leave their files whole; where some have gone, others would cut their logs to what is left.
+        Whoever is chosen from among several in sync has what is committed, or is not in sync. `is_alone`: it is the
+        only one, perhaps by an unclean choice; then it may lack what it never had.
         """
+        if not self.was_led(row, incarnation):
+            return ""
         cells, at = self.cells, self.at(row)
-        if cells[at + WATERMARK_INCARNATION] != incarnation:
-            return ""  # nobody has led since the start
         if log_start > cells[at + LOG_START]:
             return f"it begins at {log_start}, and the log at {cells[at + LOG_START]}"
-        committed = min(cells[self.slot_at(row, slot) + SLOT_LOG_END], cells[at + HIGH_WATERMARK])
-        if log_end < committed and self.had_copy(row, incarnation, slot):
-            return f"it ends at {log_end}, and had {committed}"
+        committed = cells[at + HIGH_WATERMARK]
+        if is_alone:
+            had = (
+                cells[self.slot_at(row, slot) + SLOT_LOG_END] if self.had_copy(row, incarnation, slot) else 0
+            )
+            committed = min(had, committed)
+        if log_end < committed:
+            return f"it ends at {log_end}, and {'had' if is_alone else 'all is committed to'} {committed}"
         return ""
 
     def files_version(self, row: int) -> int:

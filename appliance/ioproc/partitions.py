@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from uuid import UUID
 
 from appliance.channels.control_channel import Assign, AssignedPartition
@@ -18,19 +19,25 @@ from appliance.errors import LogDirectoryOffline, StorageFault
 from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.partition import Partition
 from appliance.log.config import LastSettings
-from appliance.log.log_directories import LogDirectories
+from appliance.log.file_names import partition_directory_name
+from appliance.log.log_directories import LogDirectories, has_records
 from appliance.log.partition_log import PartitionLog
 from appliance.log.state_publisher import StatePublisher
 from appliance.protocol.errors import ErrorCode
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
+DirectoriesOf = Callable[[int], Sequence[Path]]
+"""Slot → its log directories."""
+
 
 class Partitions(CopyHolder[Partition]):
     """Led partitions: `by_row[row]` is None where this worker leads nothing. One slot, all its log directories.
 
     `withdrawn` hears of each that is served no more, and which error who waits is told; `beat` is called while many are
-    opened. `is_emptied`: the slot's directories were empty when the instance began.
+    opened. `directories_of`: of the other slots; `is_emptied`: this slot's were empty when the instance began.
+    `offline`: what this life does not serve; `partial`: what of it for lack of files, and in which leader epoch it was
+    refused.
     """
 
     __slots__ = (
@@ -39,6 +46,7 @@ class Partitions(CopyHolder[Partition]):
         "_commits",
         "_configs",
         "_directories",
+        "_directories_of",
         "_is_emptied",
         "_publisher",
         "_settings",
@@ -47,6 +55,7 @@ class Partitions(CopyHolder[Partition]):
         "_withdrawn",
         "by_row",
         "offline",
+        "partial",
     )
 
     HELD = "served"
@@ -63,11 +72,13 @@ class Partitions(CopyHolder[Partition]):
         withdrawn: Callable[[Partition, int], None],
         publisher: StatePublisher,
         beat: Callable[[], None],
+        directories_of: DirectoriesOf,
         is_emptied: bool = False,
         warn: Callable[[str], None],
     ) -> None:
         super().__init__(log_defaults=log_defaults, warn=warn)
         self._beat = beat
+        self._directories_of = directories_of
         self._is_emptied = is_emptied
         self._commits = commits
         self._clock = clock
@@ -80,6 +91,7 @@ class Partitions(CopyHolder[Partition]):
         self._settings = LastSettings()
         self.by_row: list[Partition | None] = [None] * len(table)
         self.offline: dict[TopicPartition, StorageFault] = {}
+        self.partial: dict[TopicPartition, int] = {}
 
     def touched_by(self, command: Assign) -> list[Partition]:
         """Those that are led and that `command` has opened, or given other settings."""
@@ -94,6 +106,9 @@ class Partitions(CopyHolder[Partition]):
 
     def _take(self, assigned: AssignedPartition, *, is_new: bool) -> None:
         name = TopicPartition(assigned.topic, assigned.partition)
+        if self.partial.get(name, assigned.leader_epoch) < assigned.leader_epoch:
+            # Chosen again: the slot's replica may have made it whole, or somebody wants it as it is.
+            del self.partial[name], self.offline[name]
         if (known_fault := self.offline.get(name)) is not None:
             self.unopened.pop(name, None)
             self._publish_offline(assigned)
@@ -163,7 +178,7 @@ class Partitions(CopyHolder[Partition]):
             raise LogDirectoryOffline(f"{name} was in sync on a disk that an empty one has replaced")
 
     def _refuse_partial(self, assigned: AssignedPartition, log: PartitionLog) -> None:
-        """A copy of which files have gone must not lead either, for the same reason.
+        """A copy of which files have gone must not lead either, for the same reason, unless it is the only one in sync.
 
         Raises:
             LogDirectoryOffline: this is one of those.
@@ -176,11 +191,28 @@ class Partitions(CopyHolder[Partition]):
             self._slot,
             log_start=log.log_start_offset,
             log_end=log.log_end_offset,
-        )
+            is_alone=self._is_alone(assigned),
+        ) or self._lacks_all(assigned, log)
         if lacks:
             name = TopicPartition(assigned.topic, assigned.partition)
             self._directories.give_up(name)
+            self.partial[name] = assigned.leader_epoch
             raise LogDirectoryOffline(f"files of {name} have gone: {lacks}")
+
+    def _is_alone(self, assigned: AssignedPartition) -> bool:
+        return assigned.isr == (self._slot,)
+
+    def _lacks_all(self, assigned: AssignedPartition, log: PartitionLog) -> str:
+        """After a start of everything no word says what a copy had; but others in sync, who have what is committed,
+        show whether there was anything."""
+        is_known = self._table.was_led(assigned.row, assigned.incarnation)
+        if log.log_end_offset or is_known or assigned.leader_epoch == 0:
+            return ""
+        name = partition_directory_name(TopicPartition(assigned.topic, assigned.partition))
+        for slot in assigned.isr:
+            if slot != self._slot and any(has_records(path / name) for path in self._directories_of(slot)):
+                return f"it is empty, and the one of slot {slot}, in sync as well, is not"
+        return ""
 
     def _lead_on(self, partition: Partition, assigned: AssignedPartition) -> None:
         """A partition that is served already takes what is new; its row is served all the while."""
@@ -267,6 +299,7 @@ class Partitions(CopyHolder[Partition]):
     def _remove(self, name: TopicPartition, topic_id: UUID) -> None:
         self.unopened.pop(name, None)
         self.offline.pop(name, None)
+        self.partial.pop(name, None)
         known = self.by_name.get(name)
         if known is not None:
             self._withdraw(known)

@@ -147,7 +147,18 @@ class StorageFailures:
 
     def tell(self, gone: Collection[TopicPartition]) -> None:
         """To the controller; and to `appliance status`: the failed directories, a bit each, and the count."""
-        self._controller.ask(PartitionsOffline(self._slot, tuple((n.topic, n.partition) for n in gone)))
+        partial = () if self._partitions is None else self._partitions.partial
+        self._controller.ask(
+            PartitionsOffline(
+                self._slot,
+                tuple((n.topic, n.partition) for n in gone),
+                tuple((n.topic, n.partition) for n in gone if n in partial),
+            )
+        )
+        self.show()
+
+    def show(self) -> None:
+        """In `appliance status`."""
         if self._partitions is not None and self._directories is not None:
             cells = self._row.cells
             cells[FAILED_DIRECTORIES] = sum(1 << index for index in self._directories.failed)

@@ -35,6 +35,7 @@ from appliance.channels.supervision import (
 from appliance.channels.wiring import Attachment
 from appliance.channels.worker_counters import MOVING_PARTITIONS
 from appliance.clock import Clock
+from appliance.cluster import TopicPartition
 from appliance.config import BrokerConfigs
 from appliance.errors import ApplianceError, HostFault, StorageFault
 from appliance.ioproc.answer_rings import AnswerRings
@@ -427,12 +428,14 @@ class Worker:
             partitions = self._partitions or self._open(envelope.body)
             if partitions is None:
                 return
-            offline_before = len(partitions.offline)
             done = partitions.obey(envelope.body)
             if done is None:
                 continue
-            if len(partitions.offline) > offline_before:
-                self._failures.tell(partitions.offline)
+            self._failures.show()
+            if partitions.offline:
+                named = (TopicPartition(each.topic, each.partition) for each in envelope.body.partitions)
+                if refused := [name for name in named if name in partitions.offline]:
+                    self._failures.tell(refused)
             touched = partitions.touched_by(envelope.body)
             self._compaction.assigned(touched, removed=bool(envelope.body.removed))
             self._followed.assigned(touched)
@@ -478,6 +481,7 @@ class Worker:
             withdrawn=self._followed.withdrawn,
             publisher=self._publisher,
             beat=self._beat,
+            directories_of=self._settings.log_directories,
             is_emptied=self._slot in self._attachment.wiring.emptied_slots,
             warn=self._warn,
         )

@@ -38,6 +38,7 @@ from appliance.log.faults import storage_faults
 from appliance.log.file_names import (
     DIRECTORY_DELETED,
     LEADER_EPOCHS,
+    LOG,
     MOVED_HERE,
     MOVES_TO,
     future_directory_name,
@@ -56,6 +57,13 @@ from appliance.log.settlement import Settlement, settling, take_mark_off
 from appliance.protocol.errors import ErrorCode
 
 _logger = logging.getLogger(__name__)
+
+
+def has_records(partition: Path) -> bool:
+    """Whether there is a segment with anything in it in a partition's directory, which somebody else may have open."""
+    with suppress(OSError), os.scandir(partition) as entries:
+        return any(entry.name.endswith(LOG) and entry.stat().st_size for entry in entries)
+    return False
 
 
 class KnownDirectories:

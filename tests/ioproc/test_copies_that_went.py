@@ -17,6 +17,7 @@ from appliance.channels.partition_table import (
     NOT_FOLLOWING,
     SLOT_FOLLOWED_EPOCH,
     SLOT_FOLLOWED_INCARNATION,
+    SLOT_LOG_END,
     PartitionTable,
     table_size_bytes,
 )
@@ -45,8 +46,15 @@ class Disk:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.table = PartitionTable(memoryview(bytearray(table_size_bytes(4, 2))), slots=2)
+        self.new_memory()
         self.directories: list[LogDirectories] = []
+
+    def new_memory(self) -> None:
+        """As after a restart of everything."""
+        self.table = PartitionTable(memoryview(bytearray(table_size_bytes(4, 2))), slots=2)
+
+    def path_of(self, slot: int) -> Path:
+        return self.path if slot == 0 else self.path.with_name("another-slot")
 
     def life(self, half: Half) -> LogDirectories:
         opened = LogDirectories.open(
@@ -56,7 +64,13 @@ class Disk:
         return opened
 
     def worker(self) -> Partitions:
-        return worker(self.life(Half.LEADERS), self.table, self.publisher(), [])
+        return worker(
+            self.life(Half.LEADERS),
+            self.table,
+            self.publisher(),
+            [],
+            directories_of=lambda slot: [self.path_of(slot)],
+        )
 
     def replica(self) -> Followers:
         return replica(self.life(Half.FOLLOWERS), self.table, self.publisher(), [])
@@ -82,7 +96,7 @@ class Disk:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    disk = Disk(tmp_path)
+    disk = Disk(tmp_path / "slot")
     yield disk
     for each in disk.directories:
         each.abandon()
@@ -170,6 +184,86 @@ def test_a_copy_of_which_files_have_gone_does_not_lead(disk: Disk, gone: slice, 
     assert NAME in partitions.offline
     assert disk.table.cells[disk.table.at(0) + LOG_START] == 0
     assert disk.table.cells[disk.table.at(0) + HIGH_WATERMARK] == 5
+
+
+def shorten(disk: Disk) -> None:
+    """The replica has died; the newest files of its copy go, and its next life opens what is left."""
+    disk.directories.pop().abandon()
+    for path in sorted(disk.copy.glob("*.log"))[-3:]:
+        path.unlink()
+    followers = disk.replica()
+    assert refusal(followers, FOLLOWED, full=True) == 0
+    disk.say_followed()
+    assert disk.table.cells[disk.table.slot_at(0, 0) + SLOT_LOG_END] == 3
+    followers.obey(Assign(1, "c", False, released=(("t", TOPIC_ID, 0),)))
+
+
+def test_who_is_in_sync_with_others_leads_with_all_that_is_committed_or_not_at_all(disk: Disk) -> None:
+    """Its replica has told what was left of the copy since, and is on its way to have all of it again."""
+    lead(disk, 5)
+    shorten(disk)
+    partitions = disk.worker()
+    assert refusal(partitions, ASSIGNED) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert disk.table.cells[disk.table.at(0) + HIGH_WATERMARK] == 5
+
+
+def test_who_is_chosen_in_spite_of_what_it_lacks_leads(disk: Disk) -> None:
+    """Nobody else is in sync by now: an unclean election, also after it was refused."""
+    lead(disk, 5)
+    shorten(disk)
+    partitions = disk.worker()
+    assert refusal(partitions, ASSIGNED) == ErrorCode.KAFKA_STORAGE_ERROR
+    chosen = msgspec.structs.replace(ASSIGNED, leader_epoch=9, isr=(0,))
+    assert refusal(partitions, chosen) == 0
+    assert partitions.by_name[NAME].log.log_end_offset == 3
+
+
+def test_a_copy_that_lacked_files_leads_when_it_is_chosen_again_and_whole(disk: Disk) -> None:
+    partition = lead(disk, 5)
+    disk.directories.pop().abandon()
+    aside = disk.path.with_name("aside")
+    aside.mkdir()
+    first, *_ = segments = sorted(disk.copy.glob("*.log"))
+    first.rename(aside / first.name)
+    partitions = disk.worker()
+    assert refusal(partitions, ASSIGNED, full=True) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert partitions.partial == {NAME: ASSIGNED.leader_epoch}
+    (aside / first.name).rename(first)
+    assert refusal(partitions, ASSIGNED) == ErrorCode.KAFKA_STORAGE_ERROR
+    later = msgspec.structs.replace(ASSIGNED, leader_epoch=ASSIGNED.leader_epoch + 2)
+    assert refusal(partitions, later) == 0
+    assert (partitions.partial, partitions.offline) == ({}, {})
+    log = partitions.by_name[NAME].log
+    assert (log.log_start_offset, log.log_end_offset) == (0, partition.log.log_end_offset)
+    assert len(segments) == 6
+
+
+def another(disk: Disk, *, records: bool) -> None:
+    """Slot 1's copy, and nothing is left of what shared memory said."""
+    copy = disk.path_of(1) / "t-0"
+    copy.mkdir(parents=True)
+    (copy / f"{0:020}.log").write_bytes(b"any" if records else b"")
+    disk.new_memory()
+
+
+@pytest.mark.parametrize("left", ["nothing", "no segment"])
+@pytest.mark.parametrize("records", [False, True])
+def test_an_empty_copy_leads_nothing_of_which_others_in_sync_have_records(
+    disk: Disk, left: str, *, records: bool
+) -> None:
+    """All had stopped; nobody remembers what this one had, and its epoch is the newest."""
+    lead(disk, 5)
+    disk.directories.pop().abandon()
+    if left == "nothing":
+        shutil.rmtree(disk.copy)
+    else:
+        for path in disk.copy.glob("0*"):
+            path.unlink()
+    another(disk, records=records)
+    partitions = disk.worker()
+    told = refusal(partitions, ASSIGNED, full=True)
+    assert told == (ErrorCode.KAFKA_STORAGE_ERROR if records else 0)
+    assert refusal(partitions, msgspec.structs.replace(ASSIGNED, leader_epoch=9, isr=(0,))) == 0
 
 
 @pytest.mark.parametrize("replicas", [(0,), (0, 1)])

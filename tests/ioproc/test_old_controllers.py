@@ -34,7 +34,12 @@ def unexpected(*_: object) -> NoReturn:
 
 
 def worker(
-    directories: LogDirectories, table: PartitionTable, publisher: StatePublisher, said: list[str]
+    directories: LogDirectories,
+    table: PartitionTable,
+    publisher: StatePublisher,
+    said: list[str],
+    *,
+    directories_of: Callable[[int], list[Path]] = lambda _slot: [],
 ) -> Partitions:
     return Partitions(
         directories,
@@ -47,6 +52,7 @@ def worker(
         withdrawn=lambda _partition, _error: None,
         beat=lambda: None,
         publisher=publisher,
+        directories_of=directories_of,
     )
 
 

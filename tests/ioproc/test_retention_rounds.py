@@ -62,6 +62,7 @@ class Worker:
             clock=self.clock,
             withdrawn=lambda _partition, _error: None,
             beat=lambda: None,
+            directories_of=lambda _: [],
             publisher=StatePublisher(
                 lambda _ms, _action: None, self.clock, interval_ms=20, warn=self.said.append
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,8 +48,27 @@ def test_nothing_acked_goes_with_a_slot_s_log_directory(tmp_path: Path) -> None:
     broker.stop()
 
 
-def test_a_copy_of_which_only_the_newest_segment_is_left_is_whole_before_it_leads(tmp_path: Path) -> None:
+def leave_newest_segment(copy: Path) -> None:
     """What a directory's removal leaves where the copy has just begun a segment, behind the removal's back."""
+    *older, newest = sorted(copy.glob("*.log"))
+    assert len(older) > 1
+    kept = newest.read_bytes()
+    shutil.rmtree(copy.parent)
+    newest.parent.mkdir(parents=True)
+    newest.write_bytes(kept)
+
+
+def leave_no_segment(copy: Path) -> None:
+    """The same, where it has just written down its epochs; the slot's directory has all the rest."""
+    for path in copy.iterdir():
+        if path.name != "leader-epoch-checkpoint":
+            path.unlink()
+
+
+@pytest.mark.parametrize("damage", [leave_newest_segment, leave_no_segment, shutil.rmtree])
+def test_a_copy_of_which_files_have_gone_is_whole_before_it_leads(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
     broker = Appliance(tmp_path / "data", slots=3, settings={"log.segment.bytes": 1 << 20})
     broker.start()
     create(broker, TOPIC, 1, replicas=3)
@@ -60,13 +80,7 @@ def test_a_copy_of_which_only_the_newest_segment_is_left_is_whole_before_it_lead
     slot = leaders(broker, TOPIC)[0]
     broker.stop()
 
-    directory = broker.data_dir / f"slot-{slot}"
-    *older, newest = sorted((directory / f"{TOPIC}-0").glob("*.log"))
-    assert len(older) > 1
-    kept = newest.read_bytes()
-    shutil.rmtree(directory)
-    newest.parent.mkdir(parents=True)
-    newest.write_bytes(kept)
+    damage(broker.data_dir / f"slot-{slot}" / f"{TOPIC}-0")
 
     broker.start()
     wait_until(lambda: in_sync(broker, TOPIC)[0] == {0, 1, 2}, "all in sync", timeout_s=30)
@@ -75,9 +89,8 @@ def test_a_copy_of_which_only_the_newest_segment_is_left_is_whole_before_it_lead
     wait_until(lambda: leaders(broker, TOPIC)[0] == slot, "it leads", timeout_s=30)
     consumer = Consumer({"bootstrap.servers": bootstrap(broker), "group.id": "g"})
     consumer.assign([TopicPartition(TOPIC, 0, 0)])
-    read = consumer.consume(len(records), timeout=30)
+    assert [message.value() for message in consumer.consume(len(records), timeout=30)] == records
     consumer.close()
-    assert [message.value() for message in read] == records
     assert not compare_replicas(broker, TOPIC)
     broker.stop()
 

@@ -243,7 +243,7 @@ class Controller:
                 self._partition_commands.reassign(sender, number, request)
             case PartitionsOffline():
                 self.state.dirty = True
-                self.leadership.storage_failed(request.slot, request.partitions)
+                self.leadership.storage_failed(request.slot, request.partitions, partial=request.partial)
 
     def process_down(self, role: Role, generation: int, *, held: bool = False) -> None:
         """That life of a process is over; the next one of a worker or a replica says hello.

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -61,6 +61,7 @@ class Leadership:
         "_fence",
         "_left",
         "_news",
+        "_partial",
         "_retrying",
         "_state",
         "_store",
@@ -97,6 +98,7 @@ class Leadership:
         self.copies = copies
         # Topic, partition and slot of copies whose storage failed in this life of who has them.
         self.failed: set[tuple[str, int, int]] = set()
+        self._partial: set[tuple[str, int, int]] = set()
         for topic in state.topics.values():
             seen = state.visible.get(topic.name)
             for before, now in zip(seen.partitions if seen else (), topic.partitions, strict=False):
@@ -152,14 +154,24 @@ class Leadership:
                     self.copies.touch(topic.name, each.partition)
         self._look_at_slots()
 
-    def storage_failed(self, slot: int, places: Iterable[tuple[str, int]], *, lasting: bool = True) -> None:
-        """The copies of these (topic, partition) on `slot` cannot be served: in this life of its process, or now."""
+    def storage_failed(
+        self,
+        slot: int,
+        places: Iterable[tuple[str, int]],
+        *,
+        lasting: bool = True,
+        partial: Collection[tuple[str, int]] = (),
+    ) -> None:
+        """The copies of these (topic, partition) on `slot` cannot be served: in this life of its process, or now; those
+        that are `partial` until they are in sync again."""
         changes: dict[str, dict[int, PartitionImage]] = {}
         defaults = self._topic_defaults()
         for name, number in places:
             topic = self._state.topics.get(name)
             if topic is not None and 0 <= number < len(topic.partitions):
                 self.failed.add((name, number, slot))
+                if (name, number) in partial:
+                    self._partial.add((name, number, slot))
                 after = without_storage(
                     topic.partitions[number],
                     slot,
@@ -309,6 +321,10 @@ class Leadership:
             for slot in partition.replicas:
                 if slot not in was.replicas:
                     self.copies.join((after.name, after.topic_id, number), slot)
+            for slot in partition.isr:
+                if slot not in was.isr and (after.name, number, slot) in self._partial:
+                    self._partial.discard((after.name, number, slot))
+                    self.failed.discard((after.name, number, slot))
             for slot in was.replicas:
                 if slot not in partition.replicas:
                     self.copies.leave((after.name, after.topic_id, number), slot)

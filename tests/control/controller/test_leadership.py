@@ -17,6 +17,7 @@ from appliance.channels.partition_table import (
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.supervision import PeerDown, PeerHeld
 from appliance.cluster import NO_LEADER, PartitionImage
+from appliance.config import BrokerSettings
 from appliance.control.controller import leadership
 from appliance.protocol.errors import ErrorCode
 from tests.control.controller.conftest import NewInstance
@@ -386,7 +387,9 @@ def test_who_is_in_sync_stays_so_while_its_leader_has_no_storage(three: Instance
     assert three.partition("two").isr == (0,)
 
 
-def test_nobody_leads_instead_of_a_copy_that_has_failed_until_one_in_sync_can(patient_three: Instance) -> None:
+def test_nobody_leads_instead_of_a_copy_that_has_failed_until_one_in_sync_can(
+    patient_three: Instance,
+) -> None:
     """Even if all stops meanwhile: the copy that failed may have lost what the other one has."""
     three = patient_three
     three.create(
@@ -432,6 +435,25 @@ def test_a_leader_that_has_opened_its_log_after_all_is_no_failed_one(three: Inst
     three.until(lambda: bool(three.workers[1].commands))
     three.create(NewTopic("later", assignments={0: (1,)}))
     assert state(three.partition("dirty")) == (0, 0, (0,))
+
+
+def test_leaders_go_back_to_a_copy_that_lacked_files_once_it_is_in_sync(new_instance: NewInstance) -> None:
+    instance = new_instance(slots=3, broker=BrokerSettings(leader_imbalance_check_interval_seconds=1))
+    instance.start()
+    instance.start_slots()
+    for name in ("whole", "t"):
+        instance.create(NewTopic(name, assignments={0: (0, 1, 2)}))
+    both = (("t", 0), ("whole", 0))
+    instance.workers[0].link.ask(PartitionsOffline(0, both, (("t", 0),)))
+    instance.until(lambda: all(instance.partition(name).leader == 1 for name, _ in both))
+    for name, _ in both:
+        topic, now = instance.image.topics[name], instance.partition(name)
+        again = WantedIsr(
+            name, topic.topic_id, 0, now.incarnation, now.leader_epoch, now.partition_epoch, (0, 1, 2)
+        )
+        assert instance.propose(1, again).partitions[0].error == 0
+    instance.until(lambda: instance.partition("t").leader == 0)
+    assert state(instance.partition("whole")) == (1, 1, (0, 1, 2))
 
 
 def test_leaders_without_storage_do_not_hand_a_partition_to_and_fro(three: Instance) -> None:
