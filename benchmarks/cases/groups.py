@@ -106,14 +106,14 @@ CASES = (
         "offset commits of one partition, acknowledged, one member after its own answer",
         _commits(1),
         not_for=NOT_FOR_MOCK,
-        rounds=2,
+        rounds=1,
     ),
     Case(
         "commits_50",
         f"the same of {MEMBERS} members of one group, each of its own partition",
         _commits(MEMBERS),
         not_for=NOT_FOR_MOCK,
-        rounds=2,
+        rounds=1,
     ),
     Case(
         "rebalance_50",

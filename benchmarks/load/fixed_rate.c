@@ -22,7 +22,8 @@
 #include "histogram.h"
 #include "rdkafka.h"
 
-static const uint64_t PATIENCE_NS = 30000000000ull, FIRST_PATIENCE_NS = 120000000000ull;
+/* A broker that falls behind shows in its times; given up is what is lost. */
+static const uint64_t PATIENCE_NS = 120000000000ull;
 
 static struct histogram produced, consumed;
 static uint64_t measure_from_ns, reported, read_back, wanted;
@@ -99,11 +100,15 @@ static void put(rd_kafka_t *producer, rd_kafka_topic_t *topic, int32_t partition
     }
 }
 
-static void await_all(rd_kafka_t *producer, uint64_t records, uint64_t patience_ns) {
-    uint64_t until = now_ns() + patience_ns;
+static void await_all(rd_kafka_t *producer, uint64_t records) {
+    uint64_t until = now_ns() + PATIENCE_NS;
     while (reported < records || __atomic_load_n(&read_back, __ATOMIC_RELAXED) < records) {
         rd_kafka_poll(producer, 1);
-        if (now_ns() > until) die("records", "not all came back in time");
+        if (now_ns() > until) {
+            fprintf(stderr, "records: of %llu in time %llu were acknowledged, %llu came back\n", (unsigned long long)records,
+                    (unsigned long long)reported, (unsigned long long)__atomic_load_n(&read_back, __ATOMIC_RELAXED));
+            exit(1);
+        }
     }
 }
 
@@ -138,7 +143,7 @@ int main(int argc, char **argv) {
         memset(value, 0, sizeof(uint64_t));
         put(producer, handles[place / (uint64_t)partitions], (int32_t)(place % (uint64_t)partitions), value, record_bytes);
     }
-    await_all(producer, places, FIRST_PATIENCE_NS);
+    await_all(producer, places);
     double first_round = (double)(now_ns() - opened) / 1e9;
     wanted = places + timed;
     uint64_t from = now_ns() + 100000000ull;
@@ -159,7 +164,7 @@ int main(int argc, char **argv) {
         put(producer, handles[place / (uint64_t)partitions], (int32_t)(place % (uint64_t)partitions), value, record_bytes);
         if (n % 8 == 0) rd_kafka_poll(producer, 0);
     }
-    await_all(producer, wanted, PATIENCE_NS);
+    await_all(producer, wanted);
     double whole = (double)(now_ns() - began) / 1e9;
     cpu = cpu_seconds() - cpu;
     over = 1;

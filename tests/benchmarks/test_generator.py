@@ -6,13 +6,14 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
 from benchmarks.load import generators
 from benchmarks.load.generators import Requests
 from benchmarks.void import Void
+from tests.support.ready import is_readable
 
 pytestmark = pytest.mark.slow
 
@@ -92,3 +93,26 @@ def test_every_acknowledged_record_is_counted(mode: str) -> None:
 def test_one_bad_answer_voids_the_run(answer: Answer, why: str, mode: str) -> None:
     with broker(answer) as address, pytest.raises(Void, match=why):
         produce(address, mode)
+
+
+def test_a_connection_comes_when_the_one_before_has_been_accepted() -> None:
+    """A short queue of connections would drop the others, and the kernel tries such a one again after a second."""
+    waiting: list[bool] = []
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as listener:
+
+        def greet() -> None:
+            with ExitStack() as held:
+                for _ in range(3):
+                    client = held.enter_context(listener.accept()[0])
+                    waiting.append(is_readable(listener, within_s=0.1))
+                    (length,) = struct.unpack(">i", client.recv(4, socket.MSG_WAITALL))
+                    hello = client.recv(length, socket.MSG_WAITALL)
+                    client.sendall(struct.pack(">i4sh", 6, hello[4:8], 0))
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        host, port = listener.getsockname()
+        with pytest.raises(Void):  # then it hangs up
+            generators.one_record("produce", f"{host}:{port}", topic=TOPIC, seconds=1, connections=3)
+        thread.join()
+    assert waiting == [False, False, False]
