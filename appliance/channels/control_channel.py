@@ -188,9 +188,9 @@ class Assigned(msgspec.Struct, tag=True, frozen=True):
 
 
 class PartitionsOffline(msgspec.Struct, tag=True, frozen=True):
-    """Worker → controller: the storage of these (topic, partition) failed. The partition table says so already; a new
-    metadata image makes everybody look, and forget what was remembered of the old one. Those that are `partial` lack
-    files, and may lead when they are in sync again; the others not in this life of who says so."""
+    """Worker, or replica, → controller: the storage of these (topic, partition) failed. The partition table says so
+    already; a new metadata image makes everybody look, and forget what was remembered of the old one. Those that are
+    `partial` lack files, and may lead when they are in sync again; the others not in this life of who says so."""
 
     slot: int
     partitions: tuple[tuple[str, int], ...]

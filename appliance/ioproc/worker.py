@@ -437,6 +437,9 @@ class Worker:
                 if refused := [name for name in named if name in partitions.offline]:
                     self._failures.tell(refused)
             touched = partitions.touched_by(envelope.body)
+            if any(each.log.log_start_offset > each.log.first_base_offset for each in touched):
+                # A leader before has moved it; the disk of this slot may not know.
+                self._checkpoints.note_start_moved()
             self._compaction.assigned(touched, removed=bool(envelope.body.removed))
             self._followed.assigned(touched)
             self._sweep()

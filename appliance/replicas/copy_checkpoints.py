@@ -2,6 +2,8 @@
 
     after the first record   log.flush.offset.checkpoint.interval.ms   segments forced, then recovery points and
                                                                        high watermarks
+    after a log start moved  log.flush.start.offset.checkpoint…        log starts: this slot may lead next, and deleted
+                                                                       records must not come back with it
     after a cut              100 ms                                    as the first: a recovery point on the disk may be
                                                                        beyond what was cut, and what comes in its place
                                                                        would not be checked
@@ -48,6 +50,8 @@ class CopyCheckpoints:
         "_look",
         "_publisher",
         "_removals",
+        "_start_interval_ms",
+        "_starts_moved",
         "_warn",
         "_writer",
     )
@@ -58,6 +62,7 @@ class CopyCheckpoints:
         clock: Clock,
         *,
         interval_ms: int,
+        start_interval_ms: int,
         publisher: StatePublisher,
         removals: CopyRemovals,
         look: Callable[[], None],
@@ -67,6 +72,7 @@ class CopyCheckpoints:
         self._after_ms = after_ms
         self._clock = clock
         self._interval_ms = interval_ms
+        self._start_interval_ms = start_interval_ms
         self._publisher = publisher
         self._removals = removals
         self._look = look
@@ -76,6 +82,7 @@ class CopyCheckpoints:
         self._followers: Followers | None = None
         self._is_dirty = False
         self._is_cut = False
+        self._starts_moved = False
         self._log_ends: dict[int, int] = {}
         self._writer: threading.Thread | None = None
 
@@ -96,6 +103,12 @@ class CopyCheckpoints:
             self._is_cut = True
             self._after_ms(CUT_CHECKPOINT_MS, self._checkpoint)
 
+    def note_start_moved(self) -> None:
+        """A copy has followed its leader's log start."""
+        if not self._starts_moved:
+            self._starts_moved = True
+            self._after_ms(self._start_interval_ms, self._checkpoint_starts)
+
     def join(self) -> None:
         """Waits for what is being written."""
         if self._writer is not None:
@@ -114,8 +127,19 @@ class CopyCheckpoints:
         if self._writer is not None and self._writer.is_alive():
             self.note_cut()
             return
-        task = self._directories.flush_task(self._followers.high_watermarks())
-        self._writer = threading.Thread(target=task, name="flush", daemon=True)
+        self._write("flush", self._directories.flush_task(self._followers.high_watermarks()))
+
+    def _checkpoint_starts(self) -> None:
+        self._starts_moved = False
+        if self._directories is None:
+            return
+        if self._writer is not None and self._writer.is_alive():
+            self.note_start_moved()
+            return
+        self._write("log-starts", self._directories.log_starts_task())
+
+    def _write(self, name: str, task: Callable[[], None]) -> None:
+        self._writer = threading.Thread(target=task, name=name, daemon=True)
         self._writer.start()
 
     def _tidy(self, followers: Followers) -> bool:

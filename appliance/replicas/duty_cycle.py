@@ -54,7 +54,7 @@ from appliance.replicas.copy_moves import CopyMoves
 from appliance.replicas.copy_removals import CopyRemovals
 from appliance.replicas.durable_copies import DurableCopies
 from appliance.replicas.fetcher import Fetcher
-from appliance.replicas.follower import Follower
+from appliance.replicas.follower import Follower, NotInSync
 from appliance.replicas.followers import Followers
 from appliance.replicas.leader_lines import LeaderLines
 
@@ -133,6 +133,7 @@ class Replica:
             self._after_ms,
             clock,
             interval_ms=self._settings.broker.log_flush_offset_checkpoint_interval_ms,
+            start_interval_ms=self._settings.broker.log_flush_start_offset_checkpoint_interval_ms,
             publisher=self._publisher,
             removals=self._removals,
             look=self._look_at_directories,
@@ -200,7 +201,12 @@ class Replica:
 
     def _refused(self, follower: Follower, fault: ApplianceError) -> None:
         self._attachment.row.cells[ERRORS] += 1
-        self._complain(f"partition {follower.topic_partition} is not followed: {fault}")
+        name = follower.topic_partition
+        self._complain(f"partition {name} is not followed: {fault}")
+        if isinstance(fault, NotInSync):
+            # As a leader's look would come to, after `replica.lag.time.max.ms` in which acks=all waits for it.
+            place = ((name.topic, name.partition),)
+            self._controller.ask(PartitionsOffline(self._slot, place, partial=place))
 
     # The supervisor's and the controller's words
 

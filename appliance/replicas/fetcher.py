@@ -141,7 +141,7 @@ class Fetcher:
         """One stretch; whether it has more to do at once. A throttled copy takes one read at a time."""
         more = False
         budget_bytes, copied = COPY_BYTES_A_TURN if how is FREE else 1, follower.copied_bytes
-        end, cuts = follower.log.log_end_offset, follower.log.cuts
+        end, cuts, start = follower.log.log_end_offset, follower.log.cuts, follower.log.log_start_offset
         try:
             if follower.look(self._buffer, now_ms=now_ms, budget_bytes=budget_bytes, is_time_up=is_time_up):
                 del self._due[row]
@@ -161,6 +161,8 @@ class Fetcher:
             self._checkpoints.note_cut()
         if follower.log.log_end_offset != end:
             self._checkpoints.note_dirty()
+        if follower.log.log_start_offset != start:
+            self._checkpoints.note_start_moved()
         self._durable.cover(follower)
         self._lines.owe(follower)
         return more

@@ -63,6 +63,10 @@ DirectoriesOf = Callable[[int], Sequence[Path]]
 """Slot → its log directories."""
 
 
+class NotInSync(StorageFault):
+    """The slot is in the ISR, whose members may lead, and its copy lacks what they have: it has to leave it first."""
+
+
 class Follower:
     """Single-threaded. `slot` is ours; the leader's is known from the assignment. `directory` is where `log` lies."""
 
@@ -212,6 +216,7 @@ class Follower:
         renamed: look again soon.
 
         Raises:
+            NotInSync: it lacks files; nothing was done.
             StorageFault, DiskFull: our log, or the leader's, refuses.
             RejectedRequest, InvalidRecords: the leader's bytes are no sound batches.
         """
@@ -293,7 +298,8 @@ class Follower:
         """Cuts what the leader does not have; False where its files are not there to be read now.
 
         Raises:
-            StorageFault: our log refuses; or it is in sync, and begins after the leader's.
+            NotInSync: it is in sync, and begins after the leader's, or ends below what is committed.
+            StorageFault: our log refuses.
         """
         directory = reader.directory()
         if directory is None:
@@ -306,18 +312,23 @@ class Follower:
             return True  # what was read is of nobody knows when; its next word comes
         if log.log_start_offset > cells[self._at + LOG_START]:
             if self.is_in_sync:
-                # Whoever is may lead, so it must not be begun anew: the leader takes it out of the ISR, as one that
-                # has fallen behind, and the next try does.
-                raise StorageFault(
+                # Whoever is may lead, so it must not be begun anew: the next try does.
+                raise NotInSync(
                     f"{log.directory} begins at {log.log_start_offset}, its leader's log at"
                     f" {cells[self._at + LOG_START]}: what lies between has gone"
                 )
             if not self._start_anew(reader):
                 return False
+        high_watermark = cells[self._at + HIGH_WATERMARK]
         end = common_end(log.leader_epochs, log.log_end_offset, theirs, leader_end)
         if end is None:
-            end = min(log.log_end_offset, cells[self._at + HIGH_WATERMARK])
+            end = min(log.log_end_offset, high_watermark)
         end = min(end, leader_end)
+        if end < high_watermark and self.is_in_sync and self._leader_serves():
+            raise NotInSync(
+                f"{log.directory} has the leader's records up to {end}, and all is committed up to {high_watermark}:"
+                " what lies between has gone"
+            )
         self._say_cut(end)
         if log.truncate_to(end) and self._durable is not None:
             self._durable = self._tail(self._durable.offset)

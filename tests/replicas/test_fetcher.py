@@ -51,6 +51,7 @@ class Fetching:
                 self.after_ms,
                 self.clock,
                 interval_ms=60_000,
+                start_interval_ms=1_000,
                 publisher=StatePublisher(self.after_ms, self.clock, interval_ms=60_000, warn=print),
                 removals=removals,
                 look=lambda: None,

@@ -20,11 +20,12 @@ from appliance.channels.partition_table import (
     SERVING_EPOCH,
     SERVING_EPOCH_START,
 )
-from appliance.errors import DiskFull, StorageFault
+from appliance.errors import DiskFull
 from appliance.log.config import COMPACT, DELETE, FSYNC, PAGE_CACHE, LogSettings
 from appliance.log.file_names import LOG
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_state import PartitionState, StateFile, read_state
+from appliance.replicas.follower import NotInSync
 from appliance.replicas.leader_log import BATCHES_MAX, HOLE_LOOKS
 from tests.log.batches import NOW_MS, batch_of
 from tests.replicas.pair import ROW, SMALL_SEGMENTS, Pair
@@ -82,8 +83,8 @@ def test_a_copy_that_begins_after_its_leader_s_is_not_taken_for_all_of_it(
     pair.reopen_follower(isr)
     assert pair.follower.log.log_start_offset == int(newest.stem)
     if 1 in isr:
-        # The leader takes it out of the ISR first: whoever is in it may lead, and one that begins anew must not.
-        with pytest.raises(StorageFault, match="begins at"):
+        # It leaves the ISR first: whoever is in it may lead, and one that begins anew must not.
+        with pytest.raises(NotInSync, match="begins at"):
             pair.catch_up()
         assert pair.followed_epoch() == NOT_FOLLOWING
         pair.table.cells[pair.table.at(ROW) + ISR_BITS] = 0b01
@@ -91,6 +92,30 @@ def test_a_copy_that_begins_after_its_leader_s_is_not_taken_for_all_of_it(
     assert pair.files(1) == pair.files(0)
     assert pair.follower.log.log_start_offset == 0
     pair.follower.log.check()
+
+
+@pytest.mark.parametrize("isr", [(0, 1), (0,)])
+def test_a_copy_that_ends_before_what_is_committed_is_out_of_sync_before_it_catches_up(
+    tmp_path: Path, isr: tuple[int, ...]
+) -> None:
+    """Its newest files have gone while nobody had it open."""
+    pair = Pair(tmp_path)
+    pair.append(100)
+    pair.catch_up()
+    pair.table.cells[pair.table.at(ROW) + HIGH_WATERMARK] = 100
+    pair.follower.stop()
+    pair.follower.log.close(clean=False)
+    newest = max((tmp_path / "slot-1" / "t-0").glob(f"*{LOG}"))
+    newest.unlink()
+    pair.reopen_follower(isr)
+    assert pair.follower.log.log_end_offset == int(newest.stem)
+    if 1 in isr:
+        with pytest.raises(NotInSync, match="committed"):
+            pair.catch_up()
+        assert pair.followed_epoch() == NOT_FOLLOWING
+        pair.table.cells[pair.table.at(ROW) + ISR_BITS] = 0b01
+    pair.catch_up()
+    assert pair.files(1) == pair.files(0)
 
 
 def test_a_hole_between_the_leader_s_files_must_last_before_it_is_copied(tmp_path: Path) -> None:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from appliance.cluster import TopicPartition
+from appliance.log.checkpoint import read_offsets
+from appliance.log.file_names import LOG_STARTS
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.delete_records import (
     DeleteRecordsPartition,
@@ -69,3 +72,20 @@ def test_deletion_waits_for_a_living_replica_as_long_as_it_may_and_not_for_a_dea
         suspend(stopped)
         os.kill(stopped, signal.SIGKILL)
         assert delete(connection, -1, LONG_MS) == DeleteRecordsPartitionResult(0, RECORDS, 0)
+
+
+def test_deleted_records_do_not_come_back_with_any_slot(broker: Appliance) -> None:
+    """Not even where all is killed a moment later, and whoever leads then."""
+    create(broker, TOPIC, 1, replicas=SLOTS)
+    leader = leaders(broker, TOPIC)[0]
+    with WireSocket(broker.port + leader, timeout_s=LONG_S) as connection:
+        for number in range(RECORDS):
+            assert produce(connection, TOPIC, encode_batch([Record(b"%d" % number)])).error == 0
+        wait_until(lambda: len(in_sync(broker, TOPIC)[0]) == SLOTS, "all are in sync", timeout_s=30)
+        assert delete(connection, 6, LONG_MS) == DeleteRecordsPartitionResult(0, 6, 0)
+
+    def starts() -> list[int | None]:
+        found = (read_offsets(broker.data_dir / f"slot-{slot}" / LOG_STARTS) for slot in range(SLOTS))
+        return [each.get(TopicPartition(TOPIC, 0)) for each in found]
+
+    wait_until(lambda: starts() == [6] * SLOTS, "every disk knows", timeout_s=15)

@@ -95,6 +95,35 @@ def test_a_copy_of_which_files_have_gone_is_whole_before_it_leads(
     broker.stop()
 
 
+def test_a_follower_of_which_files_have_gone_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """It leaves the ISR at once, not when `replica.lag.time.max.ms` is over, and is made whole."""
+    settings = {"log.segment.bytes": 1 << 20, "replica.lag.time.max.ms": 120_000}
+    broker = Appliance(tmp_path / "data", slots=3, settings=settings)
+    broker.start()
+    create(broker, TOPIC, 1, replicas=3)
+    producer = Producer({"bootstrap.servers": bootstrap(broker), "acks": "all"})
+    for _ in range(500):
+        producer.produce(TOPIC, random.randbytes(10_000), partition=0)
+    assert producer.flush(30) == 0
+    early, late = (slot for slot in range(3) if slot != leaders(broker, TOPIC)[0])
+    broker.stop()
+
+    segments = {
+        slot: sorted((broker.data_dir / f"slot-{slot}" / f"{TOPIC}-0").glob("*.log"))
+        for slot in (early, late)
+    }
+    for path in (*segments[late][:2], *segments[early][-2:]):
+        path.unlink()
+
+    broker.start()
+    producer = Producer({"bootstrap.servers": bootstrap(broker), "acks": "all"})
+    producer.produce(TOPIC, b"after", partition=0)
+    assert producer.flush(30) == 0
+    wait_until(lambda: in_sync(broker, TOPIC)[0] == {0, 1, 2}, "all in sync", timeout_s=60)
+    assert not compare_replicas(broker, TOPIC)
+    broker.stop()
+
+
 def batches_bytes(partition: Path) -> int:
     """Of a partition of one segment, without the room taken ahead."""
     (segment,) = partition.glob("*.log")
