@@ -82,7 +82,9 @@ def start(role: str, *, level: int = logging.INFO) -> None:
     handler.setFormatter(LineFormatter(role, for_systemd=_standard_error_is_the_journal()))
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(level)
+    # A child has its parent's level: setting it again would visit every logger, and copy the pages of all of them.
+    if root.level != level:
+        root.setLevel(level)
     logging.captureWarnings(True)
     # Never read by our lines; leaving them out makes an event cheaper.
     logging.logThreads = False

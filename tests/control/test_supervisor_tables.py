@@ -15,7 +15,7 @@ from appliance.control.supervisor import stop_order
 from appliance.control.supervisor.back_off import HEALTHY_LIFE_MS, BackOff
 from appliance.control.supervisor.child_states import ALIVE, TRANSITIONS, Event, State, after
 from appliance.control.supervisor.data_directory import DataDirectory
-from appliance.control.supervisor.entry_points import ENTRY_POINTS, Mains, load
+from appliance.control.supervisor.entry_points import ENTRY_POINTS, load, load_all
 from appliance.control.supervisor.listening import close_all, listeners
 from appliance.errors import ApplianceDefect, OperatorFault
 from tests.support.wire import free_ports
@@ -96,22 +96,13 @@ def test_entry_point_that_names_nothing_is_a_defect() -> None:
         load("appliance.netproc.acceptor_main:no_such_function")
 
 
-def test_what_the_first_record_waits_for_is_loaded_at_once_and_the_rest_when_asked_for() -> None:
+def test_code_of_all_kinds_is_loaded_but_of_those_that_are_not_forked() -> None:
     nothing = "appliance.netproc.acceptor_main:no_such_function"
-    mains = Mains(
-        {**ENTRY_POINTS, RoleKind.CLEANER: nothing, RoleKind.REPLICA: nothing},
-        set(ENTRY_POINTS) - {RoleKind.REPLICA},
-    )
-    assert mains[RoleKind.ACCEPTOR] is mains[RoleKind.ACCEPTOR] is load(ENTRY_POINTS[RoleKind.ACCEPTOR])
+    mains = load_all({**ENTRY_POINTS, RoleKind.REPLICA: nothing}, set(ENTRY_POINTS) - {RoleKind.REPLICA})
+    assert set(mains) == set(ENTRY_POINTS) - {RoleKind.REPLICA}
+    assert mains[RoleKind.ACCEPTOR] is load(ENTRY_POINTS[RoleKind.ACCEPTOR])
     with pytest.raises(ApplianceDefect, match="not a function"):
-        mains[RoleKind.CLEANER]
-
-
-def test_a_kind_that_the_first_record_waits_for_is_loaded_with_the_first_one() -> None:
-    nothing = "appliance.netproc.acceptor_main:no_such_function"
-    mains = Mains({**ENTRY_POINTS, RoleKind.NETPROC: nothing}, ENTRY_POINTS)
-    with pytest.raises(ApplianceDefect, match="not a function"):
-        mains[RoleKind.CONTROLLER]
+        load_all({**ENTRY_POINTS, RoleKind.CLEANER: nothing}, set(ENTRY_POINTS))
 
 
 def test_accepted_connection_inherits_no_delay_and_keep_alive(tmp_path: Path) -> None:

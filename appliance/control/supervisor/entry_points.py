@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -36,48 +36,25 @@ ENTRY_POINTS: Mapping[RoleKind, str] = {
 }
 
 
-LATER = frozenset({RoleKind.COORDINATOR, RoleKind.CLEANER})
-"""Kinds of role that the first record does not wait for: their code is loaded when the others have been forked."""
+def load_all(entry_points: Mapping[RoleKind, str], kinds: Collection[RoleKind]) -> dict[RoleKind, Main]:
+    """The functions of the kinds of role that will be forked; of the other kinds nothing is loaded.
 
+    Call once, before the first fork: what a parent loads after a fork lies between its children's pages, and copies them
+    (decisions 0046, 0053). What was loaded is taken from the collector's sight without a collection, which takes long
+    and finds next to nothing.
 
-class Mains(Mapping[RoleKind, Main]):
-    """The functions by kind of role, loaded in two parts: what the first record waits for, then, one by one, the rest.
-
-    The first part is loaded as one, before the first fork: what a parent loads after a fork lies between its children's
-    pages, and copies them (decision 0046). What was loaded is taken from the collector's sight without a collection,
-    which takes long and finds next to nothing.
-
-    Args:
-        entry_points: kind of role → `module:function`.
-        kinds: those of the roles that will be forked.
+    Raises:
+        ApplianceDefect: one of them names nothing that can be called.
     """
-
-    def __init__(self, entry_points: Mapping[RoleKind, str], kinds: Iterable[RoleKind]) -> None:
-        wanted = set(kinds)
-        self._entry_points = {kind: name for kind, name in entry_points.items() if kind in wanted}
-        self._loaded: dict[RoleKind, Main] = {}
-
-    def __getitem__(self, kind: RoleKind) -> Main:
-        """Raises ApplianceDefect where its entry point names nothing that can be called."""
-        if kind not in self._loaded:
-            first = [each for each in self._entry_points if each not in LATER]
-            for each in [kind] if kind in LATER else first:
-                self._loaded[each] = load(self._entry_points[each])
-            gc.freeze()
-            _warn_of_threads(kind)
-        return self._loaded[kind]
-
-    def __iter__(self) -> Iterator[RoleKind]:
-        return iter(self._entry_points)
-
-    def __len__(self) -> int:
-        return len(self._entry_points)
-
-
-def _warn_of_threads(kind: RoleKind) -> None:
+    mains = {kind: load(name) for kind, name in entry_points.items() if kind in kinds}
+    gc.freeze()
+    # With nothing left to look at, it only empties the interpreter's free lists. What is on them lies among all other
+    # objects: each child would take from there, or give back to it, and copy those pages.
+    gc.collect()
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
-        _logger.warning("%d threads run before %s is forked: it may start with a lock held", threads, kind)
+        _logger.warning("%d threads run before the first fork: a process may start with a lock held", threads)
+    return mains
 
 
 def load(entry_point: str) -> Main:

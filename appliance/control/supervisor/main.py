@@ -20,7 +20,7 @@ from appliance.channels.roles import SUPERVISOR, RoleKind
 from appliance.clock import SystemClock
 from appliance.config import Settings
 from appliance.control.supervisor.data_directory import DataDirectory
-from appliance.control.supervisor.entry_points import ENTRY_POINTS, Mains
+from appliance.control.supervisor.entry_points import ENTRY_POINTS, load_all
 from appliance.control.supervisor.listening import PortTaken, close_all, listeners
 from appliance.control.supervisor.signals import SUPERVISOR_SIGNALS
 from appliance.control.systemd import Notifier, listening_sockets
@@ -130,7 +130,7 @@ def _serve(
 
     supervisor = Supervisor(
         wiring,
-        Mains(entry_points, {role.kind for role in roles}),
+        load_all(entry_points, {role.kind for role in roles}),
         listeners=bound,
         clock=SystemClock(),
         notifier=notifier,
