@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from uuid import UUID
+
+import msgspec
 
 NO_LEADER = -1
 NO_EPOCH = -1
@@ -14,8 +15,7 @@ INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, "__transaction_state", "__share_g
 TOPIC_NAME_LENGTH_MAX = 249
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class TopicPartition:
+class TopicPartition(msgspec.Struct, frozen=True, order=True):
     """A partition by name, printed as Kafka prints it: `topic-3`."""
 
     topic: str
@@ -25,8 +25,7 @@ class TopicPartition:
         return f"{self.topic}-{self.partition}"
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerSlot:
+class BrokerSlot(msgspec.Struct, frozen=True):
     """What Kafka calls a broker: a node id (the slot's number) and the address clients are told."""
 
     node_id: int
@@ -35,8 +34,7 @@ class BrokerSlot:
     rack: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionImage:
+class PartitionImage(msgspec.Struct, frozen=True):
     """One partition as the controller last published it.
 
     `row` is its row in the shared partition table and `incarnation` tells this use of the row from an earlier
@@ -59,19 +57,17 @@ class PartitionImage:
     leaving: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TopicImage:
+class TopicImage(msgspec.Struct, frozen=True):
     """One topic as the controller last published it. `configs` holds only what was set for the topic."""
 
     name: str
     topic_id: UUID
     partitions: tuple[PartitionImage, ...]
-    configs: dict[str, str] = field(default_factory=dict)
+    configs: dict[str, str] = msgspec.field(default_factory=dict)
     internal: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterImage:
+class ClusterImage(msgspec.Struct, frozen=True):
     """Everything a process needs to answer Metadata, at one version.
 
     `broker_configs`: node id, or "" for all of them → what was set there while running; `group_configs` the same by
@@ -84,8 +80,8 @@ class ClusterImage:
     controller_epoch: int
     slots: tuple[BrokerSlot, ...]
     topics: dict[str, TopicImage]
-    broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
-    group_configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    broker_configs: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
+    group_configs: dict[str, dict[str, str]] = msgspec.field(default_factory=dict)
 
 
 def topic_name_fault(name: str) -> str | None:

@@ -21,9 +21,10 @@ rules: Kafka's `DelayedFetch`, `DelayedProduce`, `DelayedDeleteRecords`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+import msgspec
 
 
 class State(StrEnum):
@@ -74,8 +75,7 @@ class DelayedOperation(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class DelayedFetch:
+class DelayedFetch(msgspec.Struct, frozen=True):
     """Waits until `needed_bytes` more are readable past the watched offsets, in all partitions together."""
 
     key: int
@@ -88,8 +88,7 @@ class DelayedFetch:
         return any(position > self.watches[key] for key, position in reached.items())
 
 
-@dataclass(frozen=True, slots=True)
-class DelayedProduce:
+class DelayedProduce(msgspec.Struct, frozen=True):
     """acks=all: waits until every partition's high watermark has reached the end of what was appended to
     it."""
 
@@ -100,8 +99,7 @@ class DelayedProduce:
         return _all_reached(self.watches, reached)
 
 
-@dataclass(frozen=True, slots=True)
-class DelayedDeleteRecords:
+class DelayedDeleteRecords(msgspec.Struct, frozen=True):
     """Waits until the low watermark of every partition, the least log start of its replicas, is where it
     should."""
 

@@ -15,8 +15,9 @@ that expire).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import msgspec
 
 from appliance.delayed.delayed_operation import DelayedOperation, Event, State, after
 from appliance.delayed.timing_wheel import Task, TimingWheel
@@ -38,8 +39,7 @@ class _Waiting(Generic[Operation]):
         self.task: Task[_Waiting[Operation]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PurgatoryStatistics:
+class PurgatoryStatistics(msgspec.Struct, frozen=True):
     """`watched_keys` have at least one watcher; the last three count since the start."""
 
     waiting: int

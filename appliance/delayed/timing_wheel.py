@@ -27,10 +27,11 @@ advance costs what is due, not what waits.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Generic, TypeVar
+
+import msgspec
 
 from appliance.errors import ApplianceDefect
 
@@ -85,8 +86,7 @@ class _Wheel(Generic[Value]):
         self.buckets: list[_Bucket[Value]] = [_Bucket() for _ in range(BUCKETS)]
 
 
-@dataclass(frozen=True, slots=True)
-class TimingWheelStatistics:
+class TimingWheelStatistics(msgspec.Struct, frozen=True):
     """`by_wheel` counts the tasks on each wheel, the finest first; `queued_buckets` is the length of the
     heap."""
 

@@ -28,7 +28,6 @@ import select
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 import msgspec
 import zmq
@@ -73,8 +72,7 @@ _CONNECTION_SPOILT = frozenset(
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _NetworkProcess:
+class _NetworkProcess(msgspec.Struct):
     """One attempt of one network process; of use once both its sockets said hello."""
 
     netproc: int
@@ -82,15 +80,14 @@ class _NetworkProcess:
     attempt: int
     identity: bytes | None = None
     channel: socket.socket | None = None
-    held: dict[int, str] = field(default_factory=dict)
+    held: dict[int, str] = msgspec.field(default_factory=dict)
 
     @property
     def is_joined(self) -> bool:
         return self.identity is not None and self.channel is not None
 
 
-@dataclass(slots=True)
-class _Arrival:
+class _Arrival(msgspec.Struct):
     """A connection that is accepted and not handed over yet."""
 
     sock: socket.socket

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from appliance.channels.connection_channel import GENERATION_SHIFT
 from appliance.errors import ApplianceDefect
 
 
-@dataclass(frozen=True, slots=True)
-class BookStatistics:
+class BookStatistics(msgspec.Struct, frozen=True):
     """Connections held in total, by network process, and addresses they come from."""
 
     connections: int
@@ -18,12 +18,11 @@ class BookStatistics:
     addresses: int
 
 
-@dataclass(slots=True)
-class _Shelf:
+class _Shelf(msgspec.Struct):
     """What one network process holds: connection id → peer host."""
 
     generation: int
-    held: dict[int, str] = field(default_factory=dict)
+    held: dict[int, str] = msgspec.field(default_factory=dict)
     is_paused: bool = False
     has_room: bool = True
 

@@ -12,8 +12,9 @@ A copy takes whole reads, so a rate is exceeded by one read and paid back before
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from appliance.channels.control_channel import ReplicationRates
 from appliance.clock import Clock
@@ -24,8 +25,7 @@ PAUSE_MAX_MS: Final = 1_000
 _NS_PER_S: Final = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Throttled:
+class Throttled(msgspec.Struct, frozen=True):
     """By which rates a copy goes while it is not in sync. `leader`: whom it copies from, -1 where that has no say."""
 
     by_follower: bool = False

@@ -7,12 +7,13 @@ step and are followed by one that knows the store and the image only, while old 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from msgspec.structs import replace
 
 from appliance.channels.partition_table import PartitionTable, table_size_bytes
 from appliance.channels.roles import Role, RoleKind, owner_of
@@ -108,7 +109,7 @@ class Instance(RuleBasedStateMachine):
 
     def become(self, number: int, **changed: object) -> None:
         before = self.topic.partitions[number]
-        after = replace(before, leader_epoch=before.leader_epoch + 1, **changed)  # type: ignore[arg-type]
+        after = replace(before, leader_epoch=before.leader_epoch + 1, **changed)
         partitions = tuple(after if each is before else each for each in self.topic.partitions)
         self.topic = replace(self.topic, partitions=partitions)
         self.state.add(self.topic)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
+
+import msgspec
 
 from appliance.channels.roles import Role, owner_of, replica_of
 from appliance.cluster import ClusterImage, PartitionImage, TopicImage, TopicPartition
@@ -25,8 +26,7 @@ from appliance.log.file_names import CLEANER_OFFSETS, partition_directory_name
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class CompactedLog:
+class CompactedLog(msgspec.Struct):
     """A slot's copy of a compacted partition. `found` None: to be examined. `follows`: another slot leads."""
 
     name: TopicPartition

@@ -8,7 +8,9 @@ round by force.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
+from msgspec.structs import replace
 
 from appliance.cluster import PartitionImage, TopicImage
 from appliance.control.controller.partition_rows import PartitionRows
@@ -17,8 +19,7 @@ from appliance.control.controller.topic_commands import Existing, metric_name
 NO_ROW = -1
 
 
-@dataclass(slots=True)
-class Deletion:
+class Deletion(msgspec.Struct):
     """A topic that is going; `waiting` are the copies whose files may still be there, as (slot, partition)."""
 
     topic: TopicImage

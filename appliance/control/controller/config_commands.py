@@ -24,8 +24,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from appliance.channels.control_channel import AlteredResource, ConfigChange
 from appliance.cluster import TopicImage, topic_name_fault
@@ -49,8 +50,7 @@ GROUPS_MAX: Final = 10_000
 """Groups that may have settings of their own: the image holds them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Altering:
+class Altering(msgspec.Struct, frozen=True):
     """What the checks look at.
 
     Args:

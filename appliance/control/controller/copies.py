@@ -35,9 +35,10 @@ The death of its process ends every holding.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
 from enum import StrEnum
 from uuid import UUID
+
+import msgspec
 
 from appliance.channels.control_channel import AssignedPartition
 from appliance.channels.roles import Role, RoleKind, owner_of
@@ -73,8 +74,7 @@ PIECES_MAX = 8
 GOING = frozenset({HoldingState.RELEASING, HoldingState.REMOVING, HoldingState.UNDELETED})
 
 
-@dataclass(slots=True)
-class Holding:
+class Holding(msgspec.Struct):
     """`number`: the command whose answer it waits for."""
 
     place: Place
@@ -83,13 +83,12 @@ class Holding:
     number: int = 0
 
 
-@dataclass(slots=True)
-class Order:
+class Order(msgspec.Struct):
     """What one process is to be told."""
 
-    partitions: list[AssignedPartition] = field(default_factory=list)
-    released: list[Place] = field(default_factory=list)
-    removed: list[Place] = field(default_factory=list)
+    partitions: list[AssignedPartition] = msgspec.field(default_factory=list)
+    released: list[Place] = msgspec.field(default_factory=list)
+    removed: list[Place] = msgspec.field(default_factory=list)
 
     def pieces(self, count_max: int | None = None) -> Iterator[Order]:
         """The same in several orders, one after the other, of PIECE copies where that makes no more than `count_max`;

@@ -8,8 +8,10 @@ is undone: what the store could not take has not happened.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
 
 from appliance.channels.control_channel import (
     AlterConfigs,
@@ -48,19 +50,18 @@ from appliance.protocol.apis.describe_configs import ResourceType
 from appliance.protocol.errors import ErrorCode
 
 
-@dataclass(slots=True)
-class Turn:
+class Turn(msgspec.Struct):
     """What one turn decided, until the store has it."""
 
-    operations: list[Operation] = field(default_factory=list)
-    first: dict[str, int] = field(default_factory=dict)
-    doomed: dict[str, Deletion] = field(default_factory=dict)
-    altered: set[str] = field(default_factory=set)
+    operations: list[Operation] = msgspec.field(default_factory=list)
+    first: dict[str, int] = msgspec.field(default_factory=dict)
+    doomed: dict[str, Deletion] = msgspec.field(default_factory=dict)
+    altered: set[str] = msgspec.field(default_factory=set)
     brokers_altered: bool = False
     groups_altered: bool = False
-    asks: list[Ask] = field(default_factory=list)
-    config_asks: list[ConfigAsk] = field(default_factory=list)
-    undo: list[Callable[[], None]] = field(default_factory=list)
+    asks: list[Ask] = msgspec.field(default_factory=list)
+    config_asks: list[ConfigAsk] = msgspec.field(default_factory=list)
+    undo: list[Callable[[], None]] = msgspec.field(default_factory=list)
 
 
 class Deciding:

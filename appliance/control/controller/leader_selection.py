@@ -20,11 +20,11 @@ release 3.9.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class Election:
+class Election(msgspec.Struct, frozen=True):
     """The chosen leader and the in-sync replicas it begins with."""
 
     leader: int

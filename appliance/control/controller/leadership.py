@@ -21,8 +21,9 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from appliance.channels.control_channel import AlteredPartition, AlteredPartitions, AlterPartitions, WantedIsr
 from appliance.channels.roles import Role, owner_of

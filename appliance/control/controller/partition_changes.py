@@ -14,7 +14,8 @@ Sources: Kafka's `PartitionChangeBuilder.java`, `ReplicationControlManager.java`
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from appliance.cluster import NO_LEADER, PartitionImage
 from appliance.control.controller.leader_selection import (

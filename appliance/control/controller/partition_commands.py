@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from appliance.channels.control_channel import (
     AlterReassignments,
@@ -35,8 +36,7 @@ _logger = logging.getLogger(__name__)
 Answer = Callable[[bytes, int, PartitionOutcomes], None]
 
 
-@dataclass(slots=True)
-class _Asked:
+class _Asked(msgspec.Struct):
     """An election on its way."""
 
     sender: bytes

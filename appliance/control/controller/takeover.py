@@ -19,10 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
+import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from appliance.channels.partition_table import PartitionTable
 from appliance.clock import Clock
@@ -66,8 +67,7 @@ STATES_AT_ONCE = 500
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 
 
-@dataclass(frozen=True, slots=True)
-class Fence:
+class Fence(msgspec.Struct, frozen=True):
     """The controller's right to change the tree: stands at the head of every `multi`."""
 
     epoch: int

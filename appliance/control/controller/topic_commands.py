@@ -25,8 +25,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from appliance.channels.control_channel import CreatePartitions, NewTopic
 from appliance.cluster import TopicImage, topic_name_fault
@@ -44,8 +45,7 @@ from appliance.protocol.errors import ErrorCode
 BROKER_DEFAULT = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Existing:
+class Existing(msgspec.Struct, frozen=True):
     """What the checks look at.
 
     Args:
@@ -63,8 +63,7 @@ class Existing:
     names_by_metric: Mapping[str, set[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class TopicPlan:
+class TopicPlan(msgspec.Struct, frozen=True):
     """A topic to create, or (`first` > 0) to grow: replicas of partitions `first`, `first` + 1, …"""
 
     name: str

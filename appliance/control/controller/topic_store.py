@@ -7,9 +7,10 @@ Each function below that makes operations makes them for one `multi`; the contro
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from appliance.cluster import PartitionImage, TopicImage
 from appliance.control.store.metadata_store import Create, Delete, MetadataStore, Operation, SetData
@@ -38,8 +39,7 @@ OPERATIONS_AT_ONCE: Final = 1_000
 _PARTITIONS_AT_ONCE: Final = OPERATIONS_AT_ONCE // 2
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTopic:
+class StoredTopic(msgspec.Struct, frozen=True):
     """A topic as the store has it; no rows yet.
 
     `states[p]` is None where the node is missing; `epochs[p]` is that node's version, which is the partition's epoch.
@@ -54,9 +54,9 @@ class StoredTopic:
     deleting: bool
     has_config_node: bool = True
     epochs: tuple[int, ...] = ()
-    adding: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    removing: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    leaving: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    adding: Mapping[int, tuple[int, ...]] = msgspec.field(default_factory=dict)
+    removing: Mapping[int, tuple[int, ...]] = msgspec.field(default_factory=dict)
+    leaving: Mapping[int, tuple[int, ...]] = msgspec.field(default_factory=dict)
 
 
 def load_topics(store: MetadataStore) -> list[StoredTopic]:

@@ -11,7 +11,6 @@ Kafka.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -21,8 +20,7 @@ from appliance.cluster import TopicImage
 from appliance.protocol.errors import ErrorCode
 
 
-@dataclass(slots=True)
-class Ask:
+class Ask(msgspec.Struct):
     """A question of a network process, and what it will be told."""
 
     sender: bytes
@@ -30,8 +28,7 @@ class Ask:
     outcomes: list[TopicOutcome]
 
 
-@dataclass(slots=True)
-class ConfigAsk:
+class ConfigAsk(msgspec.Struct):
     """As `Ask`, about settings."""
 
     sender: bytes
@@ -39,8 +36,7 @@ class ConfigAsk:
     outcomes: list[ConfigOutcome]
 
 
-@dataclass(slots=True)
-class Wave:
+class Wave(msgspec.Struct):
     """`appearing` topics become visible when the workers in `waiting` have answered, and so do the settings of
     `altered` ones; `doomed` are being deleted."""
 
@@ -50,8 +46,8 @@ class Wave:
     doomed: frozenset[str]
     asks: list[Ask]
     altered: frozenset[str] = frozenset()
-    config_asks: list[ConfigAsk] = field(default_factory=list)
-    failures: dict[str, tuple[int, str]] = field(default_factory=dict)
+    config_asks: list[ConfigAsk] = msgspec.field(default_factory=list)
+    failures: dict[str, tuple[int, str]] = msgspec.field(default_factory=dict)
     overdue: bool = False
 
     def is_over(self, deletions: Collection[str]) -> bool:

@@ -14,8 +14,9 @@ Who has not said hello is sent nothing: its first full Assign will hold it all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from itertools import count
+
+import msgspec
 
 from appliance.channels.control_channel import Assign, Assigned, Body, Envelope, ReplicationRates
 from appliance.channels.roles import Role
@@ -29,8 +30,7 @@ def identity_of(worker: Role, generation: int) -> bytes:
     return f"{worker.token}.g{generation}".encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(msgspec.Struct, frozen=True):
     """An Assign on its way, for these waves."""
 
     number: int
@@ -39,15 +39,13 @@ class Sent:
     waves: tuple[int, ...]
 
 
-@dataclass(slots=True)
-class _Line:
+class _Line(msgspec.Struct):
     identity: bytes
     assigned: bool = False
-    outstanding: set[int] = field(default_factory=set)
+    outstanding: set[int] = msgspec.field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
-class Confirmation:
+class Confirmation(msgspec.Struct, frozen=True):
     """What a worker answered to what. `waves`: those that waited for it, and wait for no other of its answers."""
 
     sent: Sent

@@ -9,10 +9,11 @@ clients under way. The death of a network process frees what was lent to it and 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Any, Final
+
+import msgspec
 
 from appliance.channels.coordinator_channel import CoordinatorFlag, CoordinatorOp
 from appliance.channels.roles import Role
@@ -31,8 +32,7 @@ _MORE: Final = int(CoordinatorFlag.MORE)
 _REFUSED: Final = int(CoordinatorFlag.REFUSED)
 
 
-@dataclass(slots=True, eq=False)
-class Reply:
+class Reply(msgspec.Struct, eq=False):
     """Where the answer to one request goes. `length_bytes` is what the request counts for until it is answered."""
 
     peer: Role
@@ -45,8 +45,7 @@ class Reply:
     answered: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(msgspec.Struct, frozen=True):
     """A request to serve: its body is view[header.body_position:end], in memory that is not ours."""
 
     reply: Reply

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
 from typing import Final, Protocol
+
+import msgspec
 
 from appliance.channels.partition_table import LOG_START, PartitionTable
 from appliance.control.coordinator.internal_logs import UNKNOWN_OUTCOME, InternalLogs, Read
@@ -86,8 +87,7 @@ class Listener(Protocol):
     def warn(self, text: str) -> None: ...
 
 
-@dataclass(slots=True, eq=False)
-class _Entry:
+class _Entry(msgspec.Struct, eq=False):
     """What one request writes: all of it in one batch, or nothing."""
 
     records: Sequence[Pair]

@@ -21,16 +21,16 @@ Rules of the tree, as ZooKeeper has them:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
+
+import msgspec
 
 NODE_BYTES_MAX: Final = 1_000_000  # a little below ZooKeeper's jute.maxbuffer
 ANY_VERSION: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
+class Stat(msgspec.Struct, frozen=True):
     """What is known of a node beside its data. Transaction ids (`_zxid`) grow with every change of the
     tree."""
 
@@ -46,8 +46,7 @@ class Stat:
     child_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(msgspec.Struct, frozen=True):
     """A node as it was read."""
 
     path: str
@@ -59,8 +58,7 @@ class Node:
         return self.stat.version
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
+class Create(msgspec.Struct, frozen=True):
     """Refused with NodeExists, NoNode (no parent), NoChildrenForEphemerals."""
 
     path: str
@@ -68,8 +66,7 @@ class Create:
     ephemeral: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SetData:
+class SetData(msgspec.Struct, frozen=True):
     """Refused with NoNode, BadVersion."""
 
     path: str
@@ -77,16 +74,14 @@ class SetData:
     version: int = ANY_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(msgspec.Struct, frozen=True):
     """Refused with NoNode, BadVersion, NotEmpty."""
 
     path: str
     version: int = ANY_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(msgspec.Struct, frozen=True):
     """Changes nothing; refused with NoNode, BadVersion. A `multi` hangs a fence on it."""
 
     path: str
@@ -106,8 +101,7 @@ class EventKind(StrEnum):
     SESSION_EXPIRED = "session expired"
 
 
-@dataclass(frozen=True, slots=True)
-class WatchEvent:
+class WatchEvent(msgspec.Struct, frozen=True):
     """A watch fired and is gone. SESSION_EXPIRED has the path `/` and ends every watch."""
 
     kind: EventKind

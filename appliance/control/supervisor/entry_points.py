@@ -39,7 +39,7 @@ ENTRY_POINTS: Mapping[RoleKind, str] = {
 def load_all(entry_points: Mapping[RoleKind, str], kinds: Collection[RoleKind]) -> dict[RoleKind, Main]:
     """The functions of the kinds of role that will be forked; of the other kinds nothing is loaded.
 
-    Call once, before the first fork: what a parent loads after a fork lies between its children's pages, and copies them
+    Call once, before the first fork: what a parent loads after a fork lies between its children's pages and copies them
     (decisions 0046, 0053). What was loaded is taken from the collector's sight without a collection, which takes long
     and finds next to nothing.
 

@@ -7,8 +7,9 @@ questions, and the function that makes the response of the answers (or of their 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from appliance.channels.control_channel import Body
 from appliance.channels.partition_table import PartitionTable
@@ -21,8 +22,7 @@ TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12, 13, 14))
 
 
-@dataclass(frozen=True, slots=True)
-class AskController:
+class AskController(msgspec.Struct, frozen=True):
     """Ask `bodies` in order; `then` gets one answer for each, None where none came in time."""
 
     bodies: tuple[Body, ...]
@@ -49,8 +49,7 @@ class ProducerIds:
         return self._next - 1
 
 
-@dataclass(frozen=True, slots=True)
-class LocalView:
+class LocalView(msgspec.Struct, frozen=True):
     """The settings, the current metadata image, and the slot whose port the client spoke to."""
 
     settings: Settings

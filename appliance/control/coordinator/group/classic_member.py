@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+import msgspec
 
 from appliance.control.coordinator.group.effects import Client
 from appliance.delayed.timing_wheel import Task
@@ -14,16 +15,14 @@ OnTime: TypeAlias = Callable[[], None]
 """What a timer does when it goes off."""
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(msgspec.Struct, frozen=True):
     """A request that is answered later."""
 
     reply: object
     client: Client
 
 
-@dataclass(slots=True)
-class ClassicMember:
+class ClassicMember(msgspec.Struct):
     """`protocols` in the order of its preference. `is_new` until its first rebalance is over.
 
     A new member knows no member id yet and cannot send heartbeats: it may expire while it waits to join.
@@ -41,7 +40,7 @@ class ClassicMember:
     is_new: bool = False
     joining: Waiting | None = None
     syncing: Waiting | None = None
-    session: Task[OnTime] | None = field(default=None, repr=False)
+    session: Task[OnTime] | None = None
 
     @property
     def is_static(self) -> bool:

@@ -11,8 +11,9 @@ Source: Kafka's `ClassicGroupState.java` and the branches of `GroupMetadataManag
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from appliance.protocol.errors import ErrorCode
 
@@ -27,8 +28,7 @@ class ClassicState(Enum):
     DEAD = "Dead"
 
 
-@dataclass(frozen=True, slots=True)
-class StateRow:
+class StateRow(msgspec.Struct, frozen=True):
     """What a state does.
 
     `heartbeat`, `sync` and `commit` are the answers to a member of the right generation; WAITS instead of an answer

@@ -11,24 +11,24 @@ Kafka's assignors of these names promise the same, not the same partition for th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Final, TypeAlias
 from uuid import UUID
+
+import msgspec
 
 from appliance.control.coordinator.group.consumer_records import Assignment
 
 Partition: TypeAlias = tuple[UUID, int]
 
 
-@dataclass(frozen=True, slots=True)
-class AssignedMember:
+class AssignedMember(msgspec.Struct, frozen=True):
     """A member as an assignor sees it; `topics` exist, all of them."""
 
     member_id: str
     instance_id: str | None
     topics: frozenset[UUID]
-    before: Assignment = field(default_factory=dict)
+    before: Assignment = msgspec.field(default_factory=dict)
 
 
 Assignor: TypeAlias = Callable[[Sequence[AssignedMember], Mapping[UUID, int]], dict[str, Assignment]]

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from appliance.control.coordinator.group.consumer_assignors import ASSIGNORS, AssignedMember
 from appliance.control.coordinator.group.consumer_group import STATIC_AWAY_EPOCH, ConsumerGroup

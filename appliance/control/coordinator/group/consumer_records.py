@@ -20,10 +20,11 @@ write nor need. Source: `ConsumerGroup*Key.json`, `ConsumerGroup*Value.json` of 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, TypeAlias, TypeVar
 from uuid import UUID
+
+import msgspec
 
 from appliance.control.coordinator.group.effects import Record
 from appliance.errors import MalformedFrame
@@ -67,16 +68,14 @@ class MemberState(IntEnum):
     UNRELEASED_PARTITIONS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class ClassicProtocols:
+class ClassicProtocols(msgspec.Struct, frozen=True):
     """What a member that speaks the classic protocol brought with it into a consumer group."""
 
     session_timeout_ms: int
     protocols: tuple[JoinGroupProtocol, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MemberSubscription:
+class MemberSubscription(msgspec.Struct, frozen=True):
     """What a member has said of itself."""
 
     instance_id: str | None = None
@@ -90,19 +89,17 @@ class MemberSubscription:
     classic: ClassicProtocols | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CurrentAssignment:
+class CurrentAssignment(msgspec.Struct, frozen=True):
     """What a member has, in which epoch: `revoking` it was asked to give up and still owns."""
 
     member_epoch: int = 0
     previous_epoch: int = 0
     state: MemberState = MemberState.STABLE
-    assigned: Assignment = field(default_factory=dict)
-    revoking: Assignment = field(default_factory=dict)
+    assigned: Assignment = msgspec.field(default_factory=dict)
+    revoking: Assignment = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedRegex:
+class ResolvedRegex(msgspec.Struct, frozen=True):
     """The topics that matched when they were last looked at."""
 
     topics: tuple[str, ...]
@@ -113,39 +110,33 @@ class ResolvedRegex:
 # ── changes ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, slots=True)
-class GroupEpochChange:
+class GroupEpochChange(msgspec.Struct, frozen=True):
     """`epoch` None: the group is gone."""
 
     epoch: int | None
     metadata_hash: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionChange:
+class SubscriptionChange(msgspec.Struct, frozen=True):
     member_id: str
     subscription: MemberSubscription | None
 
 
-@dataclass(frozen=True, slots=True)
-class TargetEpochChange:
+class TargetEpochChange(msgspec.Struct, frozen=True):
     epoch: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class TargetChange:
+class TargetChange(msgspec.Struct, frozen=True):
     member_id: str
     target: Assignment | None
 
 
-@dataclass(frozen=True, slots=True)
-class CurrentChange:
+class CurrentChange(msgspec.Struct, frozen=True):
     member_id: str
     current: CurrentAssignment | None
 
 
-@dataclass(frozen=True, slots=True)
-class RegexChange:
+class RegexChange(msgspec.Struct, frozen=True):
     regex: str
     resolved: ResolvedRegex | None
 

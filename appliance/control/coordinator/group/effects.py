@@ -13,25 +13,24 @@ nothing that anybody has seen.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 from uuid import UUID
+
+import msgspec
 
 GROUP_OPERATIONS: Final = sum(1 << bit for bit in (3, 6, 8, 10, 11))
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS: without an authorizer every operation that groups have is
 allowed. Source: KIP-430, Kafka's `AclEntry.supportedOperations`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """A record of `__consumer_offsets`: key and value as they lie in its log; a tombstone has no value."""
 
     key: bytes
     value: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
+class Client(msgspec.Struct, frozen=True):
     """Who sent a request, and how.
 
     `host` is its address as Kafka writes it, `/127.0.0.1`; `slot` the one it spoke to.
@@ -43,16 +42,14 @@ class Client:
     api_version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """The response to the request that came with `reply`: a shape of `appliance.protocol.apis`."""
 
     reply: Any
     response: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(msgspec.Struct, frozen=True):
     """Records for one partition of `__consumer_offsets`.
 
     `then` takes 0 when all of them are committed, else the error code of the failure as the produce path names
@@ -68,8 +65,7 @@ Effect: TypeAlias = Answer | Append
 Effects: TypeAlias = list[Effect]
 
 
-@dataclass(frozen=True, slots=True)
-class Topic:
+class Topic(msgspec.Struct, frozen=True):
     """A topic as the metadata image has it."""
 
     name: str
@@ -109,8 +105,7 @@ class CommittedOffsets(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetExpiry:
+class OffsetExpiry(msgspec.Struct, frozen=True):
     """From when on the offsets of a group grow old.
 
     `since_ms` is when the group became empty (wall clock); None: each offset since it was committed. Offsets of

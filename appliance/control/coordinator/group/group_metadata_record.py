@@ -11,8 +11,9 @@ A tombstone deletes the group. Source: Kafka's `GroupMetadataKey.json`, `GroupMe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from appliance.control.coordinator.group.effects import Record
 from appliance.errors import MalformedFrame
@@ -26,8 +27,7 @@ _MEMBER_BYTES_MIN: Final = 18
 UNKNOWN_TIME_MS: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
-class MemberRow:
+class MemberRow(msgspec.Struct, frozen=True):
     member_id: str
     instance_id: str | None
     client_id: str
@@ -38,8 +38,7 @@ class MemberRow:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class GroupMetadata:
+class GroupMetadata(msgspec.Struct, frozen=True):
     """A classic group as its log keeps it. `protocol_type` is "" for a group that nobody ever joined."""
 
     protocol_type: str

@@ -14,8 +14,9 @@ given away by `unload`. In between the caller's `gate` refuses requests for its 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from appliance.clock import Clock
 from appliance.config import GroupSettings
@@ -83,8 +84,7 @@ _GROUP_ID_NOT_FOUND_FROM = 9
 """Version of OffsetCommit from which an unknown group is called that; before, its generation is called old."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupStatistics:
+class GroupStatistics(msgspec.Struct, frozen=True):
     """How many groups and members there are, and how many members wait for an answer."""
 
     groups: int

@@ -10,7 +10,7 @@ Every version begins as version 0, so an unknown one is read as the newest that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from appliance.errors import MalformedFrame
 from appliance.protocol.primitives import INT16, INT32, Cursor, octets_bytes, string_bytes
@@ -24,8 +24,7 @@ _OWNED_BYTES_MIN = 6
 _INT32_BYTES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(msgspec.Struct, frozen=True):
     """`owned` is topic name → partitions; `generation_id` -1 where the member does not say."""
 
     topics: tuple[str, ...]
