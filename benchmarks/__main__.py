@@ -131,6 +131,9 @@ def _plan(options: argparse.Namespace) -> Plan:
     brokers = tuple(options.brokers.split(","))
     if unknown := [name for name in brokers if name not in MAKERS]:
         raise SystemExit(f"no broker {', '.join(unknown)}; there are {', '.join(MAKERS)}")
+    settings = options.settings.split(",")
+    if unknown := [name for name in settings if name not in SETTINGS]:
+        raise SystemExit(f"no setting {', '.join(unknown)}; there are {', '.join(map(repr, SETTINGS))}")
     cases = _chosen(
         [name for name in CASES if name.startswith("scale_")] if options.scaling else options.cases
     )
@@ -142,7 +145,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         cases=cases,
         rounds=options.rounds,
         scale=replace(QUICK if options.quick else Scale(), busy_limit_share=options.busy_limit),
-        settings=tuple(SETTINGS[name] for name in options.settings.split(",")),
+        settings=tuple(SETTINGS[name] for name in settings),
     )
 
 
