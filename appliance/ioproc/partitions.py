@@ -20,7 +20,7 @@ from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.partition import Partition
 from appliance.log.config import LastSettings
 from appliance.log.file_names import partition_directory_name
-from appliance.log.log_directories import LogDirectories, has_records
+from appliance.log.log_directories import LogDirectories, first_base_offset
 from appliance.log.partition_log import PartitionLog
 from appliance.log.state_publisher import StatePublisher
 from appliance.protocol.errors import ErrorCode
@@ -192,7 +192,7 @@ class Partitions(CopyHolder[Partition]):
             log_start=log.log_start_offset,
             log_end=log.log_end_offset,
             is_alone=self._is_alone(assigned),
-        ) or self._lacks_all(assigned, log)
+        ) or self._lacks_what_others_have(assigned, log)
         if lacks:
             name = TopicPartition(assigned.topic, assigned.partition)
             self._directories.give_up(name)
@@ -202,16 +202,24 @@ class Partitions(CopyHolder[Partition]):
     def _is_alone(self, assigned: AssignedPartition) -> bool:
         return assigned.isr == (self._slot,)
 
-    def _lacks_all(self, assigned: AssignedPartition, log: PartitionLog) -> str:
-        """After a start of everything no word says what a copy had; but others in sync, who have what is committed,
-        show whether there was anything."""
-        is_known = self._table.was_led(assigned.row, assigned.incarnation)
-        if log.log_end_offset or is_known or assigned.leader_epoch == 0:
+    def _lacks_what_others_have(self, assigned: AssignedPartition, log: PartitionLog) -> str:
+        """After a start of everything no word says what a copy had; but what others in sync have, on this host, may."""
+        if self._table.was_led(assigned.row, assigned.incarnation) or assigned.leader_epoch == 0:
             return ""
-        name = partition_directory_name(TopicPartition(assigned.topic, assigned.partition))
+        name = TopicPartition(assigned.topic, assigned.partition)
+        committed = self._directories.high_watermark_checkpoint(name)
+        if log.log_end_offset < committed and not self._is_alone(assigned):
+            return f"it ends at {log.log_end_offset}, and all was committed to {committed}"
+        is_empty = not log.log_end_offset
+        if not (is_empty or log.lacks_begin):
+            return ""
+        directory = partition_directory_name(name)
         for slot in assigned.isr:
-            if slot != self._slot and any(has_records(path / name) for path in self._directories_of(slot)):
-                return f"it is empty, and the one of slot {slot}, in sync as well, is not"
+            for path in self._directories_of(slot) if slot != self._slot else ():
+                begin = first_base_offset(path / directory)
+                if begin is not None and (is_empty or begin < log.log_start_offset):
+                    what = "is empty" if is_empty else f"begins at {log.log_start_offset}"
+                    return f"it {what}, and the one of slot {slot}, in sync as well, begins at {begin}"
         return ""
 
     def _lead_on(self, partition: Partition, assigned: AssignedPartition) -> None:

@@ -99,6 +99,11 @@ class LeaderEpochs:
         return True
 
     @property
+    def first_start(self) -> int:
+        """Where the oldest epoch begins; -1 if none is known."""
+        return self._starts[0] if self._starts else UNDEFINED_OFFSET
+
+    @property
     def latest_start(self) -> int:
         """Where the latest epoch begins; -1 if none is known."""
         return self._starts[-1] if self._starts else UNDEFINED_OFFSET

@@ -90,6 +90,8 @@ class LoadedLog:
     snapshots: Snapshots
     is_leased: bool = False
     """Readers off the disk may hold files of it."""
+    lacks_begin: bool = False
+    """Nothing that was written down has it begin where its files do: some of them may have gone."""
 
 
 class Loader:
@@ -143,6 +145,7 @@ class Loader:
         )
         if LEADER_EPOCHS in sizes:
             self._epochs = self._load_epochs()
+        epochs_begin = self._epochs.first_start
         if self._clean and not self._flushed:
             self._handed_over = read_handed_over(self._directory)
         segments = self._open_segments(sizes)
@@ -166,6 +169,8 @@ class Loader:
                 first.put_off()
             segments, log_end = [first], self._log_start
         log_start = max(self._log_start, segments[0].base_offset)
+        # Whoever deletes from the front cuts the epochs there, before any file goes.
+        lacks_begin = log_start > max(self._log_start, epochs_begin)
         if not (self._leads_only and self._clean and self._epochs.forget_empty(log_end)):
             self._epochs.truncate_from_end(log_end)
         self._epochs.truncate_from_start(log_start)
@@ -185,6 +190,7 @@ class Loader:
             else min(self._recovery_point, log_end),
             snapshots=snapshots,
             is_leased=self._is_leased,
+            lacks_begin=lacks_begin,
         )
 
     # Names

@@ -45,6 +45,7 @@ from appliance.log.file_names import (
     marked_directory_name,
     parse_future_directory_name,
     parse_partition_directory_name,
+    parse_segment_file_name,
     partition_directory_name,
 )
 from appliance.log.halves import Half
@@ -59,11 +60,17 @@ from appliance.protocol.errors import ErrorCode
 _logger = logging.getLogger(__name__)
 
 
-def has_records(partition: Path) -> bool:
-    """Whether there is a segment with anything in it in a partition's directory, which somebody else may have open."""
+def first_base_offset(partition: Path) -> int | None:
+    """Where the first segment with anything in it begins, in a partition's directory that somebody else may have open;
+    None where there is none."""
     with suppress(OSError), os.scandir(partition) as entries:
-        return any(entry.name.endswith(LOG) and entry.stat().st_size for entry in entries)
-    return False
+        found = (
+            parse_segment_file_name(entry.name)
+            for entry in entries
+            if entry.name.endswith(LOG) and entry.stat().st_size
+        )
+        return min((each[0] for each in found if each is not None), default=None)
+    return None
 
 
 class KnownDirectories:

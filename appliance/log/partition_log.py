@@ -83,6 +83,7 @@ class PartitionLog:
         "_segments",
         "_validator",
         "directory",
+        "lacks_begin",
         "latest_epoch",
         "log_end_offset",
         "log_start_offset",
@@ -122,6 +123,8 @@ class PartitionLog:
         self.latest_epoch = loaded.epochs.latest
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
+        self.lacks_begin = loaded.lacks_begin
+        """As it was opened, nothing written down had it begin where its files do: some of them may have gone."""
         self.on_roll: Callable[[], None] | None = None
         """Called when a segment was closed, for who compacts it."""
 

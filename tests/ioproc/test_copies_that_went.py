@@ -25,6 +25,7 @@ from appliance.clock import ManualClock
 from appliance.cluster import TopicPartition
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
+from appliance.log.file_names import LEADER_EPOCHS
 from appliance.log.halves import Half
 from appliance.log.log_directories import LogDirectories
 from appliance.log.state_publisher import StatePublisher
@@ -238,11 +239,11 @@ def test_a_copy_that_lacked_files_leads_when_it_is_chosen_again_and_whole(disk: 
     assert len(segments) == 6
 
 
-def another(disk: Disk, *, records: bool) -> None:
+def another(disk: Disk, *, records: bool, base: int = 0) -> None:
     """Slot 1's copy, and nothing is left of what shared memory said."""
     copy = disk.path_of(1) / "t-0"
     copy.mkdir(parents=True)
-    (copy / f"{0:020}.log").write_bytes(b"any" if records else b"")
+    (copy / f"{base:020}.log").write_bytes(b"any" if records else b"")
     disk.new_memory()
 
 
@@ -264,6 +265,52 @@ def test_an_empty_copy_leads_nothing_of_which_others_in_sync_have_records(
     told = refusal(partitions, ASSIGNED, full=True)
     assert told == (ErrorCode.KAFKA_STORAGE_ERROR if records else 0)
     assert refusal(partitions, msgspec.structs.replace(ASSIGNED, leader_epoch=9, isr=(0,))) == 0
+
+
+@pytest.mark.parametrize("epochs", ["as they were", "gone"])
+@pytest.mark.parametrize("base", [0, 2])
+def test_a_copy_without_its_oldest_files_leads_nothing_of_which_others_in_sync_have_them(
+    disk: Disk, base: int, epochs: str
+) -> None:
+    lead(disk, 5)
+    disk.directories.pop().close({})
+    for path in sorted(disk.copy.glob("*.log"))[:2]:
+        path.unlink()
+    if epochs == "gone":
+        (disk.copy / LEADER_EPOCHS).unlink()
+    another(disk, records=True, base=base)
+    partitions = disk.worker()
+    assert refusal(partitions, ASSIGNED, full=True) == (ErrorCode.KAFKA_STORAGE_ERROR if base == 0 else 0)
+
+
+@pytest.mark.parametrize("isr", [(0, 1), (0,)])
+def test_a_copy_without_its_newest_files_leads_only_where_nobody_else_is_in_sync(
+    disk: Disk, isr: tuple[int, ...]
+) -> None:
+    lead(disk, 5)
+    disk.directories.pop().close({NAME: 5})
+    for path in sorted(disk.copy.glob("*.log"))[-2:]:
+        path.unlink()
+    disk.new_memory()
+    assigned = msgspec.structs.replace(ASSIGNED, isr=isr)
+    assert refusal(disk.worker(), assigned, full=True) == (ErrorCode.KAFKA_STORAGE_ERROR if 1 in isr else 0)
+
+
+@pytest.mark.parametrize("retired", [False, True])
+def test_a_copy_whose_oldest_records_were_deleted_leads_though_another_has_their_files_still(
+    disk: Disk, *, retired: bool
+) -> None:
+    """Deleted by their age, or at a client's word; everything is killed before the others have heard of it."""
+    partition = lead(disk, 5)
+    partition.log.advance_start(2)
+    if retired:
+        partition.log.retire_oldest(2)
+    disk.directories[-1].log_starts_task()()
+    disk.directories.pop().abandon()
+    another(disk, records=True)
+    partitions = disk.worker()
+    assert refusal(partitions, ASSIGNED, full=True) == 0
+    assert partitions.by_name[NAME].log.log_start_offset == 2
 
 
 @pytest.mark.parametrize("replicas", [(0,), (0, 1)])

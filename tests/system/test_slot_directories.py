@@ -65,7 +65,20 @@ def leave_no_segment(copy: Path) -> None:
             path.unlink()
 
 
-@pytest.mark.parametrize("damage", [leave_newest_segment, leave_no_segment, shutil.rmtree])
+def take_oldest_segments(copy: Path) -> None:
+    """Somebody has, or a removal did not come to its end."""
+    for path in sorted(copy.glob("*.log"))[:-1]:
+        path.unlink()
+
+
+def take_newest_segment(copy: Path) -> None:
+    max(copy.glob("*.log")).unlink()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [take_newest_segment, leave_newest_segment, leave_no_segment, take_oldest_segments, shutil.rmtree],
+)
 def test_a_copy_of_which_files_have_gone_is_whole_before_it_leads(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
