@@ -16,7 +16,7 @@ from uuid import UUID
 
 from appliance.channels.control_channel import Assign, Assigned, AssignedPartition
 from appliance.cluster import TopicPartition
-from appliance.errors import ApplianceError
+from appliance.errors import ApplianceError, StorageFault
 from appliance.protocol.errors import ErrorCode, code_for
 
 _Failures = dict[str, tuple[int, str]]
@@ -34,7 +34,7 @@ Held = TypeVar("Held", bound=HeldCopy)
 class CopyHolder(ABC, Generic[Held]):
     """Copies by name, made to be what the controller says."""
 
-    __slots__ = ("_defaults", "_warn", "by_name", "controller_epoch", "unopened")
+    __slots__ = ("_defaults", "_offline_as", "_warn", "by_name", "controller_epoch", "offline", "unopened")
 
     HELD: ClassVar[str]
     """What is done with a copy, for the log: `served`, `followed`."""
@@ -45,6 +45,23 @@ class CopyHolder(ABC, Generic[Held]):
         self.by_name: dict[TopicPartition, Held] = {}
         self.controller_epoch = -1
         self.unopened: dict[TopicPartition, AssignedPartition] = {}
+        self.offline: dict[TopicPartition, StorageFault] = {}
+        """What is not opened in this life of the process, since its storage has failed."""
+        self._offline_as: dict[TopicPartition, int] = {}
+
+    def _known_fault(self, assigned: AssignedPartition) -> StorageFault | None:
+        """What keeps the copy from being opened. That of a topic before, which had the same name, does not."""
+        name = TopicPartition(assigned.topic, assigned.partition)
+        if self._offline_as.get(name) != assigned.incarnation:
+            self._forget_fault(name)
+        return self.offline.get(name)
+
+    def _note_fault(self, name: TopicPartition, incarnation: int, fault: StorageFault) -> None:
+        self.offline[name], self._offline_as[name] = fault, incarnation
+
+    def _forget_fault(self, name: TopicPartition) -> None:
+        self.offline.pop(name, None)
+        self._offline_as.pop(name, None)
 
     def obey(self, command: Assign) -> Assigned | None:
         """Carries `command` out. None when its controller epoch is old (nothing has changed then), or when its process

@@ -54,7 +54,6 @@ class Partitions(CopyHolder[Partition]):
         "_table",
         "_withdrawn",
         "by_row",
-        "offline",
         "partial",
     )
 
@@ -90,7 +89,6 @@ class Partitions(CopyHolder[Partition]):
         self._configs: dict[TopicPartition, Mapping[str, str]] = {}
         self._settings = LastSettings()
         self.by_row: list[Partition | None] = [None] * len(table)
-        self.offline: dict[TopicPartition, StorageFault] = {}
         self.partial: dict[TopicPartition, int] = {}
 
     def touched_by(self, command: Assign) -> list[Partition]:
@@ -108,8 +106,8 @@ class Partitions(CopyHolder[Partition]):
         name = TopicPartition(assigned.topic, assigned.partition)
         if self.partial.get(name, assigned.leader_epoch) < assigned.leader_epoch:
             # Chosen again: the slot's replica may have made it whole, or somebody wants it as it is.
-            del self.partial[name], self.offline[name]
-        if (known_fault := self.offline.get(name)) is not None:
+            self._forget_fault(name)
+        if (known_fault := self._known_fault(assigned)) is not None:
             self.unopened.pop(name, None)
             self._publish_offline(assigned)
             raise LogDirectoryOffline(str(known_fault))
@@ -136,7 +134,7 @@ class Partitions(CopyHolder[Partition]):
             )
             self._refuse_partial(assigned, log)
         except LogDirectoryOffline as fault:
-            self.offline[name] = fault
+            self._note_fault(name, assigned.incarnation, fault)
             self.unopened.pop(name, None)
             self._publish_offline(assigned)
             raise
@@ -162,6 +160,10 @@ class Partitions(CopyHolder[Partition]):
         self._commits.bind(partition)
         self._publisher.take(partition)
         partition.serve()
+
+    def _forget_fault(self, name: TopicPartition) -> None:
+        super()._forget_fault(name)
+        self.partial.pop(name, None)
 
     def _refuse_lost(self, assigned: AssignedPartition) -> None:
         """An empty disk in the place of the one that was in sync must not lead: followers would cut their copies to it.
@@ -267,7 +269,7 @@ class Partitions(CopyHolder[Partition]):
         name = partition.topic_partition
         if self.by_name.get(name) is not partition:
             return
-        self.offline[name] = fault
+        self._note_fault(name, partition.incarnation, fault)
         self._withdraw(partition, offline=True)
         self._directories.give_up(name)
 
@@ -306,8 +308,7 @@ class Partitions(CopyHolder[Partition]):
 
     def _remove(self, name: TopicPartition, topic_id: UUID) -> None:
         self.unopened.pop(name, None)
-        self.offline.pop(name, None)
-        self.partial.pop(name, None)
+        self._forget_fault(name)
         known = self.by_name.get(name)
         if known is not None:
             self._withdraw(known)

@@ -36,6 +36,7 @@ from appliance.channels.supervision import (
 )
 from appliance.channels.wiring import Attachment
 from appliance.clock import Clock
+from appliance.cluster import TopicPartition
 from appliance.config import BrokerConfigs
 from appliance.errors import ApplianceError, HostFault, StorageFault
 from appliance.ipc.agent import DutyCycle
@@ -283,11 +284,12 @@ class Replica:
 
     def _carry_out(self, followers: Followers, command: Assign) -> Assigned | None:
         """Obeys, and tells the controller which copies have gone: they are in sync no more."""
-        offline_before = len(followers.offline)
         done = self._obeyed(followers, command)
-        if len(followers.offline) > offline_before:
-            named = tuple((each.topic, each.partition) for each in followers.offline)
-            self._controller.ask(PartitionsOffline(self._slot, named))
+        if done is not None and followers.offline:
+            named = ((each.topic, each.partition) for each in command.partitions)
+            gone = tuple(each for each in named if TopicPartition(*each) in followers.offline)
+            if gone:
+                self._controller.ask(PartitionsOffline(self._slot, gone))
         return done
 
     def _obeyed(self, followers: Followers, command: Assign) -> Assigned | None:

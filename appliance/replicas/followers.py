@@ -47,7 +47,6 @@ class Followers(CopyHolder[Follower]):
         "_slot",
         "_table",
         "by_row",
-        "offline",
     )
 
     HELD = "followed"
@@ -76,7 +75,6 @@ class Followers(CopyHolder[Follower]):
         self._configs: dict[TopicPartition, Mapping[str, str]] = {}
         self._settings = LastSettings()
         self.by_row: dict[int, Follower] = {}
-        self.offline: dict[TopicPartition, StorageFault] = {}
 
     def _goes_on(self, count: int) -> bool:
         if count % OPENED_AT_ONCE == 0:
@@ -85,7 +83,7 @@ class Followers(CopyHolder[Follower]):
 
     def _take(self, assigned: AssignedPartition, *, is_new: bool) -> None:
         name = TopicPartition(assigned.topic, assigned.partition)
-        if (known_fault := self.offline.get(name)) is not None:
+        if (known_fault := self._known_fault(assigned)) is not None:
             self.unopened.pop(name, None)
             raise LogDirectoryOffline(str(known_fault))
         known = self.by_name.get(name)
@@ -113,7 +111,7 @@ class Followers(CopyHolder[Follower]):
                 closed=None if before == NEVER_OPENED else before == assigned.incarnation,
             )
         except LogDirectoryOffline as fault:
-            self.offline[name] = fault
+            self._note_fault(name, assigned.incarnation, fault)
             self.unopened.pop(name, None)
             # What a life before has said of its bytes holds no more.
             own = self._table.slot_at(assigned.row, self._slot)
@@ -161,7 +159,7 @@ class Followers(CopyHolder[Follower]):
             follower.closed()
 
     def _remove(self, name: TopicPartition, topic_id: UUID) -> None:
-        self.offline.pop(name, None)
+        self._forget_fault(name)
         self._forget(name)
         self._directories.delete_partition(name, topic_id)
 
@@ -182,7 +180,7 @@ class Followers(CopyHolder[Follower]):
         Reading it again would tell what the page cache holds. The next life recovers it.
         """
         name = follower.topic_partition
-        self.offline[name] = fault
+        self._note_fault(name, follower.incarnation, fault)
         self._forget(name)
         self._directories.give_up(name)
 

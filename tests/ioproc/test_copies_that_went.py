@@ -23,6 +23,7 @@ from appliance.channels.partition_table import (
 )
 from appliance.clock import ManualClock
 from appliance.cluster import TopicPartition
+from appliance.errors import StorageFault
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
 from appliance.log.file_names import LEADER_EPOCHS
@@ -237,6 +238,27 @@ def test_a_copy_that_lacked_files_leads_when_it_is_chosen_again_and_whole(disk: 
     log = partitions.by_name[NAME].log
     assert (log.log_start_offset, log.log_end_offset) == (0, partition.log.log_end_offset)
     assert len(segments) == 6
+
+
+@pytest.mark.parametrize("half", [Half.LEADERS, Half.FOLLOWERS])
+def test_a_copy_that_has_failed_keeps_no_topic_of_the_same_name_from_being_opened(
+    disk: Disk, half: Half
+) -> None:
+    """The slot's other process, which had it by then, was told to delete the files."""
+    holder: Partitions | Followers
+    if half is Half.LEADERS:
+        holder, assigned = disk.worker(), ASSIGNED
+        assert refusal(holder, assigned, full=True) == 0
+        holder.take_offline(holder.by_name[NAME], StorageFault("a bad sector"))
+    else:
+        holder, assigned = disk.replica(), FOLLOWED
+        assert refusal(holder, assigned, full=True) == 0
+        holder.take_offline(holder.by_name[NAME], StorageFault("a bad sector"))
+    assert refusal(holder, assigned) == ErrorCode.KAFKA_STORAGE_ERROR
+    shutil.rmtree(disk.copy)
+    successor = msgspec.structs.replace(assigned, topic_id=UUID(int=8), incarnation=INCARNATION + 1)
+    assert refusal(holder, successor) == 0
+    assert holder.offline == {}
 
 
 def another(disk: Disk, *, records: bool, base: int = 0) -> None:
