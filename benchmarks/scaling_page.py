@@ -10,6 +10,8 @@ from benchmarks.results import Run
 from benchmarks.shapes import shape
 
 Points = list[tuple[int, float]]
+WIDE = 50
+"""Last count by first from which on a plot needs a logarithmic axis."""
 UNITS = {
     "pss_mb": "memory (PSS), MB",
     "idle_cpu_percent": "processor when idle, % of a core",
@@ -58,11 +60,15 @@ def _one(case: str, rows: dict[tuple[str, str], Points], stem_name: str) -> Iter
     ]
     for (metric, broker), points in sorted(rows.items(), key=lambda entry: _order(*entry[0])):
         values = dict(points)
-        cells = [f"{values[n]:,.3g}" if n in values else "" for n in counts]
+        cells = [_short(values[n]) if n in values else "" for n in counts]
         found = shape(points) if len(points) > 1 else None
-        tail = [found.name, f"{found.each:.2g}" if "linear" in found.name else ""] if found else ["", ""]
+        tail = [found.name, _short(found.each) if "linear" in found.name else ""] if found else ["", ""]
         lines.append(f"| {UNITS.get(metric, metric)} | {broker} | {' | '.join(cells)} | {' | '.join(tail)} |")
     yield "\n".join(lines)
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2g}" if abs(value) < 1 else f"{value:.3g}"
 
 
 def _order(metric: str, broker: str) -> tuple[int, str, str]:
@@ -99,7 +105,9 @@ def draw(run: Run, stem: Path) -> list[Path]:
                         label=broker,
                         color=COLOURS.get(broker, "#555555"),
                     )
-            axis.set_xscale("log")
+            counts = [n for (name, _), points in rows.items() if name == metric for n, _ in points]
+            if max(counts) >= WIDE * min(counts):
+                axis.set_xscale("log")
             axis.set_ylim(bottom=0)
             axis.set_title(UNITS.get(metric, metric), fontsize=9)
             axis.spines[["top", "right"]].set_visible(False)

@@ -1,7 +1,8 @@
 """The shape of a growth: constant, less than linear, linear, worse; from a few points.
 
-A growth is y = a + b·n^p. `a` is taken from the first point, so the excess e(n) = y(n) - a is a straight line of
-slope p in a plot with two logarithmic axes. Only points whose excess is beyond the noise count.
+A growth is y = a + b·m^p, m being how many more there are than at the first point, which gives `a`. So the excess
+e = y - a is a straight line of slope p over m in a plot with two logarithmic axes. Only points whose excess is beyond
+the noise count.
 
     n       1      10     100    1,000   10,000
     y      80      80      81       88      160        e: 0, 0, 1, 8, 80   →   p = 1, linear, b = 0.008
@@ -25,19 +26,23 @@ class Shape:
     name: str
     exponent: float
     each: float
-    """Excess at the last point, for each of its things."""
+    """Excess at the last point, for each that it has more than the first."""
 
 
 def shape(points: Sequence[tuple[float, float]]) -> Shape:
     """Of (n, y) with n rising. At least two points."""
-    (_, first), (last_n, last) = points[0], points[-1]
-    each = (last - first) / last_n
+    (first_n, first), (last_n, last) = points[0], points[-1]
+    each = (last - first) / (last_n - first_n)
     highest = max(abs(y - first) for _, y in points)
     if highest <= NOISE_SHARE * max(abs(first), 1e-9):
         return Shape("constant", 0.0, each)
     beyond = EXCESS_SHARE * abs(first)
     sign = 1 if last >= first else -1
-    excess = [(math.log(n), math.log(sign * (y - first))) for n, y in points if sign * (y - first) > beyond]
+    excess = [
+        (math.log(n - first_n), math.log(sign * (y - first)))
+        for n, y in points[1:]
+        if sign * (y - first) > beyond
+    ]
     if len(excess) < 2:
         # One point stands out of a flat row: its step is as steep as a line at least, if it is the last.
         return Shape("falls at the end" if sign < 0 else "linear at most, from the last point", 1.0, each)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from benchmarks.scaling_page import tables
 from benchmarks.shapes import shape
+from tests.benchmarks.test_results import run
 
 COUNTS = (1.0, 10.0, 100.0, 1000.0, 10_000.0)
 
@@ -17,6 +19,13 @@ def test_a_line_on_a_base_is_linear_and_tells_the_price_of_each() -> None:
     assert abs(found.each - 0.03) < 1e-4
 
 
+def test_a_line_is_linear_however_near_its_points_lie() -> None:
+    """Brokers of Kafka, 1 to 3: memory as it was measured."""
+    found = shape([(1, 395), (2, 770), (3, 1142)])
+    assert found.name == "linear"
+    assert abs(found.each - 373.5) < 1
+
+
 def test_a_square_is_worse_than_linear() -> None:
     assert shape([(n, 5 + n**2) for n in COUNTS]).name == "worse than linear, n^2.0"
 
@@ -27,3 +36,9 @@ def test_a_root_is_less_than_linear() -> None:
 
 def test_a_rate_that_drops_falls() -> None:
     assert shape([(1, 50_000), (10, 50_000), (100, 45_000), (1000, 20_000)]).name == "falls"
+
+
+def test_figures_of_a_table_have_no_powers_of_ten() -> None:
+    figures = {f"scale_slots.pss_mb@{n}": value for n, value in ((1, 395.4), (2, 770.0), (3, 1142.0))}
+    (row,) = [line for line in tables(run([figures]), "r").splitlines() if line.startswith("| memory")]
+    assert row == "| memory (PSS), MB | appliance | 395 | 770 | 1,142 | linear | 373 |"
