@@ -26,9 +26,14 @@ def describe_topic_partitions(
     names = sorted({topic.name for topic in request.topics}) if request.topics else sorted(topics)
     first = 0
     if request.cursor is not None:
+        if _leads_nowhere(request.cursor, request):
+            refused = ErrorCode.INVALID_REQUEST
+            return DescribeTopicPartitionsResponse(
+                tuple(DescribedTopic(refused, topic.name) for topic in request.topics)
+            )
         names = [name for name in names if name >= request.cursor.topic_name]
         if names and names[0] == request.cursor.topic_name:
-            first = max(0, request.cursor.partition_index)
+            first = request.cursor.partition_index
     room = max(1, min(request.response_partition_limit, view.settings.broker.max_partitions_per_request))
     described: list[DescribedTopic] = []
     for name in names:
@@ -49,6 +54,13 @@ def describe_topic_partitions(
             return DescribeTopicPartitionsResponse(tuple(described), PartitionCursor(name, until))
         first = 0
     return DescribeTopicPartitionsResponse(tuple(described))
+
+
+def _leads_nowhere(cursor: PartitionCursor, request: DescribeTopicPartitionsRequest) -> bool:
+    """As Kafka's DescribeTopicPartitionsRequestHandler: who asks for all may go on behind a topic that has gone since,
+    and nobody else."""
+    is_asked_for = not request.topics or any(topic.name == cursor.topic_name for topic in request.topics)
+    return cursor.partition_index < 0 or not is_asked_for
 
 
 def _described(topic: TopicImage, view: LocalView, *, first: int, until: int) -> DescribedTopic:
