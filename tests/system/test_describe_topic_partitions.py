@@ -24,11 +24,15 @@ from tests.system.raw import ask, create_topic, wait_until
 TOPICS = {"a": 3, "b": 2}
 
 
+def port_of(broker: Broker) -> int:
+    return int(broker.address.rpartition(":")[2])
+
+
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with running_broker(tmp_path_factory.mktemp("described") / "data") as started:
         for name, partitions in TOPICS.items():
-            assert create_topic(started.port, name, partitions=partitions) == 0
+            assert create_topic(port_of(started), name, partitions=partitions) == 0
             wait_until(partial(is_served, started.address, name, partitions), name)
         yield started
 
@@ -37,7 +41,7 @@ def described(
     broker: Broker, *names: str, limit: int = 2000, cursor: PartitionCursor | None = None
 ) -> DescribeTopicPartitionsResponse:
     request = DescribeTopicPartitionsRequest(tuple(map(TopicName, names)), limit, cursor)
-    with WireSocket(broker.port) as connection:
+    with WireSocket(port_of(broker)) as connection:
         response = ask(connection, ApiKey.DESCRIBE_TOPIC_PARTITIONS, request)
     assert isinstance(response, DescribeTopicPartitionsResponse)
     return response
