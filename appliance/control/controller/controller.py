@@ -241,9 +241,14 @@ class Controller:
                 self._partition_commands.elect(sender, number, request)
             case AlterReassignments():
                 self._partition_commands.reassign(sender, number, request)
-            case PartitionsOffline():
+            case PartitionsOffline() if any(
+                self.lines.is_from(half, sender) for half in self._slots.halves(request.slot)
+            ):
                 self.state.dirty = True
                 self.leadership.storage_failed(request.slot, request.partitions, partial=request.partial)
+            case PartitionsOffline():
+                # Whoever has the copies now finds out for itself, and says so when it is told to hold them.
+                _logger.warning("copies of %s, which is not up", sender.decode(errors="replace"))
 
     def process_down(self, role: Role, generation: int, *, held: bool = False) -> None:
         """That life of a process is over; the next one of a worker or a replica says hello.

@@ -456,6 +456,22 @@ def test_leaders_go_back_to_a_copy_that_lacked_files_once_it_is_in_sync(new_inst
     assert state(instance.partition("whole")) == (1, 1, (0, 1, 2))
 
 
+def test_what_a_process_says_of_its_copies_dies_with_it(three: Instance) -> None:
+    """Its next life has opened them."""
+    before = three.workers.pop(0)
+    three.opened[0].clear()
+    three.last_generations[RoleKind.IOPROC, 0] = before.generation
+    three.start_worker(0)
+    three.until(lambda: three.partition("t").leader == 1 and bool(three.workers[0].commands))
+    (answer,) = three.propose(1, wanted(three, (0, 1, 2))).partitions
+    assert answer.isr == (0, 1, 2)
+    before.link.ask(PartitionsOffline(0, (("t", 0),)))
+    for name in ("u", "v"):
+        three.create(NewTopic(name, assignments={0: (2,)}))
+    before.link.close()
+    assert three.partition("t").isr == (0, 1, 2)
+
+
 def test_leaders_without_storage_do_not_hand_a_partition_to_and_fro(three: Instance) -> None:
     three.create(
         NewTopic("dirty", assignments={0: (0, 1)}, configs={"unclean.leader.election.enable": "true"})
