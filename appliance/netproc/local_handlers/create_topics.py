@@ -18,9 +18,13 @@ TIMEOUT_MS_MAX = 60_000
 
 
 def create_topics(request: CreateTopicsRequest, view: LocalView) -> AskController | CreateTopicsResponse:
-    """One question for the whole request."""
-    if not request.topics:
-        return CreateTopicsResponse(())
+    """One question for the whole request. What a map cannot hold is refused here: a partition assigned twice."""
+    refused = tuple(
+        _assigned_twice(topic, twice) for topic in request.topics if (twice := _twice(topic)) is not None
+    )
+    asked = tuple(topic for topic in request.topics if _twice(topic) is None)
+    if not asked:
+        return CreateTopicsResponse(refused)
 
     def then(answers: tuple[Body | None, ...]) -> CreateTopicsResponse:
         answer = answers[0]
@@ -32,11 +36,29 @@ def create_topics(request: CreateTopicsRequest, view: LocalView) -> AskControlle
                     for t in request.topics
                 )
             )
-        return CreateTopicsResponse(tuple(_result(outcome, view) for outcome in answer.outcomes))
+        return CreateTopicsResponse((*refused, *(_result(outcome, view) for outcome in answer.outcomes)))
 
-    topics = tuple(map(_new_topic, request.topics))
+    topics = tuple(map(_new_topic, asked))
     timeout_ms = max(1, min(request.timeout_ms, TIMEOUT_MS_MAX))
     return AskController((CreateTopics(topics, request.validate_only),), then, timeout_ms)
+
+
+def _twice(topic: CreatableTopic) -> int | None:
+    """A partition that has two assignments."""
+    seen: set[int] = set()
+    for assignment in topic.assignments:
+        if assignment.partition_index in seen:
+            return assignment.partition_index
+        seen.add(assignment.partition_index)
+    return None
+
+
+def _assigned_twice(topic: CreatableTopic, partition: int) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        topic.name,
+        error_code=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        error_message=f"Found multiple manual partition assignments for partition {partition}",
+    )
 
 
 def _new_topic(topic: CreatableTopic) -> NewTopic:

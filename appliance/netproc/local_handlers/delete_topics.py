@@ -26,9 +26,16 @@ def delete_topics(request: DeleteTopicsRequest, view: LocalView) -> DeleteTopics
             )
         )
     topic_ids = tuple(topic.topic_id for topic in request.topics if topic.topic_id is not None)
-    names = tuple(topic.name or "" for topic in request.topics if topic.topic_id is None)
+    names = tuple(topic.name for topic in request.topics if topic.topic_id is None and topic.name is not None)
+    refused = tuple(
+        DeletableTopicResult(
+            None, None, ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified."
+        )
+        for topic in request.topics
+        if topic.topic_id is None and topic.name is None
+    )[:1]
     if not topic_ids and not names:
-        return DeleteTopicsResponse(())
+        return DeleteTopicsResponse(refused)
     known = {name: topic.topic_id for name in names if (topic := view.image.topics.get(name)) is not None}
 
     def then(answers: tuple[Body | None, ...]) -> DeleteTopicsResponse:
@@ -37,13 +44,13 @@ def delete_topics(request: DeleteTopicsRequest, view: LocalView) -> DeleteTopics
         late = TopicOutcome("", int(ErrorCode.REQUEST_TIMED_OUT))
         of_name = {outcome.name: outcome for outcome in outcomes}
         of_id = {outcome.topic_id: outcome for outcome in outcomes}
-        by_name = [_result(name, known.get(name), of_name.get(name, late)) for name in names]
+        by_name = [_result(name, known.get(name), of_name.get(name, late)) for name in dict.fromkeys(names)]
         by_id = [
             _result(outcome.name or None, topic_id, outcome)
-            for topic_id in topic_ids
+            for topic_id in dict.fromkeys(topic_ids)
             for outcome in [of_id.get(topic_id, late)]
         ]
-        return DeleteTopicsResponse((*by_name, *by_id))
+        return DeleteTopicsResponse((*refused, *by_name, *by_id))
 
     timeout_ms = max(1, min(request.timeout_ms, TIMEOUT_MS_MAX))
     return AskController((DeleteTopics(names, topic_ids),), then, timeout_ms)

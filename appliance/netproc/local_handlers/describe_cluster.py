@@ -25,7 +25,6 @@ def describe_cluster(request: DescribeClusterRequest, view: LocalView) -> Descri
             brokers=(),
             error_code=error,
             error_message=error.message,
-            endpoint_type=request.endpoint_type,
         )
     brokers = [ClusterBroker(s.node_id, s.host, s.port, s.rack) for s in image.slots]
     if request.include_fenced_brokers:

@@ -26,8 +26,10 @@ from appliance.protocol.errors import ErrorCode
 
 
 def describe_configs(request: DescribeConfigsRequest, view: LocalView) -> DescribeConfigsResponse:
-    """One result for each resource, in the order asked."""
-    return DescribeConfigsResponse(tuple(_result(r, request, view) for r in request.resources))
+    """One result for each resource, in the order asked; the same question, over and over, is answered once."""
+    return DescribeConfigsResponse(
+        tuple(_result(resource, request, view) for resource in dict.fromkeys(request.resources))
+    )
 
 
 def _result(

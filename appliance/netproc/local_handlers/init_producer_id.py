@@ -12,13 +12,16 @@ from appliance.protocol.apis.init_producer_id import InitProducerIdRequest, Init
 from appliance.protocol.errors import ErrorCode
 
 ALLOCATE_TIMEOUT_MS = 5_000
+NO_PRODUCER = -1
+"""In place of an id and of an epoch; one without the other is refused (KIP-360)."""
 
 
 def init_producer_id(
     request: InitProducerIdRequest, view: LocalView
 ) -> InitProducerIdResponse | AskController:
     """From the block at hand, else from the controller's next."""
-    if request.transactional_id is not None:
+    has_half = (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER)
+    if request.transactional_id is not None or has_half:
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
     producer_id = view.producer_ids.take()
     if producer_id is not None:

@@ -98,7 +98,8 @@ def _topics(
         for topic in image.topics.values():
             yield _topic(topic, view, operations)
         return
-    for selector in request.topics:
+    # Each once: a topic of many partitions, named over and over, would make a small request worth gigabytes.
+    for selector in {selector.topic_id or selector.name: selector for selector in request.topics}.values():
         if selector.topic_id is not None:
             route = view.routes.by_id(selector.topic_id)
             if route is None:

@@ -19,7 +19,7 @@ from appliance.netproc.topic_routes import TopicRoutes
 
 # Without an authorizer every operation is allowed (KIP-430 bit fields, `AclEntry.supportedOperations`).
 TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
-CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12, 13, 14))
+CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
 
 
 class AskController(msgspec.Struct, frozen=True):
