@@ -134,6 +134,20 @@ def test_fetch_of_all_lists_what_was_committed_by_name_or_by_id() -> None:
     assert [topic.topic_id for topic in group.topics] == [OLD_ID]
 
 
+def test_all_offsets_of_a_group_are_told_once_however_often_they_are_asked_for() -> None:
+    _, book = planned(commit("t", (3, 1, "")))
+    some = OffsetFetchGroup("g", (OffsetFetchTopic("t", partition_indexes=(3,)),))
+    wanted = (OffsetFetchGroup("g", None), some, OffsetFetchGroup("h", None))
+    response = fetch_offsets(
+        OffsetFetchRequest(groups=wanted * 1_000),
+        9,
+        topics=KnownTopics(),
+        check=lambda _: 0,
+        book_of=lambda group: book if group == "g" else None,
+    )
+    assert [group.group_id for group in response.groups] == ["g", "g", "h", *["g"] * 999]
+
+
 def test_new_topic_of_the_same_name_does_not_inherit_an_offset() -> None:
     _, book = planned(commit("t", (1, 7, "")))
     again = KnownTopics({"t": Topic("t", NEW_ID, 4)})

@@ -25,7 +25,7 @@ from appliance.protocol.errors import ErrorCode
 
 
 def handle(book: GroupBook, request: ConsumerGroupDescribeRequest, client: Client, reply: object) -> None:
-    groups = tuple(_describe(book, group_id, client) for group_id in request.group_ids)
+    groups = tuple(_describe(book, group_id, client) for group_id in dict.fromkeys(request.group_ids))
     if request.include_authorized_operations:
         groups = tuple(
             each if each.error_code else replace(each, authorized_operations=GROUP_OPERATIONS)

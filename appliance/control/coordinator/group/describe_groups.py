@@ -25,7 +25,8 @@ _NOT_FOUND_FROM = 6
 
 
 def handle(book: GroupBook, request: DescribeGroupsRequest, client: Client, reply: object) -> None:
-    groups = tuple(_describe(book, group_id, client) for group_id in request.groups)
+    # Each once: a group of many members, named over and over, would make a small request worth gigabytes.
+    groups = tuple(_describe(book, group_id, client) for group_id in dict.fromkeys(request.groups))
     if request.include_authorized_operations:
         groups = tuple(
             each if each.error_code else replace(each, authorized_operations=GROUP_OPERATIONS)

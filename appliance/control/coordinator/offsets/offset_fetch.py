@@ -9,7 +9,7 @@ which has none, in that of every partition. Source: `OffsetMetadataManager.java`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from appliance.control.coordinator.group.effects import Topic, Topics
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
@@ -45,12 +45,23 @@ def fetch_offsets(
         return OffsetFetchResponse(
             groups=tuple(
                 _group(wanted, version, topics=topics, error=check(wanted), book=book_of(wanted.group_id))
-                for wanted in request.groups
+                for wanted in _each_once(request.groups)
             )
         )
     wanted = OffsetFetchGroup(request.group_id, request.topics)
     found = _group(wanted, version, topics=topics, error=check(wanted), book=book_of(wanted.group_id))
     return OffsetFetchResponse(found.topics, found.error_code)
+
+
+def _each_once(groups: Sequence[OffsetFetchGroup]) -> Iterator[OffsetFetchGroup]:
+    """All offsets of a group are told once: else a small request would be worth gigabytes."""
+    told_whole: set[str] = set()
+    for wanted in groups:
+        if wanted.topics is None:
+            if wanted.group_id in told_whole:
+                continue
+            told_whole.add(wanted.group_id)
+        yield wanted
 
 
 def _group(

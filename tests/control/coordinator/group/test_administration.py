@@ -65,6 +65,15 @@ def test_who_asks_for_it_is_told_what_it_may_do_with_a_group() -> None:
     assert scene.ask(described, version=1).groups[0].authorized_operations == operations
 
 
+def test_a_group_that_is_asked_for_over_and_over_is_described_once() -> None:
+    scene = Scene()
+    scene.stable(2)
+    (told,) = scene.ask(DescribeGroupsRequest((GROUP,) * 1_000), version=6).groups
+    assert len(told.members) == 2
+    (told,) = scene.ask(ConsumerGroupDescribeRequest((GROUP,) * 1_000), version=1).groups
+    assert told.group_id == GROUP
+
+
 def test_a_group_in_a_rebalance_shows_no_protocol_and_no_metadata() -> None:
     scene = Scene()
     leader, _ = scene.stable(2)
