@@ -124,6 +124,10 @@ class Settings:
             return (self.data_dir / f"slot-{slot}",)
         return tuple(self.data_dir / name.replace(_SLOT, str(slot)) for name in _names(self.log_dirs))
 
+    def known_directories(self, slot: int) -> Path | None:
+        """Where slot `slot` keeps which of its directories were in use; None where the one that it has lies beside."""
+        return None if self.log_dirs is None else self.data_dir / f"slot-{slot}.log-dirs.json"
+
 
 Section = NetworkSettings | IoSettings | BrokerSettings | GroupSettings | OffsetsSettings | MetadataSettings
 

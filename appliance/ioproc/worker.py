@@ -64,7 +64,7 @@ from appliance.ipc.ring import RingWriter
 from appliance.journal import RateLimited
 from appliance.log.flusher import Flusher
 from appliance.log.halves import Half
-from appliance.log.log_directories import KnownDirectories, LogDirectories
+from appliance.log.log_directories import LogDirectories, known_directories
 from appliance.log.log_moves import NO_FUTURE, LogMoves
 from appliance.log.reader_leases import LeaseBook
 from appliance.log.state_publisher import StatePublisher
@@ -465,9 +465,7 @@ class Worker:
                 node_id=self._slot,
                 cluster_id=command.cluster_id,
                 clock=self._clock,
-                known=None
-                if self._settings.log_dirs is None
-                else KnownDirectories(self._settings.data_dir / f"slot-{self._slot}.log-dirs.json"),
+                known=known_directories(self._settings.known_directories(self._slot)),
                 half=Half.LEADERS if self._has_followers else Half.WHOLE,
             )
         except ApplianceError as error:

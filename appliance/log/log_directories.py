@@ -108,6 +108,15 @@ class KnownDirectories:
             replace_file(self._path, (json.dumps(self._ids, indent=1, sort_keys=True) + "\n").encode())
 
 
+def known_directories(path: Path | None) -> KnownDirectories | None:
+    """What is written down at `path`; None where nothing is.
+
+    Raises:
+        CorruptFile, StorageFault: it cannot be read.
+    """
+    return None if path is None else KnownDirectories(path)
+
+
 class LogDirectories:
     """All directories of a slot. Used from one thread, as each of them. Directories are told by their index."""
 
@@ -134,7 +143,8 @@ class LogDirectories:
         known: KnownDirectories | None = None,
         half: Half = Half.WHOLE,
     ) -> Self:
-        """Takes every directory that can be taken; `half`: as which of a slot's processes.
+        """Takes every directory that can be taken; `half`: as which of a slot's processes. Those that follow take what
+        is known, and leave it to the worker to write down more.
 
         Raises:
             OperatorFault: one belongs to somebody else.
@@ -150,7 +160,7 @@ class LogDirectories:
                         path, node_id=node_id, cluster_id=cluster_id, clock=clock, half=half
                     )
                     all_of_them.serving[index] = directory
-                    if known is not None:
+                    if known is not None and half is not Half.FOLLOWERS:
                         known.note(path)
                     all_of_them._look_for_partitions(index, directory)
                 except StorageFault as fault:

@@ -45,7 +45,7 @@ from appliance.journal import RateLimited
 from appliance.log.directory_watch import DirectoryWatch
 from appliance.log.flusher import Flusher
 from appliance.log.halves import Half
-from appliance.log.log_directories import LogDirectories
+from appliance.log.log_directories import LogDirectories, known_directories
 from appliance.log.reader_leases import LeaseBook
 from appliance.log.state_publisher import StatePublisher
 from appliance.replicas.background import behind_others
@@ -322,6 +322,7 @@ class Replica:
                 node_id=self._slot,
                 cluster_id=command.cluster_id,
                 clock=self._clock,
+                known=known_directories(settings.known_directories(self._slot)),
                 half=Half.FOLLOWERS,
             )
         except ApplianceError as error:

@@ -137,6 +137,45 @@ def test_a_follower_of_which_files_have_gone_keeps_nobody_waiting(tmp_path: Path
     broker.stop()
 
 
+def test_a_slot_puts_nothing_where_one_of_its_disks_is_not_mounted(tmp_path: Path) -> None:
+    """Its replica process, too, takes the mount point for a disk that has failed, not for a new one."""
+    dirs = [tmp_path / "disk-{slot}-a", tmp_path / "disk-{slot}-b"]
+    broker = Appliance(
+        tmp_path / "data", slots=2, settings={"log.dirs": ",".join(map(str, dirs)), "min.insync.replicas": 1}
+    )
+    broker.start()
+    create(broker, TOPIC, PARTITIONS, replicas=2)
+    broker.stop()
+    disk, away = tmp_path / "disk-1-a", tmp_path / "away"
+    held = {path.name for path in disk.glob(f"{TOPIC}-*")}
+    assert held
+    disk.rename(away)
+    disk.mkdir()
+
+    broker.start()
+    wait_until(lambda: set(leaders(broker, TOPIC).values()) == {0, 1}, "all are led", timeout_s=30)
+    other = tmp_path / "disk-1-b"
+    wait_until(
+        lambda: all(
+            (1 in isr) is ((other / f"{TOPIC}-{number}").is_dir())
+            for number, isr in in_sync(broker, TOPIC).items()
+        ),
+        "what it has not is not in sync",
+        timeout_s=30,
+    )
+    assert not list(disk.glob(f"{TOPIC}-*"))
+    broker.stop()
+
+    shutil.rmtree(disk)
+    away.rename(disk)
+    broker.start()
+    wait_until(
+        lambda: all(isr == {0, 1} for isr in in_sync(broker, TOPIC).values()), "all in sync", timeout_s=30
+    )
+    assert not compare_replicas(broker, TOPIC)
+    broker.stop()
+
+
 def batches_bytes(partition: Path) -> int:
     """Of a partition of one segment, without the room taken ahead."""
     (segment,) = partition.glob("*.log")
