@@ -94,7 +94,8 @@ class CopyHolder(ABC, Generic[Held]):
                 return None
             name = TopicPartition(assigned.topic, assigned.partition)
             self.unopened[name] = assigned
-            self._attempt(failures, name, partial(self._take, assigned, is_new=not command.full))
+            is_new = not command.full and assigned.leader_epoch == 0
+            self._attempt(failures, name, partial(self._take, assigned, is_new=is_new))
         return Assigned(command.controller_epoch, failures)
 
     def open_again(self) -> list[Held]:
@@ -126,7 +127,10 @@ class CopyHolder(ABC, Generic[Held]):
 
     @abstractmethod
     def _take(self, assigned: AssignedPartition, *, is_new: bool) -> None:
-        """Opens the copy, or has the open one go by what is new in `assigned`; takes it out of `unopened`."""
+        """Opens the copy, or has the open one go by what is new in `assigned`; takes it out of `unopened`.
+
+        `is_new`: its partition was just created, so no log directory that has failed can have it.
+        """
 
     @abstractmethod
     def _apply_defaults(self, name: TopicPartition) -> None:

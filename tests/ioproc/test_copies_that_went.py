@@ -261,6 +261,20 @@ def test_a_copy_that_has_failed_keeps_no_topic_of_the_same_name_from_being_opene
     assert holder.offline == {}
 
 
+@pytest.mark.parametrize("half", [Half.LEADERS, Half.FOLLOWERS])
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_a_copy_that_may_be_on_a_disk_that_has_failed_is_made_anew_for_a_new_partition_alone(
+    disk: Disk, half: Half, epoch: int
+) -> None:
+    """Else it would be in two places when the disk is back."""
+    holder: Partitions | Followers = disk.worker() if half is Half.LEADERS else disk.replica()
+    disk.directories[-1].failed[1] = StorageFault("not mounted")
+    assigned = ASSIGNED if half is Half.LEADERS else FOLLOWED
+    told = refusal(holder, msgspec.structs.replace(assigned, leader_epoch=epoch))
+    assert told == (ErrorCode.KAFKA_STORAGE_ERROR if epoch else 0)
+    assert disk.copy.exists() is (epoch == 0)
+
+
 def another(disk: Disk, *, records: bool, base: int = 0) -> None:
     """Slot 1's copy, and nothing is left of what shared memory said."""
     copy = disk.path_of(1) / "t-0"
