@@ -141,6 +141,27 @@ def swap_for_remnants(broker: Appliance, chance: random.Random, _: float) -> str
     return f"removed all but the newest segments of slot {slot} while everything was stopped"
 
 
+def lose_files(broker: Appliance, chance: random.Random, _: float) -> str:
+    """Of each of a slot's copies its oldest segments go, its newest ones, all of them, or its directory, or nothing."""
+    if not _all_in_sync(broker):
+        return "removed nothing: it might have been the last copy"
+    slot = chance.randrange(broker.slots)
+    _stop(broker)
+    count = 0
+    for copy in sorted(each for each in (broker.data_dir / f"slot-{slot}").iterdir() if each.is_dir()):
+        segments = sorted(copy.glob("*.log"))
+        some = chance.randint(1, max(1, len(segments) - 1))
+        what = chance.choice(("nothing", "oldest", "newest", "segments", "directory"))
+        gone = {"oldest": segments[:some], "newest": segments[-some:], "segments": segments}.get(what, [])
+        for path in gone:
+            path.unlink()
+        if what == "directory":
+            shutil.rmtree(copy)
+        count += what != "nothing"
+    broker.start(60)
+    return f"removed files of {count} copies of slot {slot} while everything was stopped"
+
+
 def faults_for(slots: int) -> list[Fault]:
     """Each as often as it shall come."""
     common: list[Fault] = [kill_one, kill_one, kill_worker, kill_worker, pause_one, kill_everything, restart]
@@ -152,7 +173,7 @@ def faults_for(slots: int) -> list[Fault]:
         kill_slot,
         kill_two_slots,
         kill_slot_past_a_sleeper,
-        *([lose_log_directory, swap_disk, swap_for_remnants] if slots > 2 else []),
+        *([lose_log_directory, swap_disk, swap_for_remnants, lose_files] if slots > 2 else []),
     ]
 
 
