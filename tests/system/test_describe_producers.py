@@ -73,6 +73,13 @@ def test_each_producer_of_a_partition_is_told_and_kafkas_command_prints_it(broke
     ]
 
 
+def test_a_partition_that_is_asked_for_over_and_over_is_told_once(broker: Appliance) -> None:
+    create_topic(broker.port, "over", partitions=2)
+    write(broker, "over", 1)
+    told = described(broker, "over", *(0, 1) * 1_000)
+    assert [(each.partition_index, len(each.active_producers)) for each in told] == [(0, 1), (1, 0)]
+
+
 def test_what_is_not_there_is_refused_each_by_its_own_error(broker: Appliance) -> None:
     create_topic(broker.port, "one")
     served, unknown = described(broker, "one", 0, 7)

@@ -26,6 +26,7 @@ from appliance.protocol.apis.describe_producers import (
     DescribeProducersResponse,
     PartitionResponse,
     ProducerState,
+    TopicRequest,
     TopicResponse,
 )
 from appliance.protocol.errors import ErrorCode
@@ -58,9 +59,9 @@ class DescribeProducersHandler:
         request: DescribeProducersRequest = decode_request(
             ApiKey.DESCRIBE_PRODUCERS, pending.version, view, position, end
         )
-        asker = _Asker(self, pending, request)
+        asker = _Asker(self, pending, _each_once(request))
         self._lines.enter(asker)
-        for topic in request.topics:
+        for topic in asker.request.topics:
             fault = topic_name_fault(topic.name)
             for number in topic.partition_indexes:
                 self._begin_partition(asker, topic.name, number, fault=fault)
@@ -114,6 +115,14 @@ class DescribeProducersHandler:
         pending = asker.pending
         frame = encode_response(ApiKey.DESCRIBE_PRODUCERS, pending.version, response, pending.correlation_id)
         self._finish(pending, [frame])
+
+
+def _each_once(request: DescribeProducersRequest) -> DescribeProducersRequest:
+    """A partition of many producers, named over and over, would make a small request worth gigabytes."""
+    wanted: dict[str, dict[int, None]] = {}
+    for topic in request.topics:
+        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    return DescribeProducersRequest(tuple(TopicRequest(name, tuple(each)) for name, each in wanted.items()))
 
 
 class _Asker(OwnersAsked):
