@@ -78,7 +78,7 @@ def _partitions(bench: Bench) -> Figures:
     if isinstance(bench.broker, Appliance):
         bench.broker.stop()
         bench.broker.options["max.partitions"] = "20000"
-        bench.broker.options["max.partitions.per.request"] = "10000"
+        bench.broker.options["max.request.partition.size.limit"] = "10000"
         bench.broker.start()
     return _grow(
         bench,
