@@ -161,6 +161,13 @@ def append_until_refused(connection: WireSocket, first: int = 0) -> tuple[int, P
     raise AssertionError("the disk never ran full")
 
 
+def is_served(connection: WireSocket, topic: str) -> bool:
+    """Whether a fetch is answered with records."""
+    with suppress(AssertionError):
+        return bool(fetch(connection, topic, 0, offset=0))
+    return False
+
+
 def read_numbers(connection: WireSocket, topic: str = TOPIC) -> list[int]:
     """Of every record in the log, which one it is."""
     numbers: list[int] = []
@@ -265,6 +272,8 @@ def test_kill_of_the_worker_on_a_full_disk_loses_nothing(disk: Disk, broker: App
     disk.free(broker)
     with WireSocket(broker.port, timeout_s=20) as connection:
         wait_until(lambda: produce(connection, OTHER, batch(0)).error == 0, "appends")
+        # Each log that could not be opened is tried again by itself.
+        wait_until(lambda: is_served(connection, TOPIC), "the topic is served")
         assert read_numbers(connection) == list(range(taken + 1))
 
 
