@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from uuid import UUID
 
 from appliance.channels.control_channel import Assign, AssignedPartition
@@ -20,15 +19,12 @@ from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.partition import Partition
 from appliance.log.config import LastSettings
 from appliance.log.file_names import partition_directory_name
-from appliance.log.log_directories import LogDirectories, first_base_offset
+from appliance.log.log_directories import DirectoriesOf, LogDirectories, first_base_offset
 from appliance.log.partition_log import PartitionLog
 from appliance.log.state_publisher import StatePublisher
 from appliance.protocol.errors import ErrorCode
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
-
-DirectoriesOf = Callable[[int], Sequence[Path]]
-"""Slot → its log directories."""
 
 
 class Partitions(CopyHolder[Partition]):

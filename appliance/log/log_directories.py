@@ -60,6 +60,10 @@ from appliance.protocol.errors import ErrorCode
 _logger = logging.getLogger(__name__)
 
 
+DirectoriesOf = Callable[[int], Sequence[Path]]
+"""Slot → its log directories."""
+
+
 def first_base_offset(partition: Path) -> int | None:
     """Where the first segment with anything in it begins, in a partition's directory that somebody else may have open;
     None where there is none."""

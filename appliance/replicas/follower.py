@@ -15,9 +15,8 @@ files, and is begun anew. The log end in the table is what the disk has, under `
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from appliance.channels.control_channel import AssignedPartition
@@ -50,6 +49,7 @@ from appliance.cluster import NO_LEADER, TopicPartition
 from appliance.errors import StorageFault
 from appliance.log.durable_tail import DurableTail, TailFlush
 from appliance.log.leader_epochs import LeaderEpochs
+from appliance.log.log_directories import DirectoriesOf
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_state import NO_ID, Mode, PartitionState, StateFile
 from appliance.log.state_publisher import unpublished
@@ -58,9 +58,6 @@ from appliance.replicas.throttle import FREE
 from appliance.replicas.truncation import common_end
 
 _logger: Final = logging.getLogger(__name__)
-
-DirectoriesOf = Callable[[int], Sequence[Path]]
-"""Slot → its log directories."""
 
 
 class NotInSync(StorageFault):

@@ -21,9 +21,9 @@ from appliance.channels.partition_table import (
 from appliance.cluster import TopicPartition
 from appliance.errors import LogDirectoryOffline, StorageFault
 from appliance.log.config import LastSettings
-from appliance.log.log_directories import LogDirectories
+from appliance.log.log_directories import DirectoriesOf, LogDirectories
 from appliance.log.state_publisher import StatePublisher
-from appliance.replicas.follower import DirectoriesOf, Follower
+from appliance.replicas.follower import Follower
 from appliance.replicas.throttle import Throttled, throttled
 
 OPENED_AT_ONCE: Final = 16

@@ -181,11 +181,11 @@ class LeaderLog:
                     position = self._position_of(offset, 0)
             if position is not None and self._files_version() == version:
                 if base > offset and not is_compacted and not self._lasts(offset, base):
-                    break
+                    self.close()
+                    return False
                 self._position, self.base_offset = position, base
                 return True
             self.close()
-        self.close()
         return False
 
     def _lasts(self, offset: int, base: int) -> bool:

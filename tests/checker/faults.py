@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import psutil
@@ -115,51 +116,47 @@ def lose_log_directory(broker: Appliance, chance: random.Random, pause_max_s: fl
 
 def swap_disk(broker: Appliance, chance: random.Random, _: float) -> str:
     """While nothing runs, a slot's disk is replaced by an empty one."""
-    if not _all_in_sync(broker):
-        return "removed nothing: it might have been the last copy"
-    slot = chance.randrange(broker.slots)
-    _stop(broker)
-    shutil.rmtree(broker.data_dir / f"slot-{slot}")
-    broker.start(60)
-    return f"removed the log directory of slot {slot} while everything was stopped"
+
+    def lose(directory: Path) -> str:
+        shutil.rmtree(directory)
+        return "the log directory"
+
+    return _lose_while_stopped(broker, chance, lose)
 
 
 def swap_for_remnants(broker: Appliance, chance: random.Random, _: float) -> str:
     """As `swap_disk`, but the newest segment of each copy is left, as one that was begun while it was removed."""
-    if not _all_in_sync(broker):
-        return "removed nothing: it might have been the last copy"
-    slot = chance.randrange(broker.slots)
-    _stop(broker)
-    directory = broker.data_dir / f"slot-{slot}"
-    newest = [max(copy.glob("*.log"), default=None) for copy in directory.iterdir() if copy.is_dir()]
-    kept = {path: path.read_bytes() for path in newest if path is not None}
-    shutil.rmtree(directory)
-    for path, content in kept.items():
-        path.parent.mkdir(parents=True)
-        path.write_bytes(content)
-    broker.start(60)
-    return f"removed all but the newest segments of slot {slot} while everything was stopped"
+
+    def lose(directory: Path) -> str:
+        newest = [max(copy.glob("*.log"), default=None) for copy in directory.iterdir() if copy.is_dir()]
+        kept = {path: path.read_bytes() for path in newest if path is not None}
+        shutil.rmtree(directory)
+        for path, content in kept.items():
+            path.parent.mkdir(parents=True)
+            path.write_bytes(content)
+        return "all but the newest segments"
+
+    return _lose_while_stopped(broker, chance, lose)
 
 
 def lose_files(broker: Appliance, chance: random.Random, _: float) -> str:
     """Of each of a slot's copies its oldest segments go, its newest ones, all of them, or its directory, or nothing."""
-    if not _all_in_sync(broker):
-        return "removed nothing: it might have been the last copy"
-    slot = chance.randrange(broker.slots)
-    _stop(broker)
-    count = 0
-    for copy in sorted(each for each in (broker.data_dir / f"slot-{slot}").iterdir() if each.is_dir()):
-        segments = sorted(copy.glob("*.log"))
-        some = chance.randint(1, max(1, len(segments) - 1))
-        what = chance.choice(("nothing", "oldest", "newest", "segments", "directory"))
-        gone = {"oldest": segments[:some], "newest": segments[-some:], "segments": segments}.get(what, [])
-        for path in gone:
-            path.unlink()
-        if what == "directory":
-            shutil.rmtree(copy)
-        count += what != "nothing"
-    broker.start(60)
-    return f"removed files of {count} copies of slot {slot} while everything was stopped"
+
+    def lose(directory: Path) -> str:
+        count = 0
+        for copy in sorted(each for each in directory.iterdir() if each.is_dir()):
+            segments = sorted(copy.glob("*.log"))
+            some = chance.randint(1, max(1, len(segments) - 1))
+            what = chance.choice(("nothing", "oldest", "newest", "segments", "directory"))
+            gone = {"oldest": segments[:some], "newest": segments[-some:], "segments": segments}.get(what, [])
+            for path in gone:
+                path.unlink()
+            if what == "directory":
+                shutil.rmtree(copy)
+            count += what != "nothing"
+        return f"files of {count} copies"
+
+    return _lose_while_stopped(broker, chance, lose)
 
 
 def faults_for(slots: int) -> list[Fault]:
@@ -175,6 +172,17 @@ def faults_for(slots: int) -> list[Fault]:
         kill_slot_past_a_sleeper,
         *([lose_log_directory, swap_disk, swap_for_remnants, lose_files] if slots > 2 else []),
     ]
+
+
+def _lose_while_stopped(broker: Appliance, chance: random.Random, lose: Callable[[Path], str]) -> str:
+    """`lose` takes a slot's log directory something away, and tells what, while nothing runs."""
+    if not _all_in_sync(broker):
+        return "removed nothing: it might have been the last copy"
+    slot = chance.randrange(broker.slots)
+    _stop(broker)
+    what = lose(broker.data_dir / f"slot-{slot}")
+    broker.start(60)
+    return f"removed {what} of slot {slot} while everything was stopped"
 
 
 def _kill_slot(broker: Appliance, slot: int) -> None:

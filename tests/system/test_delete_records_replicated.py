@@ -42,6 +42,13 @@ def broker(tmp_path: Path) -> Iterator[Appliance]:
     appliance.stop()
 
 
+def fill(broker: Appliance, connection: WireSocket) -> None:
+    """RECORDS records, on every slot."""
+    for number in range(RECORDS):
+        assert produce(connection, TOPIC, encode_batch([Record(b"%d" % number)])).error == 0
+    wait_until(lambda: len(in_sync(broker, TOPIC)[0]) == SLOTS, "all are in sync", timeout_s=30)
+
+
 def delete(connection: WireSocket, before: int, timeout_ms: int) -> DeleteRecordsPartitionResult:
     wanted = DeleteRecordsTopic(TOPIC, (DeleteRecordsPartition(0, before),))
     answer = ask(connection, ApiKey.DELETE_RECORDS, DeleteRecordsRequest((wanted,), timeout_ms))
@@ -55,9 +62,7 @@ def test_deletion_waits_for_a_living_replica_as_long_as_it_may_and_not_for_a_dea
     create(broker, TOPIC, 1, replicas=SLOTS)
     leader = leaders(broker, TOPIC)[0]
     with WireSocket(broker.port + leader, timeout_s=LONG_S) as connection:
-        for number in range(RECORDS):
-            assert produce(connection, TOPIC, encode_batch([Record(b"%d" % number)])).error == 0
-        wait_until(lambda: len(in_sync(broker, TOPIC)[0]) == SLOTS, "all are in sync", timeout_s=30)
+        fill(broker, connection)
         assert delete(connection, 3, LONG_MS) == DeleteRecordsPartitionResult(0, 3, 0)
 
         (stopped,) = broker.pids(f"replica {(leader + 1) % SLOTS}")
@@ -79,9 +84,7 @@ def test_deleted_records_do_not_come_back_with_any_slot(broker: Appliance) -> No
     create(broker, TOPIC, 1, replicas=SLOTS)
     leader = leaders(broker, TOPIC)[0]
     with WireSocket(broker.port + leader, timeout_s=LONG_S) as connection:
-        for number in range(RECORDS):
-            assert produce(connection, TOPIC, encode_batch([Record(b"%d" % number)])).error == 0
-        wait_until(lambda: len(in_sync(broker, TOPIC)[0]) == SLOTS, "all are in sync", timeout_s=30)
+        fill(broker, connection)
         assert delete(connection, 6, LONG_MS) == DeleteRecordsPartitionResult(0, 6, 0)
 
     def starts() -> list[int | None]:

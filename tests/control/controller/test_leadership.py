@@ -59,11 +59,17 @@ def holders(instance: Instance, topic: str = "t", number: int = 0) -> dict[int, 
     }
 
 
-def wanted(instance: Instance, isr: tuple[int, ...], **changed: int) -> WantedIsr:
+def create_dirty(instance: Instance, *replicas: int) -> None:
+    """A topic of one partition that allows unclean leaders."""
+    allows: dict[str, str | None] = {"unclean.leader.election.enable": "true"}
+    instance.create(NewTopic("dirty", assignments={0: replicas}, configs=allows))
+
+
+def wanted(instance: Instance, isr: tuple[int, ...], name: str = "t", /, **changed: int) -> WantedIsr:
     """A proposal that goes by what is published, but for what is `changed`."""
-    topic, now = instance.image.topics["t"], instance.partition("t")
+    topic, now = instance.image.topics[name], instance.partition(name)
     epochs = {"leader_epoch": now.leader_epoch, "partition_epoch": now.partition_epoch} | changed
-    return WantedIsr("t", topic.topic_id, 0, now.incarnation, isr=isr, **epochs)
+    return WantedIsr(name, topic.topic_id, 0, now.incarnation, isr=isr, **epochs)
 
 
 def state(partition: PartitionImage) -> tuple[int, int, tuple[int, ...]]:
@@ -330,13 +336,8 @@ def test_only_the_leaders_worker_is_heard(three: Instance) -> None:
 
 
 def test_nobody_out_of_sync_leads_unless_the_topic_allows_it(three: Instance) -> None:
-    three.create(
-        NewTopic("dirty", assignments={0: (0, 1)}, configs={"unclean.leader.election.enable": "true"})
-    )
-    topic, now = three.image.topics["dirty"], three.partition("dirty")
-    alone = WantedIsr(
-        "dirty", topic.topic_id, 0, now.incarnation, now.leader_epoch, now.partition_epoch, (0,)
-    )
+    create_dirty(three, 0, 1)
+    alone = wanted(three, (0,), "dirty")
     three.propose(0, wanted(three, (0,)), alone)
     three.until(lambda: three.partition("t").isr == three.partition("dirty").isr == (0,))
     three.lose(three.workers[0], three.replicas[0])
@@ -396,11 +397,7 @@ def test_nobody_leads_instead_of_a_copy_that_has_failed_until_one_in_sync_can(
         NewTopic("two", assignments={0: (0, 1)}),
         NewTopic("dirty", assignments={0: (0, 1, 2)}, configs={"unclean.leader.election.enable": "true"}),
     )
-    topic, now = three.image.topics["dirty"], three.partition("dirty")
-    (answer,) = three.propose(
-        0,
-        WantedIsr("dirty", topic.topic_id, 0, now.incarnation, now.leader_epoch, now.partition_epoch, (0, 1)),
-    ).partitions
+    (answer,) = three.propose(0, wanted(three, (0, 1), "dirty")).partitions
     assert answer.error == 0
     three.lose(three.workers[0])
     names = ("two", "dirty")
@@ -416,13 +413,8 @@ def test_nobody_leads_instead_of_a_copy_that_has_failed_until_one_in_sync_can(
 
 def test_a_leader_that_has_opened_its_log_after_all_is_no_failed_one(three: Instance) -> None:
     """As after a full disk: what it was refused once moves nothing later, least of all to who lacks records."""
-    three.create(
-        NewTopic("dirty", assignments={0: (0, 1)}, configs={"unclean.leader.election.enable": "true"})
-    )
-    topic, now = three.image.topics["dirty"], three.partition("dirty")
-    alone = WantedIsr(
-        "dirty", topic.topic_id, 0, now.incarnation, now.leader_epoch, now.partition_epoch, (0,)
-    )
+    create_dirty(three, 0, 1)
+    alone = wanted(three, (0,), "dirty")
     three.lose(three.replicas[1], three.workers[1])
     three.propose(0, alone)
     three.until(lambda: three.partition("dirty").isr == (0,))
@@ -473,9 +465,7 @@ def test_what_a_process_says_of_its_copies_dies_with_it(three: Instance) -> None
 
 
 def test_leaders_without_storage_do_not_hand_a_partition_to_and_fro(three: Instance) -> None:
-    three.create(
-        NewTopic("dirty", assignments={0: (0, 1)}, configs={"unclean.leader.election.enable": "true"})
-    )
+    create_dirty(three, 0, 1)
     for slot in (0, 1):
         three.workers[slot].failures = {"dirty-0": (int(ErrorCode.KAFKA_STORAGE_ERROR), "the disk is gone")}
     three.workers[0].link.ask(PartitionsOffline(0, (("dirty", 0),)))
