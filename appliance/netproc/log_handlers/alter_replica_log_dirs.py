@@ -24,9 +24,9 @@ from appliance.netproc.connection import Pending
 from appliance.netproc.local_handlers.view import AskController
 from appliance.netproc.log_dirs import LogDirs
 from appliance.netproc.log_handlers.finish import Finish
-from appliance.netproc.log_handlers.owners_asked import OwnersAsked
+from appliance.netproc.log_handlers.owners_asked import AsksOwners, OwnersAsked, operation
 from appliance.netproc.questions import Questions
-from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
+from appliance.netproc.topic_routes import TopicRoutes
 from appliance.netproc.worker_lines import Answer, WorkerLines
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.alter_replica_log_dirs import (
@@ -36,19 +36,18 @@ from appliance.protocol.apis.alter_replica_log_dirs import (
     AlterReplicaLogDirTopicResult,
 )
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.messages import decode_request, encode_response
+from appliance.protocol.messages import decode_request
 
 REPLICA_TIMEOUT_MS = 10_000
 """How long the replica's answer is waited for; then the move may have begun or not."""
-_ALTER_LOG_DIR = int(Op.ALTER_LOG_DIR)
 _NOT_AVAILABLE = int(ErrorCode.REPLICA_NOT_AVAILABLE)
 _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
-class AlterReplicaLogDirsHandler:
+class AlterReplicaLogDirsHandler(AsksOwners):
     """Serves AlterReplicaLogDirs for one network process."""
 
-    __slots__ = ("_finish", "_lines", "_log_dirs", "_questions", "_routes", "_table")
+    __slots__ = ("_log_dirs", "_questions")
 
     def __init__(
         self,
@@ -60,12 +59,9 @@ class AlterReplicaLogDirsHandler:
         questions: Questions,
         finish: Finish,
     ) -> None:
-        self._routes = routes
-        self._lines = lines
-        self._table = table
+        super().__init__(routes, lines, table, finish=finish)
         self._log_dirs = log_dirs
         self._questions = questions
-        self._finish = finish
 
     def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
         """Answers at once, or when the owners have.
@@ -98,21 +94,13 @@ class AlterReplicaLogDirsHandler:
 
     def complete(self, asker: _Asker) -> None:
         """Every partition has its answer."""
-        self._lines.leave(asker)
         by_topic: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
         for partition, error in zip(asker.partitions, asker.errors, strict=True):
             by_topic.setdefault(partition.topic, []).append(
                 AlterReplicaLogDirPartitionResult(partition.partition, error)
             )
         results = tuple(AlterReplicaLogDirTopicResult(name, tuple(each)) for name, each in by_topic.items())
-        pending = asker.pending
-        frame = encode_response(
-            ApiKey.ALTER_REPLICA_LOG_DIRS,
-            pending.version,
-            AlterReplicaLogDirsResponse(results),
-            pending.correlation_id,
-        )
-        self._finish(pending, [frame])
+        self._answer(ApiKey.ALTER_REPLICA_LOG_DIRS, asker, AlterReplicaLogDirsResponse(results))
 
     def _begin_partition(self, asker: _Asker, item: int, partition: TopicPartition, path: str) -> int:
         """Asks the owner, or says at once what is wrong; 0 while it is asked, or where nothing is to be done."""
@@ -124,8 +112,7 @@ class AlterReplicaLogDirsHandler:
             return int(ErrorCode.LOG_DIR_NOT_FOUND)
         if not self._log_dirs.is_online(slot, directory):
             return int(ErrorCode.KAFKA_STORAGE_ERROR)
-        topic = self._routes.by_name(partition.topic)
-        route = topic.partition(partition.partition) if topic is not None else None
+        route = self._route(partition.topic, partition.partition)
         if route is not None and route.leader != slot:
             if self._table.followed_copy(route.row, route.incarnation, slot) is None:
                 return _NOT_AVAILABLE
@@ -136,30 +123,11 @@ class AlterReplicaLogDirsHandler:
         if self._table.is_offline(route.row, route.incarnation):
             return int(ErrorCode.KAFKA_STORAGE_ERROR)
         if not self._table.serves(route.row, route.incarnation) or not self._lines.place(
-            route.worker, _operation(asker, item, route, directory)
+            route.worker, operation(Op.ALTER_LOG_DIR, asker, item, route, offset=directory)
         ):
             return _NOT_AVAILABLE
         asker.asked(item, route.worker)
         return 0
-
-
-def _operation(asker: _Asker, item: int, route: PartitionRoute, directory: int) -> tuple[int, ...]:
-    return (
-        _ALTER_LOG_DIR,
-        0,
-        0,
-        asker.request_id,
-        item,
-        route.row,
-        route.incarnation,
-        -1,
-        0,
-        0,
-        asker.pending.version,
-        directory,
-        0,
-        0,
-    )
 
 
 class _Asker(OwnersAsked):

@@ -7,14 +7,11 @@ longer than `timeout_ms`. Left out: the permission to delete (security issue).
 
 from __future__ import annotations
 
-from appliance.channels.partition_table import PartitionTable
 from appliance.channels.request_channel import Op
 from appliance.cluster import INTERNAL_TOPICS
 from appliance.netproc.connection import Pending
-from appliance.netproc.log_handlers.finish import Finish
-from appliance.netproc.log_handlers.owners_asked import OwnersAsked
-from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
-from appliance.netproc.worker_lines import Answer, WorkerLines
+from appliance.netproc.log_handlers.owners_asked import AsksOwners, OwnersAsked, operation
+from appliance.netproc.worker_lines import Answer
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.delete_records import (
     DeleteRecordsPartitionResult,
@@ -23,27 +20,18 @@ from appliance.protocol.apis.delete_records import (
     DeleteRecordsTopicResult,
 )
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.messages import decode_request, encode_response
+from appliance.protocol.messages import decode_request
 
-_DELETE_RECORDS = int(Op.DELETE_RECORDS)
 _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 Place = tuple[str, int]
 """Topic and partition."""
 
 
-class DeleteRecordsHandler:
+class DeleteRecordsHandler(AsksOwners):
     """Serves DeleteRecords for one network process."""
 
-    __slots__ = ("_finish", "_lines", "_routes", "_table")
-
-    def __init__(
-        self, routes: TopicRoutes, lines: WorkerLines, table: PartitionTable, *, finish: Finish
-    ) -> None:
-        self._routes = routes
-        self._lines = lines
-        self._table = table
-        self._finish = finish
+    __slots__ = ()
 
     def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
         """Answers at once, or when the owners have.
@@ -68,7 +56,6 @@ class DeleteRecordsHandler:
 
     def complete(self, asker: _Asker) -> None:
         """Every partition has its answer."""
-        self._lines.leave(asker)
         by_topic: dict[str, list[DeleteRecordsPartitionResult]] = {}
         for (topic, partition), (low_watermark, error) in zip(asker.places, asker.results, strict=True):
             by_topic.setdefault(topic, []).append(
@@ -77,14 +64,11 @@ class DeleteRecordsHandler:
         response = DeleteRecordsResponse(
             tuple(DeleteRecordsTopicResult(topic, tuple(results)) for topic, results in by_topic.items())
         )
-        pending = asker.pending
-        frame = encode_response(ApiKey.DELETE_RECORDS, pending.version, response, pending.correlation_id)
-        self._finish(pending, [frame])
+        self._answer(ApiKey.DELETE_RECORDS, asker, response)
 
     def _begin_partition(self, asker: _Asker, place: Place, offset: int) -> None:
         topic, partition = place
-        known = self._routes.by_name(topic)
-        route = known.partition(partition) if known is not None else None
+        route = self._route(topic, partition)
         item = asker.add(place)
         if route is None:
             asker.results[item] = (-1, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
@@ -92,29 +76,18 @@ class DeleteRecordsHandler:
             asker.results[item] = (-1, int(ErrorCode.INVALID_TOPIC_EXCEPTION))
         elif self._table.is_offline(route.row, route.incarnation):
             asker.results[item] = (-1, int(ErrorCode.KAFKA_STORAGE_ERROR))
-        elif not asker.ask_leader(
-            item, route, _operation(asker, item, route, offset), table=self._table, lines=self._lines
-        ):
-            asker.results[item] = (-1, _NOT_LEADER)
-
-
-def _operation(asker: _Asker, item: int, route: PartitionRoute, offset: int) -> tuple[int, ...]:
-    return (
-        _DELETE_RECORDS,
-        0,
-        0,
-        asker.request_id,
-        item,
-        route.row,
-        route.incarnation,
-        route.leader_epoch,
-        0,
-        asker.timeout_ms,
-        asker.pending.version,
-        offset,
-        0,
-        0,
-    )
+        else:
+            asked = operation(
+                Op.DELETE_RECORDS,
+                asker,
+                item,
+                route,
+                epoch=route.leader_epoch,
+                length_bytes=asker.timeout_ms,
+                offset=offset,
+            )
+            if not asker.ask_leader(item, route, asked, table=self._table, lines=self._lines):
+                asker.results[item] = (-1, _NOT_LEADER)
 
 
 class _Asker(OwnersAsked):

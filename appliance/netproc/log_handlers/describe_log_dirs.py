@@ -21,6 +21,7 @@ from appliance.channels.roles import Role
 from appliance.netproc.connection import Pending
 from appliance.netproc.log_dirs import LogDirs
 from appliance.netproc.log_handlers.finish import Finish
+from appliance.netproc.log_handlers.owners_asked import AsksOwners, operation
 from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
 from appliance.netproc.worker_lines import Answer, WorkerLines
 from appliance.protocol.api_versions import ApiKey
@@ -32,17 +33,16 @@ from appliance.protocol.apis.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.messages import decode_request, encode_response
+from appliance.protocol.messages import decode_request
 
 ASKED_AT_ONCE = 256
-_DESCRIBE_LOG_DIR = int(Op.DESCRIBE_LOG_DIR)
 _STORAGE_ERROR = int(ErrorCode.KAFKA_STORAGE_ERROR)
 
 
-class DescribeLogDirsHandler:
+class DescribeLogDirsHandler(AsksOwners):
     """Serves DescribeLogDirs for one network process."""
 
-    __slots__ = ("_finish", "_lines", "_log_dirs", "_routes", "_table")
+    __slots__ = ("_log_dirs",)
 
     def __init__(
         self,
@@ -53,11 +53,8 @@ class DescribeLogDirsHandler:
         log_dirs: LogDirs,
         finish: Finish,
     ) -> None:
-        self._routes = routes
-        self._lines = lines
-        self._table = table
+        super().__init__(routes, lines, table, finish=finish)
         self._log_dirs = log_dirs
-        self._finish = finish
 
     def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
         """Answers when the owners have.
@@ -116,26 +113,10 @@ class DescribeLogDirsHandler:
         while asker.todo and asker.outstanding < ASKED_AT_ONCE:
             route = asker.todo.popleft()
             item = len(asker.asked)
-            operation = (
-                _DESCRIBE_LOG_DIR,
-                0,
-                0,
-                asker.request_id,
-                item,
-                route.row,
-                route.incarnation,
-                -1,
-                0,
-                0,
-                asker.pending.version,
-                0,
-                0,
-                0,
-            )
             if (
                 route.worker is not None
                 and self._table.serves(route.row, route.incarnation)
-                and self._lines.place(route.worker, operation)
+                and self._lines.place(route.worker, operation(Op.DESCRIBE_LOG_DIR, asker, item, route))
             ):
                 asker.asked.append(route)
                 asker.open[item] = route.worker
@@ -144,22 +125,14 @@ class DescribeLogDirsHandler:
             self._complete(asker)
 
     def _complete(self, asker: _Asker) -> None:
-        self._lines.leave(asker)
-        pending = asker.pending
-        slot = pending.connection.slot
+        slot = asker.pending.connection.slot
         results = tuple(
             _result(path, asker.found.get(index, {}))
             if self._log_dirs.is_online(slot, index)
             else DescribeLogDirsResult(_STORAGE_ERROR, path)
             for index, path in enumerate(self._log_dirs.paths[slot])
         )
-        frame = encode_response(
-            ApiKey.DESCRIBE_LOG_DIRS,
-            pending.version,
-            DescribeLogDirsResponse(results),
-            pending.correlation_id,
-        )
-        self._finish(pending, [frame])
+        self._answer(ApiKey.DESCRIBE_LOG_DIRS, asker, DescribeLogDirsResponse(results))
 
 
 def _result(path: str, topics: dict[str, list[DescribeLogDirsPartition]]) -> DescribeLogDirsResult:

@@ -12,14 +12,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from appliance.channels.partition_table import PartitionTable
 from appliance.channels.request_channel import Op
 from appliance.cluster import topic_name_fault
 from appliance.netproc.connection import Pending
-from appliance.netproc.log_handlers.finish import Finish
-from appliance.netproc.log_handlers.owners_asked import OwnersAsked
-from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
-from appliance.netproc.worker_lines import Answer, WorkerLines
+from appliance.netproc.log_handlers.owners_asked import AsksOwners, OwnersAsked, operation
+from appliance.netproc.topic_routes import PartitionRoute
+from appliance.netproc.worker_lines import Answer
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.describe_producers import (
     DescribeProducersRequest,
@@ -30,25 +28,16 @@ from appliance.protocol.apis.describe_producers import (
     TopicResponse,
 )
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.messages import decode_request, encode_response
+from appliance.protocol.messages import decode_request
 
-_DESCRIBE_PRODUCER: Final = int(Op.DESCRIBE_PRODUCER)
 _SIGN: Final = 1 << 31
 _WORD: Final = 1 << 32
 
 
-class DescribeProducersHandler:
+class DescribeProducersHandler(AsksOwners):
     """Serves DescribeProducers for one network process."""
 
-    __slots__ = ("_finish", "_lines", "_routes", "_table")
-
-    def __init__(
-        self, routes: TopicRoutes, lines: WorkerLines, table: PartitionTable, *, finish: Finish
-    ) -> None:
-        self._routes = routes
-        self._lines = lines
-        self._table = table
-        self._finish = finish
+    __slots__ = ()
 
     def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
         """Answers when the owners have told all.
@@ -69,8 +58,7 @@ class DescribeProducersHandler:
             self.complete(asker)
 
     def _begin_partition(self, asker: _Asker, topic: str, number: int, *, fault: str | None) -> None:
-        known = self._routes.by_name(topic) if fault is None else None
-        route = known.partition(number) if known is not None else None
+        route = self._route(topic, number) if fault is None else None
         item = asker.add(number, route)
         if fault is not None:
             asker.fail(item, ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
@@ -83,28 +71,12 @@ class DescribeProducersHandler:
 
     def ask(self, asker: _Asker, item: int, route: PartitionRoute, *, from_id: int) -> None:
         """Asks the owner of a partition for its first producer whose id is not below `from_id`."""
-        operation = (
-            _DESCRIBE_PRODUCER,
-            0,
-            0,
-            asker.request_id,
-            item,
-            route.row,
-            route.incarnation,
-            -1,
-            0,
-            0,
-            asker.pending.version,
-            from_id,
-            0,
-            0,
-        )
-        if not asker.ask_leader(item, route, operation, table=self._table, lines=self._lines):
+        asked = operation(Op.DESCRIBE_PRODUCER, asker, item, route, offset=from_id)
+        if not asker.ask_leader(item, route, asked, table=self._table, lines=self._lines):
             asker.fail(item, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def complete(self, asker: _Asker) -> None:
         """Every partition has its answer."""
-        self._lines.leave(asker)
         results = iter(asker.results())
         response = DescribeProducersResponse(
             tuple(
@@ -112,9 +84,7 @@ class DescribeProducersHandler:
                 for topic in asker.request.topics
             )
         )
-        pending = asker.pending
-        frame = encode_response(ApiKey.DESCRIBE_PRODUCERS, pending.version, response, pending.correlation_id)
-        self._finish(pending, [frame])
+        self._answer(ApiKey.DESCRIBE_PRODUCERS, asker, response)
 
 
 def _each_once(request: DescribeProducersRequest) -> DescribeProducersRequest:

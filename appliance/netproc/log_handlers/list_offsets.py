@@ -13,14 +13,12 @@ from appliance.channels.partition_table import (
     LAST_STABLE_OFFSET,
     LOG_START,
     SERVING_INCARNATION,
-    PartitionTable,
 )
 from appliance.channels.request_channel import Op, RequestFlag
 from appliance.netproc.connection import Pending
-from appliance.netproc.log_handlers.finish import Finish
-from appliance.netproc.log_handlers.owners_asked import OwnersAsked
-from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
-from appliance.netproc.worker_lines import Answer, WorkerLines
+from appliance.netproc.log_handlers.owners_asked import AsksOwners, OwnersAsked, operation
+from appliance.netproc.topic_routes import PartitionRoute
+from appliance.netproc.worker_lines import Answer
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.list_offsets import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -36,24 +34,15 @@ from appliance.protocol.apis.list_offsets import (
 )
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.leader_epoch import leader_epoch_fault
-from appliance.protocol.messages import decode_request, encode_response
+from appliance.protocol.messages import decode_request
 
-_LIST_OFFSETS = int(Op.LIST_OFFSETS)
 READ_COMMITTED = 1
 
 
-class ListOffsetsHandler:
+class ListOffsetsHandler(AsksOwners):
     """Serves ListOffsets for one network process."""
 
-    __slots__ = ("_finish", "_lines", "_routes", "_table")
-
-    def __init__(
-        self, routes: TopicRoutes, lines: WorkerLines, table: PartitionTable, *, finish: Finish
-    ) -> None:
-        self._routes = routes
-        self._lines = lines
-        self._table = table
-        self._finish = finish
+    __slots__ = ()
 
     def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
         """Answers at once, or when the owners have looked.
@@ -81,7 +70,6 @@ class ListOffsetsHandler:
 
     def complete(self, asker: _Asker) -> None:
         """Every partition has its answer."""
-        self._lines.leave(asker)
         response = ListOffsetsResponse(
             tuple(
                 ListOffsetsTopicResponse(
@@ -90,10 +78,7 @@ class ListOffsetsHandler:
                 for topic in asker.request.topics
             )
         )
-        pending = asker.pending
-        self._finish(
-            pending, [encode_response(ApiKey.LIST_OFFSETS, pending.version, response, pending.correlation_id)]
-        )
+        self._answer(ApiKey.LIST_OFFSETS, asker, response)
 
     def _begin_partition(
         self,
@@ -103,8 +88,7 @@ class ListOffsetsHandler:
         request: ListOffsetsRequest,
         pending: Pending,
     ) -> None:
-        known = self._routes.by_name(topic)
-        route = known.partition(wanted.partition_index) if known is not None else None
+        route = self._route(topic, wanted.partition_index)
         if route is None:
             asker.add(topic, _error(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             return
@@ -154,23 +138,16 @@ class ListOffsetsHandler:
         if wanted.timestamp_ms == MAX_TIMESTAMP:
             flags |= RequestFlag.MAX_TIMESTAMP
         item = asker.add(topic, ListOffsetsPartitionResponse(wanted.partition_index))
-        operation = (
-            _LIST_OFFSETS,
-            int(flags),
-            0,
-            asker.request_id,
+        asked = operation(
+            Op.LIST_OFFSETS,
+            asker,
             item,
-            route.row,
-            route.incarnation,
-            wanted.current_leader_epoch,
-            0,
-            0,
-            asker.pending.version,
-            wanted.timestamp_ms,
-            0,
-            0,
+            route,
+            flags=int(flags),
+            epoch=wanted.current_leader_epoch,
+            offset=wanted.timestamp_ms,
         )
-        self._lines.place(route.worker, operation)
+        self._lines.place(route.worker, asked)
         asker.asked(item, route.worker)
 
 

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from appliance.channels.partition_table import PartitionTable
 from appliance.channels.request_channel import Op
 from appliance.netproc.connection import Pending
-from appliance.netproc.log_handlers.finish import Finish
-from appliance.netproc.log_handlers.owners_asked import OwnersAsked
-from appliance.netproc.topic_routes import TopicRoutes
-from appliance.netproc.worker_lines import Answer, WorkerLines
+from appliance.netproc.log_handlers.owners_asked import AsksOwners, OwnersAsked, operation
+from appliance.netproc.worker_lines import Answer
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -24,24 +21,15 @@ from appliance.protocol.apis.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.messages import decode_request, encode_response
+from appliance.protocol.messages import decode_request
 
-_EPOCH_END = int(Op.EPOCH_END)
 _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
-class OffsetForLeaderEpochHandler:
+class OffsetForLeaderEpochHandler(AsksOwners):
     """Serves OffsetForLeaderEpoch for one network process."""
 
-    __slots__ = ("_finish", "_lines", "_routes", "_table")
-
-    def __init__(
-        self, routes: TopicRoutes, lines: WorkerLines, table: PartitionTable, *, finish: Finish
-    ) -> None:
-        self._routes = routes
-        self._lines = lines
-        self._table = table
-        self._finish = finish
+    __slots__ = ()
 
     def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
         """Answers at once, or when the owners have looked.
@@ -68,7 +56,6 @@ class OffsetForLeaderEpochHandler:
 
     def complete(self, asker: _Asker) -> None:
         """Every partition has its answer."""
-        self._lines.leave(asker)
         results = iter(asker.results)
         response = OffsetForLeaderEpochResponse(
             tuple(
@@ -76,38 +63,25 @@ class OffsetForLeaderEpochHandler:
                 for topic in asker.request.topics
             )
         )
-        pending = asker.pending
-        frame = encode_response(
-            ApiKey.OFFSET_FOR_LEADER_EPOCH, pending.version, response, pending.correlation_id
-        )
-        self._finish(pending, [frame])
+        self._answer(ApiKey.OFFSET_FOR_LEADER_EPOCH, asker, response)
 
     def _begin_partition(self, asker: _Asker, topic: str, wanted: OffsetForLeaderPartition) -> None:
-        known = self._routes.by_name(topic)
-        route = known.partition(wanted.partition) if known is not None else None
+        route = self._route(topic, wanted.partition)
         item = asker.add(EpochEndOffset(wanted.partition))
         if route is None:
             asker.fail(item, int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             return
-        operation = (
-            _EPOCH_END,
-            0,
-            0,
-            asker.request_id,
+        asked = operation(
+            Op.EPOCH_END,
+            asker,
             item,
-            route.row,
-            route.incarnation,
-            wanted.current_leader_epoch,
-            0,
-            0,
-            asker.pending.version,
-            wanted.leader_epoch,
-            0,
-            0,
+            route,
+            epoch=wanted.current_leader_epoch,
+            offset=wanted.leader_epoch,
         )
         if self._table.is_offline(route.row, route.incarnation):
             asker.fail(item, int(ErrorCode.KAFKA_STORAGE_ERROR))
-        elif not asker.ask_leader(item, route, operation, table=self._table, lines=self._lines):
+        elif not asker.ask_leader(item, route, asked, table=self._table, lines=self._lines):
             asker.fail(item, _NOT_LEADER)
 
 

@@ -1,4 +1,4 @@
-"""A request whose partitions are asked of their owners, one operation each: who is still to answer.
+"""A request whose partitions are asked of their owners, one operation each: what is asked, and who is still to answer.
 
 Produce and Fetch keep books of their own: theirs are on the hot path, and hold more than an owner.
 """
@@ -6,12 +6,78 @@ Produce and Fetch keep books of their own: theirs are on the hot path, and hold 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Protocol
 
 from appliance.channels.partition_table import PartitionTable
+from appliance.channels.request_channel import Op
 from appliance.channels.roles import Role
 from appliance.netproc.connection import Pending
-from appliance.netproc.topic_routes import PartitionRoute
-from appliance.netproc.worker_lines import Answer, Operation, WorkerLines
+from appliance.netproc.log_handlers.finish import Finish
+from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
+from appliance.netproc.worker_lines import Answer, Asker, Operation, WorkerLines
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.messages import encode_response
+
+
+class Asking(Asker, Protocol):
+    """One request while owners are asked; its `request_id` is given by `WorkerLines.enter`."""
+
+    pending: Pending
+
+
+class AsksOwners:
+    """What the handlers of such requests have in common: one of each kind in a network process."""
+
+    __slots__ = ("_finish", "_lines", "_routes", "_table")
+
+    def __init__(
+        self, routes: TopicRoutes, lines: WorkerLines, table: PartitionTable, *, finish: Finish
+    ) -> None:
+        self._routes = routes
+        self._lines = lines
+        self._table = table
+        self._finish = finish
+
+    def _route(self, topic: str, partition: int) -> PartitionRoute | None:
+        """None: there is no such partition."""
+        known = self._routes.by_name(topic)
+        return known.partition(partition) if known is not None else None
+
+    def _answer(self, api_key: ApiKey, asker: Asking, response: object) -> None:
+        """Nobody is waited for any more, and the client gets `response`."""
+        self._lines.leave(asker)
+        pending = asker.pending
+        self._finish(pending, [encode_response(api_key, pending.version, response, pending.correlation_id)])
+
+
+def operation(
+    op: Op,
+    asker: Asking,
+    item: int,
+    route: PartitionRoute,
+    *,
+    flags: int = 0,
+    epoch: int = -1,
+    length_bytes: int = 0,
+    offset: int = 0,
+) -> Operation:
+    """What the owner of partition `item` is asked: a request by the field names of `channels.request_channel`."""
+    return (
+        int(op),
+        flags,
+        0,
+        asker.request_id,
+        item,
+        route.row,
+        route.incarnation,
+        epoch,
+        0,
+        length_bytes,
+        asker.pending.version,
+        offset,
+        0,
+        0,
+    )
 
 
 class OwnersAsked(ABC):
