@@ -17,32 +17,19 @@ from appliance.protocol.api_versions import SERVED_VERSIONS, ApiKey
 from appliance.protocol.primitives import ELEMENTS_MAX, uvarint_bytes
 from appliance.protocol.produce import ProduceMemo, parse_produce
 from tests.protocol.reading import FRAME_BYTES_MAX, from_hex, parsed
+from tests.support.mutation import LIES, mutated
 
 CORPUS = Path(__file__).parent.parent / "protocol" / "corpus"
 SEEDS = [from_hex(file.read_text()) for file in sorted(CORPUS.glob("*/*.hex"))]
-
-# What a length or a count can lie about.
-LIES = [
-    b"\x00",
-    b"\xff",
-    b"\x7f",
-    b"\x80",
-    b"\xff\xff\xff\xff\x07",
-    b"\xff\xff\xff\xff\x0f",
-    b"\xff\xff\xff\xff\xff\xff",
-    b"\x7f\xff\xff\xff",
-    b"\xff\xff\xff\xff",
-    b"\x80\x00\x00\x00",
-    b"\x7f\xff",
-    b"\x80\x00",
-    b"\xc3\x28",
-]
 
 FUZZ = settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def framed(payload: bytes) -> bytes:
     return struct.pack(">i", len(payload)) + payload
+
+
+MUTATED = mutated(st.sampled_from([seed[4:] for seed in SEEDS])).map(framed)
 
 
 def read_or_refused(frame: bytes) -> Any:
@@ -52,32 +39,8 @@ def read_or_refused(frame: bytes) -> Any:
         return None
 
 
-@st.composite
-def mutated(draw: st.DrawFn) -> bytes:
-    payload = bytearray(draw(st.sampled_from(SEEDS))[4:])
-    for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, len(payload)))
-        match draw(st.sampled_from(["lie", "insert", "flip", "cut", "drop", "repeat"])):
-            case "lie":
-                lie = draw(st.sampled_from(LIES))
-                payload[at : at + len(lie)] = lie
-            case "insert":
-                payload[at:at] = draw(st.sampled_from(LIES) | st.binary(max_size=8))
-            case "flip" if at < len(payload):
-                payload[at] ^= draw(st.integers(1, 255))
-            case "cut":
-                del payload[at:]
-            case "drop":
-                del payload[at : at + draw(st.integers(1, 8))]
-            case "repeat":
-                payload[at:at] = payload[at : at + 16] * draw(st.integers(1, 20))
-            case _:
-                pass
-    return framed(bytes(payload))
-
-
 @FUZZ
-@given(frame=mutated())
+@given(frame=MUTATED)
 def test_mutated_frames_raise_nothing_but_client_faults(frame: bytes) -> None:
     read_or_refused(frame)
 
@@ -93,7 +56,7 @@ def test_random_bodies_raise_nothing_but_client_faults(api: int, version: int, b
 
 
 @settings(FUZZ, max_examples=150)
-@given(frame=mutated())
+@given(frame=MUTATED)
 def test_no_frame_takes_memory_out_of_proportion(frame: bytes) -> None:
     read_or_refused(frame)  # codecs compile on first use; that is not the frame's doing
     tracemalloc.start()

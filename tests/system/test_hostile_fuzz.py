@@ -34,6 +34,7 @@ from appliance.protocol.records.compression import Codec
 from appliance.protocol.records.record import Record, encode_batch
 from tests.protocol import judges
 from tests.support.broker import Appliance
+from tests.support.mutation import mutated
 from tests.support.wire import ConnectionEnded, WireSocket, answers_api_versions
 from tests.system.raw import create_topic
 from tests.system.steady import undisturbed
@@ -42,23 +43,6 @@ TOPIC = "fuzz"
 
 QUICK = settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
 LONG = settings(QUICK, max_examples=20_000)
-
-# What a length or a count can lie about.
-LIES = [
-    bytes.fromhex(text)
-    for text in (
-        "00",
-        "ff",
-        "7f",
-        "80",
-        "ffffffff07",
-        "ffffffff0f",
-        "7fffffff",
-        "ffffffff",
-        "80000000",
-        "7fff",
-    )
-]
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 SMALL = st.integers(-3, 5)
@@ -191,29 +175,11 @@ FRAMES = produce_frames() | fetch_frames() | other_frames() | frames_about_the_t
 
 
 @st.composite
-def mutated(draw: st.DrawFn) -> bytes:
+def mutated_frames(draw: st.DrawFn) -> bytes:
     """A frame with up to four places changed; its size prefix is true most of the time."""
-    payload = bytearray(draw(FRAMES)[4:])
-    for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, len(payload)))
-        match draw(st.sampled_from(["lie", "insert", "flip", "cut", "drop", "repeat"])):
-            case "lie":
-                lie = draw(st.sampled_from(LIES))
-                payload[at : at + len(lie)] = lie
-            case "insert":
-                payload[at:at] = draw(st.sampled_from(LIES) | st.binary(max_size=8))
-            case "flip" if at < len(payload):
-                payload[at] ^= draw(st.integers(1, 255))
-            case "cut":
-                del payload[at:]
-            case "drop":
-                del payload[at : at + draw(st.integers(1, 8))]
-            case "repeat":
-                payload[at:at] = payload[at : at + 16] * draw(st.integers(1, 20))
-            case _:
-                pass
+    payload = draw(mutated(FRAMES.map(lambda frame: frame[4:])))
     size = len(payload) + draw(st.sampled_from([0, 0, 0, 0, 0, 1, -1, 100]))
-    return struct.pack(">i", size) + bytes(payload)
+    return struct.pack(">i", size) + payload
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +218,7 @@ def survives(broker: Appliance, *frames: bytes) -> None:
 
 
 @QUICK
-@given(frame=mutated())
+@given(frame=mutated_frames())
 def test_mutated_requests_disturb_nobody(broker: Appliance, frame: bytes) -> None:
     survives(broker, frame)
 
@@ -266,6 +232,6 @@ def test_odd_but_well_formed_requests_disturb_nobody(broker: Appliance, frames: 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @LONG
-@given(frames=st.lists(mutated() | FRAMES, min_size=1, max_size=6))
+@given(frames=st.lists(mutated_frames() | FRAMES, min_size=1, max_size=6))
 def test_requests_of_all_kinds_disturb_nobody_for_minutes(broker: Appliance, frames: list[bytes]) -> None:
     survives(broker, *frames)
