@@ -87,7 +87,9 @@ def main() -> int:
         case "log":
             from benchmarks.log_figures import measure
 
-            print(measure(options.programs).relative_to(ROOT))
+            path, fell = measure(options.programs)
+            print(path.relative_to(ROOT))
+            return 1 if fell else 0
         case "publish":
             from benchmarks.publish import publish
 

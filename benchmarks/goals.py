@@ -17,14 +17,12 @@ REMARKS = ROOT / "benchmarks" / "goals.toml"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A goal in words. Without keys it has no figure here: it waits for a capability, or has a page of its own."""
+    """A goal in words. Without keys it has no figure here, but a page of its own."""
 
     name: str
     what: str
     goal: str
     keys: tuple[str, ...] = ()
-    waits_for: str = ""
-    """Of the part of it that cannot be measured yet."""
     page: str = ""
     """Where its figures are, if not in a run's: a link from the results."""
 

@@ -1,9 +1,12 @@
-"""The regression guard: rows that fell by more than the noise since the last kept run.
+"""The regression guard: rows that fell by more than the noise since the last kept run. For every kind of page.
 
-Where both runs have a rival's figure too, the ratio is compared, because a slower machine slows both: to the mock,
-else to Apache Kafka; else the figure itself. A row fell when it got worse by more than 5 % and by more than the noise
-(half the spread) of either run. One round has no spread and two have hardly one: such a row is taken to be at least as
-noisy as rows of its unit are in the same run.
+What others gave in the same run says how fast the machine was, so the ratio is compared where both runs have it: to the
+mock, else to Apache Kafka, else to the bare operation (`make bench-log`); else the figure itself. A row fell when that
+got worse by more than 5 % and by more than the noise (half the spread) of either run.
+
+One round has no spread and two have hardly one: such a row is taken to be at least as noisy as rows of its unit are in
+the same run, or, where nothing was taken twice, as a quarter. Nor does its ratio count alone, for it may be the other
+that had a good minute: its figure must have got worse by as much.
 """
 
 import statistics
@@ -11,8 +14,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from benchmarks import growth
 from benchmarks.figures import Better
-from benchmarks.results import OURS, RIVALS, Row, Run, rows
+from benchmarks.results import BARE, OURS, RIVALS, Row, Run, rows
+from benchmarks.shapes import NOISE_SHARE
 
 SMALLEST_FALL = 0.05
 ROUNDS_WITH_SPREAD = 3
@@ -26,42 +31,77 @@ class Fall:
     before: float
     now: float
     beside: str | None
-    """The rival whose ratio was compared."""
+    """Whose ratio was compared."""
 
     @property
     def share(self) -> float:
         return abs(self.now - self.before) / self.before
 
     def text(self) -> str:
-        what = f"× {self.beside}" if self.beside else self.row.figure.unit
-        return (
-            f"{self.row.figure.title} ({self.row.figure.key}): {self.before:,.3g} → {self.now:,.3g} {what},"
-            f" {self.share:.0%} worse"
-        )
+        figure, what = self.row.figure, f"× {self.beside}" if self.beside else self.row.figure.unit
+        key = "" if figure.title in figure.key else f" ({figure.key})"
+        return f"{figure.title}{key}: {self.before:,.3g} → {self.now:,.3g} {what}, {self.share:.0%} worse"
 
 
 def falls(run: Run, kept: Run) -> list[Fall]:
     """Rows of ours in `run` that are worse than in `kept`, worst first."""
-    made, made_before = rows(run), rows(kept)
-    noise, noise_before = _Noise(made), _Noise(made_before)
-    before = {row.figure.key: row for row in made_before}
+    return fallen(every_row(run), every_row(kept))
+
+
+def every_row(run: Run) -> list[Row]:
+    """Those of the usual cases, and the points of each growth."""
+    return rows(run) + growth.rows(run)
+
+
+def told(made: Sequence[Row], before: Sequence[Row], name: str) -> str:
+    """The section of a page: what fell since the run of that name, or that nothing did."""
+    compared = len(_compared(made, before))
+    if not compared:
+        return f"No row could be compared with {name}."
+    found = fallen(made, before)
+    if not found:
+        return f"None of {compared} rows fell by more than the noise since {name}."
+    listed = "\n".join(f"- {fall.text()}" for fall in found)
+    return f"## Fell since {name}\n\nOf {compared} rows these got worse by more than the noise:\n\n{listed}"
+
+
+def fallen(made: Sequence[Row], before: Sequence[Row]) -> list[Fall]:
+    """Rows of ours in `made` that are worse than in `before`, worst first."""
+    noise, noise_before = _Noise(made), _Noise(before)
     found = []
-    for row in made:
-        old = before.get(row.figure.key)
-        if old is None or OURS not in row.values or OURS not in old.values:
-            continue
-        beside = next((rival for rival in RIVALS if rival in row.ratios and rival in old.ratios), None)
-        was, now = (
-            (old.ratios[beside], row.ratios[beside])
-            if beside
-            else (old.values[OURS].median, row.values[OURS].median)
-        )
-        if was <= 0:
-            continue
-        worse = (was - now) / was if row.figure.better is Better.MORE else (now - was) / was
-        if worse > max(SMALLEST_FALL, noise.of(row, beside), noise_before.of(old, beside)):
+    for row, old in _compared(made, before):
+        beside = next((one for one in (*RIVALS, BARE) if one in row.ratios and one in old.ratios), None)
+        itself = old.values[OURS].median, row.values[OURS].median
+        was, now = (old.ratios[beside], row.ratios[beside]) if beside else itself
+        bound = max(SMALLEST_FALL, noise.of(row, beside), noise_before.of(old, beside))
+        counts_alone = _rounds(row, beside) >= ROUNDS_WITH_SPREAD <= _rounds(old, beside)
+        if _worse(row, was, now) > bound and (counts_alone or _worse(row, *itself) > bound):
             found.append(Fall(row=row, before=was, now=now, beside=beside))
     return sorted(found, key=lambda fall: -fall.share)
+
+
+def _compared(made: Sequence[Row], before: Sequence[Row]) -> list[tuple[Row, Row]]:
+    """Rows that ours has a figure for in both, with those of before. What the machine gives by itself is not ours."""
+    of_before = {row.figure.key: row for row in before}
+    return [
+        (row, old)
+        for row in made
+        if not row.figure.is_of_the_machine
+        and (old := of_before.get(row.figure.key)) is not None
+        and OURS in row.values
+        and OURS in old.values
+        and old.values[OURS].median > 0
+    ]
+
+
+def _worse(row: Row, was: float, now: float) -> float:
+    """By which share of what it was."""
+    return ((was - now) if row.figure.better is Better.MORE else (now - was)) / was
+
+
+def _rounds(row: Row, beside: str | None) -> int:
+    """Fewest of ours and of the one beside it."""
+    return min(spread.rounds for name, spread in row.values.items() if name in (OURS, beside))
 
 
 class _Noise:
@@ -75,12 +115,11 @@ class _Noise:
                     by_unit[row.figure.unit].append(spread.noise)
         self._of_unit = {unit: statistics.median(seen) for unit, seen in by_unit.items()}
         everywhere = [one for seen in by_unit.values() for one in seen]
-        self._of_any = statistics.median(everywhere) if everywhere else 0.0
+        self._of_any = statistics.median(everywhere) if everywhere else NOISE_SHARE
 
     def of(self, row: Row, beside: str | None) -> float:
-        """The larger one of ours and of the broker beside it."""
-        counted = [spread for name, spread in row.values.items() if name in (OURS, beside)]
-        own = max(spread.noise for spread in counted)
-        if min(spread.rounds for spread in counted) >= ROUNDS_WITH_SPREAD:
+        """The larger one of ours and of the one beside it."""
+        own = max(spread.noise for name, spread in row.values.items() if name in (OURS, beside))
+        if _rounds(row, beside) >= ROUNDS_WITH_SPREAD:
             return own
         return max(own, self._of_unit.get(row.figure.unit, self._of_any))

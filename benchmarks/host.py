@@ -12,9 +12,9 @@ import re
 import statistics
 from dataclasses import dataclass
 
+from benchmarks.growth import growths
 from benchmarks.page import number
 from benchmarks.results import OURS, Run
-from benchmarks.scaling_page import growths
 
 PROCESS_MB = 13.0
 """Private memory of one more network process, worker or replica: what `idle` shows for each."""

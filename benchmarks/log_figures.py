@@ -1,16 +1,22 @@
 """The log's own figures, without clients: what `make bench-log` measures, and the page it keeps.
 
-Each part is a program of `micro/`, run alone one after the other; the page carries what they print.
+Each part is a program of `micro/`, run alone one after the other; the page carries what they print. `rows()` reads a
+page's figures again, so that the regression guard compares it with the last one kept.
 """
 
+import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from benchmarks import machine
-from benchmarks.places import RESULTS, ROOT
+from benchmarks import guard, machine
+from benchmarks.figures import Better, Figure
+from benchmarks.places import CACHE, RESULTS, ROOT
+from benchmarks.results import BARE, OURS, Row, Spread
 from benchmarks.source import name_of_now
 
 PARTS: Final = (
@@ -23,10 +29,52 @@ PARTS: Final = (
     ("Compaction of a million keys", ("compaction", "--keys", "1000000")),
     ("Compaction of ten million keys", ("compaction", "--keys", "10000000")),
 )
+MORE, LESS = Better.MORE, Better.LESS
 
 
-def measure(wanted: Iterable[str] = ()) -> Path:
-    """Runs the parts, those of the programs `wanted` or all; where the page was kept.
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A kind of line that a program prints: `what` names the row, `bare` the same operation without us."""
+
+    pattern: re.Pattern[str]
+    columns: tuple[tuple[str, str, Better], ...]
+    """Group, unit, and which way is better; the name of more than one group tells the rows apart."""
+
+
+LINES: Final = (
+    Line(
+        re.compile(r"^(?P<what>\d.*?) {2,}(?P<µs>[\d.]+) +(?P<bare>[\d.]+) +-?[\d.]+ +[\d.]+$", re.M),
+        (("µs", "µs", LESS),),
+    ),
+    Line(re.compile(r"^(?P<what>read, .*?) {2,}(?P<µs>[\d.]+)$", re.M), (("µs", "µs", LESS),)),
+    Line(
+        re.compile(r"^(?P<what>(fsync|page-cache) +\d+ producers): +(?P<rate>[\d,]+)/s", re.M),
+        (("rate", "/s", MORE),),
+    ),
+    Line(
+        re.compile(r"^(?P<what>by .*?) {2,}(?P<few>[\d.]+) +(?P<many>[\d.]+)$", re.M),
+        (("few", "µs", LESS), ("many", "µs", LESS)),
+    ),
+    Line(
+        re.compile(r"^(?P<what>recovery, .*?) {2,}[\d.]+ +(?P<speed>\d+)$", re.M), (("speed", "MB/s", MORE),)
+    ),
+    Line(
+        re.compile(r"^ +(?P<what>\d+) +(?P<poked>[\d,]+) +(?P<cancelled>[\d,]+) +(?P<expired>[\d,]+)$", re.M),
+        (("poked", "/s", MORE), ("cancelled", "/s", MORE), ("expired", "/s", MORE)),
+    ),
+    Line(
+        re.compile(
+            r"^.* (?P<what>)in \d+ rounds, .*: (?P<speed>\d+) MB/s, (?P<processor>[\d.]+) CPU s/GB; "
+            r"peak \+(?P<memory>\d+) MiB",
+            re.M,
+        ),
+        (("speed", "MB/s", MORE), ("processor", "CPU s/GB", LESS), ("memory", "MiB", LESS)),
+    ),
+)
+
+
+def measure(wanted: Iterable[str] = ()) -> tuple[Path, bool]:
+    """Runs the parts, those of the programs `wanted` or all; where the page is, and whether a row fell.
 
     Raises:
         SystemExit: a part failed, or there is none of that name; nothing is kept.
@@ -36,7 +84,10 @@ def measure(wanted: Iterable[str] = ()) -> Path:
         raise SystemExit(f"no part {', '.join(sorted(unknown))}")
     build = "compiled" if any((ROOT / "appliance").rglob("*.so")) else "pure"
     about = ", ".join(f"{key} {value}" for key, value in machine.description().items())
-    text = [f"# The log by itself, {name_of_now()}\n\n{build} build; {about}. One run, wall time.\n"]
+    began = datetime.now(UTC).isoformat(timespec="seconds")
+    parts = [
+        f"# The log by itself, {name_of_now()}\n\n{build} build; {about}. One run, wall time; began {began}.\n"
+    ]
     for title, (program, *arguments) in PARTS:
         if names and program not in names:
             continue
@@ -47,7 +98,70 @@ def measure(wanted: Iterable[str] = ()) -> Path:
             raise SystemExit(f"{program} failed")
         print(done.stdout, flush=True)
         shown = " ".join(("python -m", f"benchmarks.micro.{program}", *arguments))
-        text.append(f"\n## {title}\n\n`{shown}`\n\n```\n{done.stdout.strip()}\n```\n")
-    path = RESULTS / f"{name_of_now()}-log.md"
-    path.write_text("".join(text))
-    return path
+        parts.append(f"\n## {title}\n\n`{shown}`\n\n```\n{done.stdout.strip()}\n```\n")
+    # A part of it is no page to compare with.
+    path = (CACHE / "results" if names else RESULTS) / f"{name_of_now()}-log.md"
+    text = "".join(parts)
+    kept = [page for page in kept_pages() if page != path and _alike(page.read_text(), text)]
+    fell = False
+    if kept:
+        made, before = rows(text), rows(kept[-1].read_text())
+        section = guard.told(made, before, kept[-1].stem)
+        print(section)
+        text += f"\n{section}\n"
+        fell = bool(guard.fallen(made, before))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path, fell
+
+
+def kept_pages() -> list[Path]:
+    """All kept pages, oldest first."""
+    return sorted(
+        RESULTS.glob("*-log.md"), key=lambda page: (page.name[:10], _began(page.read_text()), page.name)
+    )
+
+
+def rows(text: str) -> list[Row]:
+    """Every figure of a page that the guard looks at."""
+    return [
+        row for title, printed in _sections(text) for line in LINES for row in _read(title, line, printed)
+    ]
+
+
+def _sections(text: str) -> Iterator[tuple[str, str]]:
+    """Title and what was printed below it."""
+    for section in text.split("\n## ")[1:]:
+        title, _, rest = section.partition("\n")
+        yield title.partition(",")[0].partition(":")[0], rest
+
+
+def _read(title: str, line: Line, printed: str) -> Iterator[Row]:
+    for found in line.pattern.finditer(printed):
+        for group, unit, better in line.columns:
+            words = " ".join(found["what"].split())
+            name = ", ".join(filter(None, (title, words, group if len(line.columns) > 1 else "")))
+            values = {OURS: _number(found[group])}
+            if "bare" in found.groupdict():
+                values[BARE] = _number(found["bare"])
+            spreads = {who: Spread(value, value, value, 1) for who, value in values.items()}
+            ratios = {BARE: values[OURS] / values[BARE]} if values.get(BARE) else {}
+            yield Row(Figure(f"log.{name}", name, unit, better), spreads, ratios)
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def _began(text: str) -> str:
+    """Not told by pages of old."""
+    found = re.search(r"; began (\S+)\.$", text, re.M)
+    return found[1] if found else ""
+
+
+def _alike(one: str, other: str) -> bool:
+    """Whether two pages are of one build, on machines of a kind."""
+    heads = [
+        re.search(r"^(\w+) build; cores (\d+), processor (.*?), memory", text, re.M) for text in (one, other)
+    ]
+    return len({head.groups() if head else None for head in heads}) == 1

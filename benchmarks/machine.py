@@ -24,6 +24,9 @@ from benchmarks.void import Busy, Void
 
 MADV_POPULATE_WRITE = 23
 GIB = 1 << 30
+QUIET_SECONDS = 0.25
+"""Before each case. That is 25 ticks of the kernel's count of processor time; longer would be minutes of a run, and who
+comes later is seen by what the case itself looks at."""
 KERNEL_FATHER = 2
 """Parent of all kernel threads: write-back and the like is part of a broker's load, not somebody else's."""
 
@@ -83,14 +86,14 @@ class Activity:
 
 
 def await_quiet(limit_share: float, *, patience_seconds: float = 120.0) -> None:
-    """Wait for half a second in which the whole machine used less than `limit_share` of a core.
+    """Wait for a quarter of a second in which the whole machine used less than `limit_share` of a core.
 
     Raises Busy when that does not come. `ours` is nothing then: brokers are idle between cases.
     """
     until = time.monotonic() + patience_seconds
     while True:
         before = Activity.now()
-        time.sleep(0.5)
+        time.sleep(QUIET_SECONDS)
         share = Activity.now().others_share(before, ours_seconds=0.0)
         if share <= limit_share:
             return

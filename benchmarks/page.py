@@ -2,13 +2,14 @@
 
 from benchmarks.brokers.setting import SETTINGS
 from benchmarks.cases import CASES
-from benchmarks.figures import PLACES
+from benchmarks.figures import Better
 from benchmarks.goals import TARGETS, Target, Verdict, reached, remarks, verdicts
-from benchmarks.guard import falls
+from benchmarks.guard import every_row, falls, told
 from benchmarks.results import OURS, RIVALS, Row, Run, Spread, rows
 from benchmarks.scaling_page import tables
 from benchmarks.spark.verdicts import newest_page, read_run
 from benchmarks.spark.verdicts import verdicts as spark_verdicts
+from benchmarks.workloads import NOT_BUILT, WORKLOADS
 
 SPARK, SPARKS_RIVAL = "spark", "spark-sql-kafka"
 
@@ -18,12 +19,14 @@ def page(run: Run, kept: Run | None) -> str:
     made = rows(run)
     parts = [
         f"# Figures of {run.date}, commit {run.commit}" + (" with uncommitted changes" if run.dirty else ""),
-        _machine(run),
+        _outcome(run, kept),
         _missing(run),
+        _plot(run),
         _goals(run),
+        _workloads(run),
+        _how(run),
         _table(run, made),
         _growth(run),
-        _places(),
         _void(run),
         _guard(run, kept),
         _cases(made),
@@ -40,27 +43,70 @@ def number(value: float) -> str:
     return f"{value:.3g}" if abs(value) >= 0.001 else f"{value:.1e}"
 
 
-def _machine(run: Run) -> str:
+def _outcome(run: Run, kept: Run | None) -> str:
+    """All of it in two lines, with links to where more is said."""
+    rivals = ", ".join(f"{name} {version}" for name, version in run.versions.items() if name != OURS)
+    beside = f" beside {rivals}" if rivals else ""
+    told = [
+        f"The appliance{beside}, on {run.machine['cores']} cores of {run.machine['processor']} ([how](#how))."
+    ]
+    if found := [verdict.reached for verdict in verdicts(run)]:
+        without = f", {found.count(None)} have no ratio" if None in found else ""
+        told.append(
+            f"Of {len(found)} bounds {found.count(True)} are [reached](#goals), "
+            f"{found.count(False)} are missed{without}."
+        )
+    voids = sum(1 for void in run.voids if void.round)
+    told.append(
+        f"[Void](#void): {voids} {'case' if voids == 1 else 'cases'}." if voids else "No case was void."
+    )
+    if kept is not None and (fell := falls(run, kept)):
+        link = f"fell-since-{kept.name}"
+        told.append(f"{len(fell)} rows [fell](#{link}) by more than the noise since {kept.name}.")
+    return " ".join(told)
+
+
+def _plot(run: Run) -> str:
+    return "" if run.kind else f"![ours beside theirs]({run.name}.svg)"
+
+
+def arrow(row: Row) -> str:
+    """Which way is better."""
+    return "↑" if row.figure.better is Better.MORE else "↓"
+
+
+def _how(run: Run) -> str:
+    """What was measured on what, a line each."""
     machine = run.machine
-    versions = "; ".join(f"{name} {version}" for name, version in run.versions.items())
-    pinned = f" Brokers pinned to core {run.pinned}." if run.pinned else ""
     virtual = ", virtual" if machine["virtual"] == "yes" else ""
-    minutes = f" in {run.minutes:.0f} minutes" if run.minutes else ""
-    settings = "".join(
-        f" Rows that begin with *{name}*: {SETTINGS[name].title}."
-        for name in run.settings
-        if name in SETTINGS and name
-    )
-    return (
-        f"{machine['cores']} cores of {machine['processor']}, {machine['memory_gib']} GiB{virtual}, "
-        f"Linux {machine['kernel']}, Python {machine['python']}. "
-        f"{versions}. {run.rounds} alternating rounds{minutes}; the load generators ran on the same cores, "
-        f"alike for all.{pinned}{settings}\n\n"
-        "A cell is the median of the rounds, with the lowest and highest below it. A ratio is ours by theirs, the "
-        "median of the rounds' own. The mock is librdkafka's broker in memory, in C: it checks no CRC, writes no "
-        "file and keeps no promise, so its figures are an upper bound. How each row is made, and what makes it "
-        "void: [benchmarks/README.md](../README.md)."
-    )
+    minutes = f", {run.minutes:.0f} minutes" if run.minutes else ""
+    pinned = f"; brokers pinned to core {run.pinned}" if run.pinned else ""
+    rounds = "1 round" if run.rounds == 1 else f"up to {run.rounds} alternating rounds"
+    told = [
+        (
+            "machine",
+            f"{machine['cores']} cores of {machine['processor']}, {machine['memory_gib']} GiB{virtual}",
+        ),
+        ("software", f"Linux {machine['kernel']}, Python {machine['python']}"),
+        *((name, version) for name, version in run.versions.items()),
+        (
+            "run",
+            f"{rounds}{minutes}; the load generators ran on the same cores, alike for all{pinned}",
+        ),
+        *(
+            (f"rows *{SETTINGS[name].label}:*", SETTINGS[name].title)
+            for name in run.settings
+            if name in SETTINGS and name and not run.kind
+        ),
+    ]
+    lines = ["## How", "", "| | |", "|---|---|", *(f"| {what} | {how} |" for what, how in told), ""]
+    if "mock" in run.versions:
+        lines.append(
+            "The **mock** is librdkafka's broker in memory, in C: it checks no CRC, writes no file and keeps no "
+            "promise, so its figures are an upper bound and no rival's."
+        )
+    lines.append("How each row is made, and what makes it void: [benchmarks/README.md](../README.md).")
+    return "\n".join(lines)
 
 
 def _missing(run: Run) -> str:
@@ -89,10 +135,8 @@ def _goals(run: Run) -> str:
                 for index, (cells, _) in enumerate(told)
             ]
             missed |= {target.name: target} if not all(is_reached for _, is_reached in told) else {}
-        elif target.waits_for or not of_target:
-            first = "" if of_target else f"{target.what}: {target.goal}"
-            why = f"waits for {target.waits_for}" if target.waits_for else target.page or "not in this run"
-            lines.append(f"| {first} | | | | {why} |")
+        elif not of_target:
+            lines.append(f"| {target.what}: {target.goal} | | | | {target.page or 'not in this run'} |")
     return "\n".join([*lines, *_missed(list(missed.values()))])
 
 
@@ -135,19 +179,52 @@ def _missed(targets: list[Target]) -> list[str]:
     return lines
 
 
+def _workloads(run: Run) -> str:
+    """W1 to W12, and where their rows are."""
+    if run.kind:
+        return ""
+    took_part = {key.partition(".")[0] for rounds in run.taken.values() for taken in rounds for key in taken}
+    lines = ["## Workloads", "", "| | workload | cases |", "|---|---|---|"]
+    for workload in WORKLOADS:
+        cases = [
+            f"`{case}`" + ("" if case in took_part else f" (not in this run: `make bench CASE={case}`)")
+            for case in workload.cases
+        ]
+        where = ", ".join(cases) or f"**not built yet**: waits for {workload.waits_for}"
+        lines.append(f"| {workload.name} | {workload.what} | {where} |")
+    return "\n".join(lines)
+
+
 def _table(run: Run, made: list[Row]) -> str:
+    if not made:
+        return ""
     brokers = [name for name in run.taken if any(run.taken[name])]
     rivals = [rival for rival in RIVALS if rival in run.taken]
-    head = ["what", "unit", *brokers, *(f"÷ {rival}" for rival in rivals)]
-    lines = ["## All figures", "", f"| {' | '.join(head)} | goal |"]
-    lines.append("|---" * 2 + "|--:" * (len(head) - 2) + "|---|")
+    head = ["what", "unit", "rounds", *brokers, *(f"÷ {rival}" for rival in rivals)]
+    lines = [
+        "## All figures",
+        "",
+        "A cell is the median of so many *rounds*, with the lowest and highest below it; long cases take one round and "
+        "have no spread, variants a few. A ratio is ours by theirs, the median of the rounds' own. "
+        "↑: more is better, ↓: less.",
+        "",
+        f"| {' | '.join(head)} | goal |",
+        "|---" * 2 + "|--:" * (len(head) - 2) + "|---|",
+    ]
     for row in made:
-        cells = [row.figure.title, row.figure.unit]
+        cells = [
+            row.figure.title,
+            f"{row.figure.unit} {arrow(row)}",
+            str(max(each.rounds for each in row.values.values())),
+        ]
         cells += [_cell(row.values.get(name)) for name in brokers]
         cells += [
             f"{row.ratios[rival]:.2f}" if rival in row.ratios else _no_ratio(run, rival) for rival in rivals
         ]
         lines.append(f"| {' | '.join(cells)} | {bounds(row)} |")
+    for workload in NOT_BUILT:
+        cells = [f"{workload.name}: {workload.what}", "**not built yet**", *[""] * (len(head) - 2)]
+        lines.append(f"| {' | '.join(cells)} | waits for {workload.waits_for} |")
     return "\n".join(lines)
 
 
@@ -186,28 +263,17 @@ def _no_ratio(run: Run, rival: str) -> str:
     return "" if any(run.taken[rival]) else "missing"
 
 
-def _places() -> str:
-    """What has a place and no figure yet."""
-    lines = ["## Not built yet", "", "| workload | waits for |", "|---|---|"]
-    return "\n".join([*lines, *(f"| {place.what} | {place.waits_for} |" for place in PLACES)])
-
-
 def _void(run: Run) -> str:
     voids = [void for void in run.voids if void.round]
     if not voids:
-        return "No case was void."
+        return ""
     lines = ["## Void", "", "| round | broker | case | why |", "|---|---|---|---|"]
     lines += [f"| {void.round} | {void.broker} | {void.case} | {_one_line(void.why)} |" for void in voids]
     return "\n".join(lines)
 
 
 def _guard(run: Run, kept: Run | None) -> str:
-    if kept is None:
-        return ""
-    found = falls(run, kept)
-    if not found:
-        return f"Nothing fell by more than the noise since {kept.name}."
-    return "\n".join([f"## Fell since {kept.name}", "", *(f"- {fall.text()}" for fall in found)])
+    return told(every_row(run), every_row(kept), kept.name) if kept is not None else ""
 
 
 def _cases(made: list[Row]) -> str:

@@ -1,46 +1,77 @@
 """Bars of ours beside theirs, as PNG and SVG. Needs matplotlib; without it there are no plots."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from benchmarks.figures import BY_KEY
 from benchmarks.results import Row, Run, rows
 
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A few rows of one unit, side by side. `divisor`: of what a row is kept in, to what is drawn."""
+
+    title: str
+    unit: str
+    bars: tuple[tuple[str, str], ...]
+    """Key of a row, and what stands below its bars."""
+    divisor: float = 1.0
+
+
 PANELS = (
-    (
-        "Streams, 1 KiB (MB/s, more is better)",
-        ("throughput_1k.in_mb_s", "throughput_1k.out_mb_s"),
-        ("in", "out"),
+    Panel("Streams, 1 KiB", "MB/s", (("throughput_1k.in_mb_s", "in"), ("throughput_1k.out_mb_s", "out"))),
+    Panel("Streams, 100 B", "MB/s", (("throughput_100.in_mb_s", "in"), ("throughput_100.out_mb_s", "out"))),
+    Panel(
+        "One-record requests",
+        "thousands a second",
+        (
+            ("requests_64.requests_s", "64 conn."),
+            ("requests_500.requests_s", "500 conn."),
+            ("fetches_64.requests_s", "fetch, 64"),
+        ),
+        1000.0,
     ),
-    ("Streams, 100 B (MB/s, more)", ("throughput_100.in_mb_s", "throughput_100.out_mb_s"), ("in", "out")),
-    (
-        "One-record requests a second (more)",
-        ("requests_64.requests_s", "requests_500.requests_s", "fetches_64.requests_s"),
-        ("64 conn.", "500", "fetches, 64"),
+    Panel(
+        "One record at a time",
+        "µs",
+        (
+            ("latency.p50_us", "p50"),
+            ("latency.p99_us", "p99"),
+            ("latency_client.p50_us", "p50, client"),
+        ),
     ),
-    (
-        "One record at a time (µs, less)",
-        ("latency.p50_us", "latency.p99_us", "latency_client.p50_us"),
-        ("p50", "p99", "p50 client"),
+    Panel(
+        "10,000 records/s, end to end",
+        "ms",
+        (("rate_10k.end_p50_us", "p50"), ("rate_10k.end_p99_us", "p99"), ("rate_10k.end_p999_us", "p99.9")),
+        1000.0,
     ),
-    (
-        "10,000 records/s, end to end (ms, less)",
-        ("rate_10k.end_p50_us", "rate_10k.end_p99_us", "rate_10k.end_p999_us"),
-        ("p50", "p99", "p99.9"),
+    Panel(
+        "Processor of the broker, 1 KiB",
+        "s per GB",
+        (("throughput_1k.in_cpu_s_per_gb", "in"), ("throughput_1k.out_cpu_s_per_gb", "out")),
     ),
-    (
-        "Broker CPU s per GB, 1 KiB (less)",
-        ("throughput_1k.in_cpu_s_per_gb", "throughput_1k.out_cpu_s_per_gb"),
-        ("in", "out"),
-    ),
-    ("Idle memory (MB PSS, less)", ("idle.pss_mb",), ("",)),
-    (
-        "Until the first record is acknowledged (s, less)",
-        ("start.first_ack_ms", "start_1000.first_ack_ms", "recovery_10g.first_ack_ms"),
-        ("start", "1,000 part.", "kill -9, 10 GiB"),
+    Panel("Memory, idle", "MB PSS", (("idle.pss_mb", ""),)),
+    Panel(
+        "Start, until a record is acknowledged",
+        "s",
+        (
+            ("start.first_ack_ms", "empty"),
+            ("start_1000.first_ack_ms", "1,000 part."),
+            ("recovery_10g.first_ack_ms", "kill -9, 10 GiB"),
+        ),
+        1000.0,
     ),
 )
-THOUSANDTHS = ("end_", "first_ack")
-"""Kept in µs and ms, drawn in ms and s."""
-COLOURS = {"appliance": "#c4442a", "pure": "#e0a080", "mock": "#9a9a9a", "kafka": "#2a5fa8"}
+COLOURS = {"appliance": "#c4442a", "pure": "#e0a080", "mock": "#b0b0b0", "kafka": "#2a5fa8"}
+TITLES = {
+    "mock": "mock in C, in memory (upper bound)",
+    "kafka": "Apache Kafka",
+    "pure": "appliance, not compiled",
+}
+NO_FIGURE = "no figure"
+"""Where a bar of ours or of Kafka's is missing, which a gap alone would make look like nothing."""
 
 
 def draw(run: Run, stem: Path) -> list[Path]:
@@ -50,49 +81,103 @@ def draw(run: Run, stem: Path) -> list[Path]:
     except ImportError:
         return []
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "benchmarks"  # the same figures make the same file
     from matplotlib import pyplot
 
     made = {row.figure.key: row for row in rows(run)}
     brokers = [name for name in run.taken if any(run.taken[name])]
-    figure, axes = pyplot.subplots(2, 4, figsize=(16, 7), constrained_layout=True)
-    for (title, keys, labels), axis in zip(PANELS, axes.flat, strict=True):
-        width = 0.8 / len(brokers)
-        for index, broker in enumerate(brokers):
-            places = [i - 0.4 + (index + 0.5) * width for i in range(len(keys))]
-            heights = [_median(made.get(key), broker) / _scale(key) for key in keys]
-            bars = axis.bar(places, heights, width * 0.95, label=broker, color=COLOURS.get(broker, "#555555"))
-            axis.bar_label(bars, labels=[_short(height) for height in heights], fontsize=8, padding=2)
-            for place, key in zip(places, keys, strict=True):
-                if (row := made.get(key)) and (spread := row.values.get(broker)) and spread.rounds > 1:
-                    ends = [spread.lowest / _scale(key), spread.highest / _scale(key)]
-                    axis.plot([place, place], ends, color="black", linewidth=1)
-        axis.set_title(title, fontsize=10)
-        axis.set_xticks(range(len(keys)), labels)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.margins(y=0.15)
-    axes.flat[0].legend(frameon=False)
+    figure, axes = pyplot.subplots(2, 4, figsize=(16, 8), constrained_layout=True)
+    for panel, axis in zip(PANELS, axes.flat, strict=True):
+        _panel(axis, panel, made, brokers)
+    handles, labels = axes.flat[0].get_legend_handles_labels()
     figure.suptitle(
-        f"{run.date}, commit {run.commit}: median of {run.rounds} rounds, line from lowest to highest"
+        f"The appliance beside Apache Kafka, {run.date}, commit {run.commit}: "
+        f"median of up to {run.rounds} rounds, line from lowest to highest",
+        fontsize=13,
     )
-    paths = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(brokers), frameon=False, fontsize=11)
+    return save(figure, stem)
+
+
+def _panel(axis: Any, panel: Panel, made: dict[str, Row], brokers: list[str]) -> None:
+    """matplotlib's types are not to be had where it is not installed."""
+    bottom = axis.get_xaxis_transform()
+    # Who has no bar in the whole panel has no place in it.
+    shown = [
+        name
+        for name in brokers
+        if name != "mock" or any(key in made and name in made[key].values for key, _ in panel.bars)
+    ]
+    width = 0.84 / max(len(shown), 1)
+    for index, broker in enumerate(shown):
+        label = TITLES.get(broker, broker)
+        for number, (key, _) in enumerate(panel.bars):
+            place = number - 0.42 + (index + 0.5) * width
+            spread = made[key].values.get(broker) if key in made else None
+            if spread is None:
+                if broker != "mock":
+                    axis.text(
+                        place,
+                        0.02,
+                        NO_FIGURE,
+                        transform=bottom,
+                        rotation=90,
+                        ha="center",
+                        va="bottom",
+                        fontsize=8,
+                        color=COLOURS.get(broker, "#555555"),
+                    )
+                continue
+            median, low, high = (
+                each / panel.divisor for each in (spread.median, spread.lowest, spread.highest)
+            )
+            axis.bar(
+                place,
+                median,
+                width * 0.94,
+                color=COLOURS.get(broker, "#555555"),
+                label=label if not number else None,
+            )
+            if spread.rounds > 1:
+                axis.plot([place, place], [low, high], color="black", linewidth=1)
+            # Above the line, or it would be crossed out.
+            axis.annotate(
+                short(median),
+                (place, max(median, high if spread.rounds > 1 else median)),
+                xytext=(0, 2),
+                textcoords="offset points",
+                ha="center",
+                fontsize=8,
+            )
+    better = BY_KEY[panel.bars[0][0]].better.value
+    axis.set_title(f"{panel.title}\n{panel.unit}, {better} is better", fontsize=10)
+    axis.set_xticks(range(len(panel.bars)), [label for _, label in panel.bars])
+    axis.set_xlim(-0.5, len(panel.bars) - 0.5)
+    axis.yaxis.set_major_formatter(thousands)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.margins(y=0.12)
+    axis.set_ylim(bottom=0)
+
+
+def save(figure: Any, stem: Path) -> list[Path]:
+    """As `stem`.png and `stem`.svg; the same figures make the same files."""
+    import matplotlib
+    from matplotlib import pyplot
+
+    matplotlib.rcParams["svg.hashsalt"] = "benchmarks"
+    paths = [stem.with_name(f"{stem.name}{suffix}") for suffix in (".png", ".svg")]
     for path in paths:
-        figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else None)
+        figure.savefig(path, dpi=100, metadata={"Date": None} if path.suffix == ".svg" else None)
     pyplot.close(figure)
     return paths
 
 
-def _scale(key: str) -> float:
-    return 1000.0 if any(word in key for word in THOUSANDTHS) else 1.0
+def thousands(value: float, _place: int = 0) -> str:
+    """Of an axis: commas, and no zeros behind the point."""
+    return f"{value:,.10g}"
 
 
-def _median(row: Row | None, broker: str) -> float:
-    return row.values[broker].median if row and broker in row.values else 0.0
-
-
-def _short(value: float) -> str:
-    if not value:
-        return ""
+def short(value: float) -> str:
+    """Three figures that count; thousands with commas, from ten thousand on as k."""
     if value >= 10_000:
         return f"{value / 1000:,.0f}k"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -7,12 +7,13 @@ What stands outside the marks, and `goals.toml`, is written by hand and stays.
 from pathlib import Path
 
 from benchmarks import host, scaling_page
-from benchmarks.goals import TARGETS
-from benchmarks.page import bounds, number, page
+from benchmarks.log_figures import kept_pages
+from benchmarks.page import arrow, bounds, number, page
 from benchmarks.places import RESULTS, ROOT
 from benchmarks.plots import draw
 from benchmarks.results import OURS, Row, Run, kept_runs, last_kept, rows
 from benchmarks.spark.verdicts import newest_page, read_run, verdicts
+from benchmarks.workloads import NOT_BUILT
 
 README, SCALING = ROOT / "README.md", ROOT / "docs" / "scaling.md"
 KEYS = (
@@ -22,8 +23,13 @@ KEYS = (
     "recovery_10g.first_ack_ms",
     "idle.pss_mb",
     "idle.cpu_percent",
+    "start_1000.kb_per_partition",
+    "idle_connections.kb_per_connection",
+    "groups_10000.kb_per_group",
     "latency.p50_us",
     "latency.p99_us",
+    "slots/latency_client_all.p50_us",
+    "slots/latency_client_all.p99_us",
     "requests_50.requests_s",
     "requests_64.requests_s",
     "requests_500.requests_s",
@@ -34,6 +40,9 @@ KEYS = (
     "throughput_100.out_mb_s",
     "throughput_1k.in_cpu_s_per_gb",
     "throughput_1k.out_cpu_s_per_gb",
+    "slots/failover_100.all_acked_ms",
+    "slots/throughput_1k.in_mb_s",
+    "slots/throughput_1k.in_of_one_slot",
     "pinned/requests_64.requests_s",
     "pinned/throughput_1k.in_mb_s",
     "fsync/requests_64.requests_s",
@@ -66,7 +75,7 @@ def newest(kind: str = "") -> Run | None:
 
 def newest_log_page() -> str:
     """The text of the newest kept page of the log by itself; empty when there is none."""
-    kept = sorted(RESULTS.glob("*-log.md"))
+    kept = kept_pages()
     return kept[-1].read_text() if kept else ""
 
 
@@ -97,22 +106,19 @@ def block(run: Run) -> str:
     """Table and plot for the README, as Markdown."""
     made = {row.figure.key: row for row in rows(run)}
     lines = [
-        f"| {run.machine['cores']} shared cores, one slot, {run.date} | appliance | Kafka | ÷ Kafka | ÷ mock | goal |",
+        f"| {run.machine['cores']} shared cores, {run.date} | appliance | Kafka | ÷ Kafka | ÷ mock | goal |",
         "|---|--:|--:|--:|--:|---|",
         *(_line(made[key]) for key in KEYS if key in made and OURS in made[key].values),
     ]
-    waiting = [target for target in TARGETS if not target.keys and target.waits_for]
-    page_name = f"benchmarks/results/{run.name}.md"
+    unbuilt = "; ".join(f"{workload.what} ({workload.name})" for workload in NOT_BUILT)
     return "\n".join(
         [
-            f"Every row, what was missed, why, and the next step: [the latest results]({page_name}#goals).",
+            "↑: more is better, ↓: less. ÷ is ours by theirs, so below 1 is ahead where less is better. Every row, "
+            f"what was missed, why, and the next step: [the latest results](benchmarks/results/{run.name}.md#goals).",
             "",
             *lines,
             "",
-            *(
-                f"No figure yet: {target.what} (goal {target.goal}), waits for {target.waits_for}.  "
-                for target in waiting
-            ),
+            *([f"Not built yet, so without a row: {unbuilt}.", ""] if unbuilt else []),
             *_spark(),
             "",
             f"![ours beside theirs](benchmarks/results/{run.name}.svg)",
@@ -136,7 +142,7 @@ def _line(row: Row) -> str:
     ours, theirs = row.values[OURS], row.values.get("kafka")
     unit = f" {row.figure.unit}"
     cells = [
-        row.figure.title,
+        f"{row.figure.title} {arrow(row)}",
         number(ours.median) + unit,
         number(theirs.median) + unit if theirs else "missing",
         f"{row.ratios['kafka']:.2f}" if "kafka" in row.ratios else "missing",

@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from benchmarks.places import RESULTS
 
 OURS = "appliance"
 RIVALS = ("mock", "kafka")
+BARE = "bare"
+"""No broker: the operation of the machine that a figure of the log is made of, taken beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +77,14 @@ class Row:
 
 
 def rows(run: Run) -> list[Row]:
-    """A row for each figure that any broker has."""
+    """A row for each figure of the page that any broker has."""
+    return rows_of(run, FIGURES)
+
+
+def rows_of(run: Run, figures: Iterable[Figure]) -> list[Row]:
+    """A row for each of `figures` that any broker has."""
     made = []
-    for figure in FIGURES:
+    for figure in figures:
         values = {}
         for broker, rounds in run.taken.items():
             if got := [value for value in map(figure.of, rounds) if value is not None]:

@@ -163,22 +163,28 @@ class fresh:  # noqa: N801 (a context manager that reads as a word: `with fresh(
 
 def warm_up(broker: Broker, seconds: float) -> None:
     """About `seconds` of what the cases will ask, so that a just-in-time compiler has done its work."""
-    until = time.monotonic() + seconds
+    address, until = broker.address, time.monotonic() + seconds
     number = 0
     while time.monotonic() < until:
         number += 1
         topic = f"warm-up-{number}"
         broker.create_topic(topic, 1)
-        generators.stream_in(broker.address, topic, records=1_000_000, record_bytes=100)
-        generators.stream_out(broker.address, topic, records=1_000_000, record_bytes=100)
-        generators.stream_in(broker.address, topic, records=200_000, record_bytes=1024)
-        if broker.setting.slots == 1:  # our generators ask the one broker that they know
-            generators.one_record("produce", broker.address, topic=topic, seconds=5, connections=64)
-            generators.one_record(
-                "fetch", broker.address, topic=topic, seconds=2, connections=64, max_bytes=150
-            )
-            generators.one_record("latency", broker.address, topic=topic, seconds=3)
+        for step in _warm_up_steps(address, topic, one_broker=broker.setting.slots == 1):
+            if time.monotonic() < until:
+                step()
         broker.delete_topic(topic)
+
+
+def _warm_up_steps(address: str, topic: str, *, one_broker: bool) -> Iterator[Callable[[], object]]:
+    """In this order, for what is read was written before."""
+    yield lambda: generators.stream_in(address, topic, records=1_000_000, record_bytes=100)
+    yield lambda: generators.stream_out(address, topic, records=1_000_000, record_bytes=100)
+    yield lambda: generators.stream_in(address, topic, records=200_000, record_bytes=1024)
+    if one_broker:  # our generators ask the one broker that they know
+        one_record = generators.one_record
+        yield lambda: one_record("produce", address, topic=topic, seconds=5, connections=64)
+        yield lambda: one_record("fetch", address, topic=topic, seconds=2, connections=64, max_bytes=150)
+        yield lambda: one_record("latency", address, topic=topic, seconds=3)
 
 
 def _one(case: Case, seat: Seat) -> "Figures | Void":

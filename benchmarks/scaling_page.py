@@ -1,54 +1,35 @@
-"""The part of a page about growth: for each scaling case one table with the shapes named, and one plot."""
+"""The part of a page about growth: for each scaling case one table with the shapes named, one plot, and what is said
+of it by hand (`growth.toml`)."""
 
-import statistics
+import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from benchmarks.cases import CASES
-from benchmarks.plots import COLOURS
+from benchmarks.growth import METRICS, Points, growths, order
+from benchmarks.places import ROOT
+from benchmarks.plots import COLOURS, TITLES, save, short, thousands
 from benchmarks.results import Run
 from benchmarks.shapes import shape
 
-Points = list[tuple[int, float]]
+REMARKS = ROOT / "benchmarks" / "growth.toml"
 WIDE = 50
 """Last count by first from which on a plot needs a logarithmic axis."""
-UNITS = {
-    "pss_mb": "memory (PSS), MB",
-    "idle_cpu_percent": "processor when idle, % of a core",
-    "p50_us": "one record at a time, p50 µs",
-    "requests_s": "one-record requests/s, 64 connections",
-    "create_ms_each": "creation, ms each",
-    "start_ms": "start to first acknowledged record, ms",
-    "ready_ms": "start until it says that it is ready, ms",
-    "stop_ms": "clean stop, ms",
-    "start_after_kill_ms": "the same after kill -9, ms",
-    "in_mb_s": "in, 1 KiB, 16 partitions, MB/s",
-}
-
-
-def growths(run: Run) -> dict[str, dict[tuple[str, str], Points]]:
-    """Case → (metric, broker) → (n, median) in rising order."""
-    found: dict[str, dict[tuple[str, str], dict[int, list[float]]]] = {}
-    for broker, rounds in run.taken.items():
-        for figures in rounds:
-            for key, value in figures.items():
-                case, _, name = key.partition(".")
-                metric, at, count = name.partition("@")
-                if at:
-                    rows = found.setdefault(case, {}).setdefault((metric, broker), {})
-                    rows.setdefault(int(count), []).append(value)
-    return {
-        case: {
-            place: sorted((n, statistics.median(values)) for n, values in points.items())
-            for place, points in rows.items()
-        }
-        for case, rows in found.items()
-    }
+NEAR_SHARE = 0.08
+"""Of the height of a plot: values that lie nearer would be written over each other."""
 
 
 def tables(run: Run, stem_name: str) -> str:
     """Markdown; empty when no scaling case ran."""
     return "\n\n".join(part for case, rows in growths(run).items() for part in _one(case, rows, stem_name))
+
+
+@cache
+def remarks() -> dict[str, str]:
+    """By name of the case: why its figures grow as they do."""
+    return {name: str(said["why"]) for name, said in tomllib.loads(REMARKS.read_text()).items()}
 
 
 def _one(case: str, rows: dict[tuple[str, str], Points], stem_name: str) -> Iterator[str]:
@@ -58,22 +39,23 @@ def _one(case: str, rows: dict[tuple[str, str], Points], stem_name: str) -> Iter
         f"| what | broker | {' | '.join(f'{n:,}' for n in counts)} | shape | each |",
         "|---|---|" + "--:|" * len(counts) + "---|--:|",
     ]
-    for (metric, broker), points in sorted(rows.items(), key=lambda entry: _order(*entry[0])):
+    for (metric, broker), points in sorted(rows.items(), key=lambda entry: order(*entry[0])):
         values = dict(points)
         cells = [_short(values[n]) if n in values else "" for n in counts]
         found = shape(points) if len(points) > 1 else None
         tail = [found.name, _short(found.each) if "linear" in found.name else ""] if found else ["", ""]
-        lines.append(f"| {UNITS.get(metric, metric)} | {broker} | {' | '.join(cells)} | {' | '.join(tail)} |")
+        lines.append(f"| {_title(metric)} | {broker} | {' | '.join(cells)} | {' | '.join(tail)} |")
     yield "\n".join(lines)
+    if case in remarks():
+        yield f"**Why**: {remarks()[case]}"
+
+
+def _title(metric: str) -> str:
+    return f"{METRICS[metric].title}, {METRICS[metric].unit}" if metric in METRICS else metric
 
 
 def _short(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2g}" if abs(value) < 1 else f"{value:.3g}"
-
-
-def _order(metric: str, broker: str) -> tuple[int, str, str]:
-    known = list(UNITS)
-    return known.index(metric) if metric in known else len(known), metric, broker
 
 
 def draw(run: Run, stem: Path) -> list[Path]:
@@ -83,41 +65,61 @@ def draw(run: Run, stem: Path) -> list[Path]:
     except ImportError:
         return []
     matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "benchmarks"  # the same figures make the same file
     from matplotlib import pyplot
 
     paths: list[Path] = []
     for case, rows in growths(run).items():
-        metrics = sorted({metric for metric, _ in rows}, key=lambda metric: _order(metric, ""))
+        metrics = sorted({metric for metric, _ in rows}, key=lambda metric: order(metric, ""))
         columns = min(4, len(metrics))
         lines = -(-len(metrics) // columns)
         figure, axes = pyplot.subplots(
-            lines, columns, figsize=(3.4 * columns, 2.9 * lines), constrained_layout=True, squeeze=False
+            lines, columns, figsize=(3.6 * columns, 3.0 * lines), constrained_layout=True, squeeze=False
         )
         for axis, metric in zip(axes.flat, metrics, strict=False):
-            for (name, broker), points in rows.items():
-                if name == metric:
-                    axis.plot(
-                        [n for n, _ in points],
-                        [y for _, y in points],
-                        marker="o",
-                        markersize=4,
-                        label=broker,
-                        color=COLOURS.get(broker, "#555555"),
-                    )
-            counts = [n for (name, _), points in rows.items() if name == metric for n, _ in points]
-            if max(counts) >= WIDE * min(counts):
-                axis.set_xscale("log")
-            axis.set_ylim(bottom=0)
-            axis.set_title(UNITS.get(metric, metric), fontsize=9)
-            axis.spines[["top", "right"]].set_visible(False)
+            _panel(
+                axis, metric, {broker: points for (name, broker), points in rows.items() if name == metric}
+            )
         for axis in list(axes.flat)[len(metrics) :]:
             axis.set_visible(False)
-        axes.flat[0].legend(frameon=False, fontsize=8)
+        handles, labels = axes.flat[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper right", ncols=len(labels), frameon=False)
         figure.suptitle(f"Growth with {CASES[case].what}")
-        for suffix in (".png", ".svg"):
-            path = stem.with_name(f"{stem.name}-{case}{suffix}")
-            figure.savefig(path, dpi=100, metadata={"Date": None} if suffix == ".svg" else None)
-            paths.append(path)
-        pyplot.close(figure)
+        paths += save(figure, stem.with_name(f"{stem.name}-{case}"))
     return paths
+
+
+def _panel(axis: Any, metric: str, lines: dict[str, Points]) -> None:
+    """One metric, a line a broker, each with its last value. matplotlib's types are not to be had everywhere."""
+    highest = max(y for points in lines.values() for _, y in points)
+    below = -1.0
+    for broker, points in sorted(lines.items(), key=lambda line: line[1][-1][1]):
+        colour = COLOURS.get(broker, "#555555")
+        axis.plot(
+            *zip(*points, strict=True),
+            marker="o",
+            markersize=4,
+            label=TITLES.get(broker, broker),
+            color=colour,
+        )
+        # Two that end side by side: the upper one's value goes above the lower one's.
+        lifted = 14 if points[-1][1] - below < NEAR_SHARE * highest and below >= 0 else 5
+        axis.annotate(
+            short(points[-1][1]),
+            points[-1],
+            xytext=(0, lifted),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+            color=colour,
+        )
+        below = points[-1][1]
+    counts = sorted({n for points in lines.values() for n, _ in points})
+    if max(counts) >= WIDE * min(counts):
+        axis.set_xscale("log")
+    axis.set_xticks(counts, [short(n) for n in counts], fontsize=8)
+    axis.set_xticks([], minor=True)
+    axis.yaxis.set_major_formatter(thousands)
+    axis.set_ylim(0, highest * 1.2 or 1.0)
+    known = METRICS[metric]
+    axis.set_title(f"{known.title}\n{known.unit}, {known.better.value} is better", fontsize=9)
+    axis.spines[["top", "right"]].set_visible(False)

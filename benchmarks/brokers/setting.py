@@ -19,9 +19,14 @@ class Setting:
     slots: int = 1
     """Broker slots of ours, brokers of Kafka's; topics have as many replicas."""
     rounds: int = 99
-    """It takes part in at most: five for what is as shipped, two for variants, or a run would be too long."""
+    """It takes part in at most: five for what is as shipped, three for variants, or a run would be too long."""
     warm_up_share: float = 1.0
     """Of the time for which a broker that compiles itself is warmed up: variants ask for less."""
+
+    @property
+    def label(self) -> str:
+        """What stands before the titles of its rows."""
+        return f"{self.slots} slots" if self.slots > 1 else self.name
 
     def key(self, case: str) -> str:
         """What stands before the dot of a figure's key."""
@@ -39,11 +44,15 @@ PINNED = Setting(
     "pinned",
     "broker on one half of the cores, generator on the other",
     *_halves(),
-    rounds=2,
-    warm_up_share=0.5,
+    rounds=3,
+    warm_up_share=0.75,
 )
-FSYNC = Setting("fsync", "acknowledged when on the disk", fsync=True, rounds=2, warm_up_share=0.5)
+FSYNC = Setting("fsync", "acknowledged when on the disk", fsync=True, rounds=3, warm_up_share=0.75)
 SLOTS = Setting(
-    "slots", "three slots, or three brokers; topics with three replicas", slots=3, rounds=2, warm_up_share=0.5
+    "slots",
+    "three slots, or three brokers; topics with three replicas",
+    slots=3,
+    rounds=3,
+    warm_up_share=0.75,
 )
 SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (AS_SHIPPED, PINNED, FSYNC, SLOTS)}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from benchmarks import machine, proc
+from benchmarks import guard, machine, proc
 from benchmarks.brokers import MAKERS
 from benchmarks.brokers.broker import Broker
 from benchmarks.brokers.setting import AS_SHIPPED
@@ -27,7 +27,7 @@ from benchmarks.spark import data as sets
 from benchmarks.spark.cases import QUERIES, Places, Query, readers
 from benchmarks.spark.ceiling import CeilingSource
 from benchmarks.spark.latency import latencies_ms, p50_p99, streams
-from benchmarks.spark.verdicts import Seconds, SparkRun, verdicts
+from benchmarks.spark.verdicts import Seconds, SparkRun, newest_page, read_run, rows, verdicts
 from spark_connector.session import session
 
 LATENCY = "spark_latency"
@@ -42,7 +42,7 @@ TITLES = {
 
 
 def main() -> int:
-    """Writes the page and prints it. The exit status is 1 when two readers differ about the records."""
+    """Writes the page and prints it. The exit status is 1 when two readers differ about the records, or a row fell."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark.run")
     names = [query.name for query in QUERIES] + [LATENCY]
     parser.add_argument(
@@ -114,11 +114,16 @@ def _measure(options: argparse.Namespace, chosen: list[str], at: Path) -> int:
     stem.with_suffix(".json").write_text(json.dumps(kept, indent=1) + "\n")
     run = SparkRun({each.name: each.payload_bytes for each in wanted}, seconds, used_s, slow)
     text = page(wanted, queries, run, rounds=options.rounds)
+    fell = False
+    if before := newest_page(but=stem.with_suffix(".md"), machine=machine.description()):
+        kept_run = read_run(before)
+        text += f"\n{guard.told(rows(run), rows(kept_run), before.stem)}\n"
+        fell = whole and bool(guard.fallen(rows(run), rows(kept_run)))
     stem.with_suffix(".md").write_text(text)
     print(text)
     for line in wrong:
         print(f"readers differ: {line}", file=sys.stderr)
-    return 1 if wrong else 0
+    return 1 if wrong or fell else 0
 
 
 def _fill(wanted: list[sets.DataSet], brokers: list[Broker], at: Path) -> None:

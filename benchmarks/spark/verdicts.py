@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.figures import Better, Figure
 from benchmarks.places import RESULTS
+from benchmarks.results import OURS, Row, Spread
 
 GIB = 1 << 30
 PAGES = RESULTS / "spark"
@@ -79,11 +81,43 @@ def verdicts(run: SparkRun) -> list[SparkVerdict]:
     return found
 
 
-def newest_page() -> Path | None:
-    """The page of the newest kept run; its figures lie beside it as JSON."""
-    found = [
-        (json.loads(path.read_text()).get("began", ""), path.name, path) for path in PAGES.glob("*.json")
-    ]
+def rows(run: SparkRun) -> list[Row]:
+    """Times for the regression guard: each case of each data set, by the connector and beside Spark's own source."""
+    made = []
+    for case, name in dict.fromkeys((case, name) for case, name, _ in run.seconds):
+        taken = {
+            broker: run.seconds[case, name, reader]
+            for broker, reader in ((OURS, "appliance"), ("kafka", "kafka"))
+            if run.seconds.get((case, name, reader))
+        }
+        made.append(_row(f"{case} of {name}", "s", taken))
+    for what in ("p50", "p99"):
+        made.append(
+            _row(f"spark_latency, {what}", "ms", {who: [each[what]] for who, each in run.slow.items()})
+        )
+    return made
+
+
+def _row(name: str, unit: str, taken: Mapping[str, list[float]]) -> Row:
+    values = {
+        who: Spread(statistics.median(each), min(each), max(each), len(each)) for who, each in taken.items()
+    }
+    ratios = (
+        {"kafka": values[OURS].median / values["kafka"].median} if values.keys() >= {OURS, "kafka"} else {}
+    )
+    return Row(Figure(f"spark.{name}", name, unit, Better.LESS), values, ratios)
+
+
+def newest_page(*, but: Path | None = None, machine: Mapping[str, object] | None = None) -> Path | None:
+    """The page of the newest kept run, its figures beside it as JSON; `but` that one, of a machine of this kind."""
+    found = []
+    for path in PAGES.glob("*.json"):
+        kept = json.loads(path.read_text())
+        alike = machine is None or all(
+            kept.get("machine", {}).get(part) == machine.get(part) for part in ("processor", "cores")
+        )
+        if alike and path.with_suffix(".md") != but:
+            found.append((kept.get("began", ""), path.name, path))
     return max(found)[2].with_suffix(".md") if found else None
 
 

@@ -7,6 +7,7 @@ from benchmarks.cases import CASES
 from benchmarks.cases.case import Scale
 from benchmarks.figures import FIGURES
 from benchmarks.plan import ABOUT, Plan, minutes, timetable
+from benchmarks.workloads import WORKLOADS
 
 USUAL = Plan(
     brokers=("appliance", "mock", "kafka"),
@@ -26,6 +27,14 @@ def test_every_usual_case_has_a_known_time_and_a_row() -> None:
     for case in USUAL.cases:
         assert case.name in ABOUT
         assert case.name in cases
+
+
+def test_each_workload_has_a_case_in_the_usual_run_or_says_what_it_waits_for() -> None:
+    usual = {case.name for case in USUAL.cases}
+    assert {workload.name for workload in WORKLOADS} == {f"W{number}" for number in range(1, 13)}
+    for workload in WORKLOADS:
+        assert set(workload.cases) <= set(CASES)
+        assert set(workload.cases) & usual or workload.waits_for, workload.name
 
 
 def test_each_broker_comes_first_in_some_round() -> None:

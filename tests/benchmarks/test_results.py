@@ -67,15 +67,15 @@ def test_a_goal_beside_a_missing_rival_is_neither_reached_nor_missed() -> None:
 
 
 def test_a_fall_beyond_the_noise_is_named() -> None:
-    kept, now = run([{P50: 50.0, MB_S: 900.0}]), run([{P50: 60.0, MB_S: 890.0}], commit="bbb")
+    kept, now = run([{P50: 50.0, MB_S: 900.0}]), run([{P50: 70.0, MB_S: 890.0}], commit="bbb")
     assert [fall.row.figure.key for fall in falls(now, kept)] == [P50]
     assert falls(kept, now) == []
 
 
 def test_a_fall_within_the_noise_is_not_named() -> None:
     kept = run([{P50: 40.0}, {P50: 50.0}, {P50: 60.0}])
-    assert falls(run([{P50: 58.0}]), kept) == []
-    assert [fall.row.figure.key for fall in falls(run([{P50: 62.0}]), kept)] == [P50]
+    assert falls(run([{P50: 58.0}] * 3), kept) == []
+    assert [fall.row.figure.key for fall in falls(run([{P50: 62.0}] * 3), kept)] == [P50]
 
 
 def test_a_row_of_one_round_is_as_noisy_as_others_of_its_unit() -> None:
@@ -92,6 +92,39 @@ def test_a_row_of_one_round_is_as_noisy_as_others_of_its_unit() -> None:
     # Nothing of its unit has a spread: what is typical of the run counts.
     assert named(115.0, unlike) == []
     assert named(125.0, unlike) == [unlike]
+
+
+def test_where_nothing_was_taken_twice_less_than_a_quarter_is_noise() -> None:
+    kept = run([{P50: 100.0}])
+    assert falls(run([{P50: 120.0}]), kept) == []
+    assert [fall.row.figure.key for fall in falls(run([{P50: 130.0}]), kept)] == [P50]
+
+
+def test_a_good_minute_of_the_other_is_no_fall_of_ours_where_there_were_few_rounds() -> None:
+    ours = {MB_S: 900.0}
+    kept = run([ours], [{MB_S: 1000.0}])
+    assert falls(run([ours], [{MB_S: 3000.0}]), kept) == []
+    assert len(falls(run([ours] * 3, [{MB_S: 3000.0}] * 3), run([ours] * 3, [{MB_S: 1000.0}] * 3))) == 1
+
+
+def test_what_the_machine_does_by_itself_is_no_fall() -> None:
+    ceiling = "throughput_1k.ceiling_mb_s"
+    kept, now = run([{ceiling: 5000.0, P50: 50.0}]), run([{ceiling: 500.0, P50: 50.0}])
+    assert falls(now, kept) == []
+    assert "None of 1 rows fell" in page(now, kept)
+
+
+def test_each_point_of_a_growth_is_guarded() -> None:
+    few, many = "scale_partitions.pss_mb@1", "scale_partitions.pss_mb@10000"
+    rate = "scale_partitions.requests_s@10000"
+    kept = run([{few: 80.0, many: 190.0, rate: 70_000.0}])
+    now = replace(run([{few: 82.0, many: 300.0, rate: 30_000.0}], commit="bbb"), kind="scaling")
+    assert {fall.row.figure.key for fall in falls(now, kept)} == {many, rate}
+    assert "partitions of a broker, 10,000: memory (PSS)" in page(now, kept)
+
+
+def test_a_run_that_shares_no_row_with_the_last_one_says_so() -> None:
+    assert "No row could be compared" in page(run([{P50: 50.0}]), run([{MB_S: 1.0}]))
 
 
 def test_a_slower_machine_is_no_fall_where_the_mock_slowed_as_much() -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from benchmarks.goals import remarks
+from benchmarks.guard import fallen
 from benchmarks.spark.cases import QUERIES
 from benchmarks.spark.data import DataSet, data_sets
 from benchmarks.spark.run import page
-from benchmarks.spark.verdicts import Seconds, SparkRun, newest_page, read_run, verdicts
+from benchmarks.spark.verdicts import Seconds, SparkRun, newest_page, read_run, rows, verdicts
 
 SETS = [DataSet("1k_none", 1 << 20, 1024, "none"), DataSet("1k_lz4", 1 << 20, 1024, "lz4")]  # a GiB each
 
@@ -83,3 +84,11 @@ def test_processor_time_of_the_broker_is_shared_out_over_the_scans() -> None:
 def test_each_size_and_codec_has_as_many_rows_in_every_partition() -> None:
     assert [each.name for each in data_sets(1 << 20)] == ["100_none", "100_lz4", "1k_none", "1k_lz4"]
     assert all(each.rows % 4 == 0 and each.payload_bytes <= 1 << 20 for each in data_sets(1 << 20))
+
+
+def test_times_are_guarded_beside_sparks_own_source() -> None:
+    kept = rows(run(seconds("spark_window", appliance=(1.0, 1.0), kafka=(2.0, 4.0))))
+    slower = rows(run(seconds("spark_window", appliance=(9.0, 1.0), kafka=(2.0, 4.0))))
+    assert [fall.row.figure.title for fall in fallen(slower, kept)] == ["spark_window of 1k_none"]
+    slow_machine = rows(run(seconds("spark_window", appliance=(9.0, 9.0), kafka=(18.0, 36.0))))
+    assert fallen(slow_machine, kept) == []
