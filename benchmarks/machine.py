@@ -85,20 +85,32 @@ class Activity:
         return max(0.0, busy - ours_seconds) / max(self.at - before.at, 1e-9)
 
 
-def await_quiet(limit_share: float, *, patience_seconds: float = 120.0) -> None:
-    """Wait for a quarter of a second in which the whole machine used less than `limit_share` of a core.
+class Patience:
+    """Seconds for which a run waits, in all, until others leave the machine alone: for one case not long, and for all
+    cases not the day that it would take to find each of them void."""
 
-    Raises Busy when that does not come. `ours` is nothing then: brokers are idle between cases.
-    """
-    until = time.monotonic() + patience_seconds
-    while True:
-        before = Activity.now()
-        time.sleep(QUIET_SECONDS)
-        share = Activity.now().others_share(before, ours_seconds=0.0)
-        if share <= limit_share:
-            return
-        if time.monotonic() > until:
-            raise Busy(f"the machine was busy: {share:.2f} cores used by others before the case")
+    def __init__(self, *, case_seconds: float = 120.0, run_seconds: float = 600.0) -> None:
+        self._case_seconds = case_seconds
+        self.left_seconds = run_seconds
+
+    def await_quiet(self, limit_share: float) -> None:
+        """Wait for a quarter of a second in which the whole machine used less than `limit_share` of a core.
+
+        Raises Busy when that does not come. `ours` is nothing then: brokers are idle between cases.
+        """
+        began = time.monotonic()
+        for_seconds = min(self._case_seconds, self.left_seconds)
+        while (share := _share_of_a_look()) > limit_share:
+            if (waited := time.monotonic() - began) > for_seconds:
+                self.left_seconds -= min(self.left_seconds, waited)
+                raise Busy(f"the machine was busy: {share:.2f} cores used by others before the case")
+        self.left_seconds -= min(self.left_seconds, time.monotonic() - began - QUIET_SECONDS)
+
+
+def _share_of_a_look() -> float:
+    before = Activity.now()
+    time.sleep(QUIET_SECONDS)
+    return Activity.now().others_share(before, ours_seconds=0.0)
 
 
 class AwakeCores(AbstractContextManager["AwakeCores"]):

@@ -184,12 +184,10 @@ def _workloads(run: Run) -> str:
     if run.kind:
         return ""
     took_part = {key.partition(".")[0] for rounds in run.taken.values() for taken in rounds for key in taken}
+    took_part |= {void.case for void in run.voids}
     lines = ["## Workloads", "", "| | workload | cases |", "|---|---|---|"]
     for workload in WORKLOADS:
-        cases = [
-            f"`{case}`" + ("" if case in took_part else f" (not in this run: `make bench CASE={case}`)")
-            for case in workload.cases
-        ]
+        cases = [f"`{case}`" + ("" if case in took_part else " (not in this run)") for case in workload.cases]
         where = ", ".join(cases) or f"**not built yet**: waits for {workload.waits_for}"
         lines.append(f"| {workload.name} | {workload.what} | {where} |")
     return "\n".join(lines)

@@ -8,7 +8,7 @@ from benchmarks.brokers.running import Running
 from benchmarks.brokers.setting import SETTINGS, Setting
 from benchmarks.cases.case import Bench, Case, Figures, Scale, run_case
 from benchmarks.figures import BY_KEY
-from benchmarks.machine import GIB, WarmMemory
+from benchmarks.machine import GIB, Patience, WarmMemory
 from benchmarks.places import DATA
 from benchmarks.rounds import fresh
 from benchmarks.void import Void
@@ -38,11 +38,11 @@ def _look(cases: tuple[Case, ...], options: argparse.Namespace) -> int:
             ),
             memory=WarmMemory(3 * GIB if streams else GIB // 2, folder=DATA),
         )
-        failed = False
+        failed, patience = False, Patience()
         for _ in range(options.repeat):
             for case in cases:
                 try:
-                    show(case, case.run(bench) if case.own else run_case(case, bench))
+                    show(case, case.run(bench) if case.own else run_case(case, bench, patience))
                 except Void as why:
                     failed = True
                     print(f"{case.name}: VOID: {why}", flush=True)

@@ -27,7 +27,7 @@ from benchmarks.brokers.broker import Broker
 from benchmarks.brokers.setting import AS_SHIPPED, Setting
 from benchmarks.cases.case import Bench, Case, Figures, Scale, run_case, run_own_case
 from benchmarks.load import generators
-from benchmarks.machine import WarmMemory, description
+from benchmarks.machine import Patience, WarmMemory, description
 from benchmarks.places import DATA
 from benchmarks.plan import Plan
 from benchmarks.results import Run, VoidCase
@@ -48,6 +48,7 @@ class Seat:
     name: str
     setting: Setting
     memory: WarmMemory
+    patience: Patience
     scale: Scale
     say: Say
     bench: Bench | None = None
@@ -86,7 +87,7 @@ def _run(plan: Plan, say: Say) -> Run:
     versions: dict[str, str] = {}
     began = datetime.datetime.now(datetime.UTC)
     say("warming memory and byte code, building what is missing")
-    memory = WarmMemory(plan.scale.held_bytes, folder=DATA)
+    memory, patience = WarmMemory(plan.scale.held_bytes, folder=DATA), Patience()
     for name in plan.brokers:
         try:
             with fresh(name) as broker:
@@ -97,7 +98,7 @@ def _run(plan: Plan, say: Say) -> Run:
             voids.append(VoidCase(round=0, broker=name, case="*", why=str(why)))
             say(f"{name}: {why}")
     for setting in plan.settings:
-        seats = {name: Seat(name, setting, memory, plan.scale, say) for name in versions}
+        seats = {name: Seat(name, setting, memory, patience, plan.scale, say) for name in versions}
         try:
             for number in range(1, plan.rounds + 1):
                 for case, name in plan.turns(setting, list(versions), number):
@@ -192,9 +193,13 @@ def _one(case: Case, seat: Seat) -> "Figures | Void":
     for attempt in range(1, BUSY_TRIES + 1):
         try:
             if not case.own:
-                return run_case(case, seat.ready())
+                return run_case(case, seat.ready(), seat.patience)
             return run_own_case(
-                case, lambda: _own(seat), memory=seat.memory, limit_share=seat.scale.busy_limit_share
+                case,
+                lambda: _own(seat),
+                memory=seat.memory,
+                limit_share=seat.scale.busy_limit_share,
+                patience=seat.patience,
             )
         except Busy as busy:
             if attempt == BUSY_TRIES:

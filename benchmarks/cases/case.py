@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from benchmarks import proc
 from benchmarks.brokers.broker import Broker
 from benchmarks.load import build
-from benchmarks.machine import GIB, Activity, AwakeCores, WarmMemory, await_quiet
+from benchmarks.machine import GIB, Activity, AwakeCores, Patience, WarmMemory
 from benchmarks.void import Busy, Void
 
 Figures = dict[str, float]
@@ -121,11 +121,11 @@ class Case:
     """Takes a broker of its own on an empty data directory, and may kill and start it again."""
 
 
-def run_case(case: Case, bench: Bench) -> Figures:
+def run_case(case: Case, bench: Bench, patience: Patience) -> Figures:
     """Run it once on a quiet machine. Raises Void when its figures must not count."""
     bench.memory.lend(case.lends_bytes)
     try:
-        await_quiet(bench.scale.busy_limit_share)
+        patience.await_quiet(bench.scale.busy_limit_share)
         activity, ours = Activity.now(), _own_seconds()
         with (
             _generators_on(bench.broker.setting.generator_cpus),
@@ -143,7 +143,12 @@ def run_case(case: Case, bench: Bench) -> Figures:
 
 
 def run_own_case(
-    case: Case, start: Callable[[], AbstractContextManager[Bench]], *, memory: WarmMemory, limit_share: float
+    case: Case,
+    start: Callable[[], AbstractContextManager[Bench]],
+    *,
+    memory: WarmMemory,
+    limit_share: float,
+    patience: Patience,
 ) -> Figures:
     """Run a case that has a broker of its own, from its start to its end. Raises Void when its figures must not count.
 
@@ -152,7 +157,7 @@ def run_own_case(
     """
     memory.lend(case.lends_bytes)
     try:
-        await_quiet(limit_share)
+        patience.await_quiet(limit_share)
         activity, ours = Activity.now(), _own_seconds()
         with start() as bench:
             figures = case.run(bench)

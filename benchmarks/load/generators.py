@@ -334,6 +334,7 @@ def _run(words: Sequence[str | Path]) -> str:
     except subprocess.TimeoutExpired as late:
         raise Void(f"{Path(words[0]).name} did not end within {PATIENCE_SECONDS:.0f} s") from late
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or done.stdout.strip().splitlines() or ["nothing"])[-1]
+        silent = f"ended by signal {-done.returncode}" if done.returncode < 0 else "nothing"
+        said = (done.stderr.strip().splitlines() or done.stdout.strip().splitlines() or [silent])[-1]
         raise Void(f"{Path(words[0]).name} after {time.monotonic() - started:.1f} s: {said}")
     return done.stdout

@@ -21,7 +21,7 @@ from benchmarks.brokers.kafka import Kafka
 from benchmarks.brokers.setting import AS_SHIPPED, Setting
 from benchmarks.cases import case as cases
 from benchmarks.cases.case import QUICK, Bench, Case, Figures
-from benchmarks.machine import Activity, WarmMemory
+from benchmarks.machine import Activity, Patience, WarmMemory
 from benchmarks.plan import Plan
 from benchmarks.results import Run, rows
 from benchmarks.void import Busy, Void
@@ -91,15 +91,29 @@ def test_what_others_use_above_the_limit_voids_the_case(
     def run(limit_share: float) -> Figures:
         looks = iter([activity(0.0, 0.0), activity(10.0, 3.0)])
         monkeypatch.setattr(Activity, "now", lambda: next(looks))
-        monkeypatch.setattr(cases, "await_quiet", lambda _limit: None)
+        monkeypatch.setattr(Patience, "await_quiet", lambda *_: None)
         bench = bench_of(StandIn(tmp_path), tmp_path)
         return cases.run_own_case(
-            case, lambda: nullcontext(bench), memory=bench.memory, limit_share=limit_share
+            case,
+            lambda: nullcontext(bench),
+            memory=bench.memory,
+            limit_share=limit_share,
+            patience=Patience(),
         )
 
     assert run(0.4)["others_share"] == pytest.approx(0.3, abs=0.01)
     with pytest.raises(Busy, match=r"0\.30 cores used by others"):
         run(0.25)
+
+
+def test_a_machine_that_stays_busy_is_waited_for_once_and_not_before_each_case() -> None:
+    nobody_is_below = -1.0
+    patience = Patience(case_seconds=0.0, run_seconds=0.1)
+    for _ in range(2):
+        with pytest.raises(Busy):
+            patience.await_quiet(nobody_is_below)
+    assert patience.left_seconds == 0.0
+    patience.await_quiet(float("inf"))
 
 
 class Burner(SpawnedBroker):
