@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from typing import ClassVar
+from uuid import UUID
 
 from appliance.config import Settings
 
@@ -122,9 +123,23 @@ def planned_roles(settings: Settings) -> tuple[Role, ...]:
     return tuple(roles)
 
 
-def owner_of(slot: int) -> Role:
-    """The worker that owns the partitions led by `slot`. One worker a slot until the scaling issue splits them."""
-    return Role(RoleKind.IOPROC, 0, slot)
+def owner_index(topic_id: UUID, partition: int, *, workers: int) -> int:
+    """Which of a slot's `workers` owns a partition while the slot leads it.
+
+    A topic's partitions go round, and topics begin anywhere. It depends on nothing that changes while the instance
+    lives, so everybody comes to the same, and nobody has to be told.
+    """
+    return (topic_id.int + partition) % workers
+
+
+def owner_of(slot: int, topic_id: UUID, partition: int, *, workers: int) -> Role:
+    """The worker that owns a partition while `slot` leads it."""
+    return Role(RoleKind.IOPROC, owner_index(topic_id, partition, workers=workers), slot)
+
+
+def workers_of(slot: int, *, workers: int) -> tuple[Role, ...]:
+    """All workers of `slot`."""
+    return tuple(Role(RoleKind.IOPROC, index, slot) for index in range(workers))
 
 
 def replica_of(slot: int) -> Role:

@@ -100,6 +100,7 @@ class Wiring:
     """The plan of one instance. Frozen before the first fork; `doorbells` maps each role to its eventfd.
 
     `emptied_slots` had no log directory that was ever theirs when the instance began: new ones, or other disks.
+    `clean_directories`, of those that several processes share, had been closed in good order by then.
     """
 
     settings: Settings
@@ -107,6 +108,7 @@ class Wiring:
     runtime_dir: Path
     doorbells: Mapping[Role, int]
     emptied_slots: frozenset[int] = frozenset()
+    clean_directories: frozenset[Path] = frozenset()
 
     @property
     def planned(self) -> tuple[Role, ...]:
@@ -215,6 +217,11 @@ class Attachment:
             self.pool = Region.open(wiring.pool_name(role, generation))
         for peer, peer_generation in peers.items():
             self.peer_up(peer, peer_generation)
+
+    @property
+    def found_clean(self) -> frozenset[Path]:
+        """Log directories that were closed in good order before this life: none, after a life that was killed."""
+        return self.wiring.clean_directories if self.generation == 1 else frozenset()
 
     def _doorbell(self, role: Role) -> Doorbell:
         row = self.process_table.row(self.wiring.process_row(role))

@@ -62,8 +62,10 @@ def refuse_what_is_not_built(settings: Settings) -> None:
     Raises:
         ConfigurationError: naming the option.
     """
-    if settings.io.workers > 1:
-        raise ConfigurationError(f"io.workers = {settings.io.workers}: one worker a slot is built yet")
+    if settings.io.workers > 1 and settings.slots > 1:
+        raise ConfigurationError(
+            f"io.workers = {settings.io.workers} with slots = {settings.slots}: several slots have one worker each yet"
+        )
 
 
 def start_text(settings: Settings, command: str) -> str:

@@ -19,7 +19,8 @@ from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.partition import Partition
 from appliance.log.config import LastSettings
 from appliance.log.file_names import partition_directory_name
-from appliance.log.log_directories import DirectoriesOf, LogDirectories, first_base_offset
+from appliance.log.log_directories import LogDirectories
+from appliance.log.others_directories import DirectoriesOf, first_base_offset
 from appliance.log.partition_log import PartitionLog
 from appliance.log.state_publisher import StatePublisher
 from appliance.protocol.errors import ErrorCode

@@ -28,7 +28,6 @@ from appliance.ioproc.partitions import Partitions
 from appliance.ipc.process_table import ERRORS, ProcessRow
 from appliance.log.directory_watch import DirectoryWatch
 from appliance.log.faults import is_lasting
-from appliance.log.file_names import LOCK
 from appliance.log.log_directories import LogDirectories
 from appliance.protocol.errors import ErrorCode
 
@@ -76,7 +75,7 @@ class StorageFailures:
         self._directories = directories
         self._partitions = partitions
         for directory in directories.serving.values():
-            self._watch.add(directory.path / LOCK)
+            self._watch.add(directory.lock)
         if self._watch.fileno() >= 0:
             epoll.register(self._watch.fileno(), select.EPOLLIN)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 from appliance.channels.control_channel import (
@@ -54,19 +53,19 @@ from appliance.ioproc.handlers.produce import Answer, produce
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
 from appliance.ioproc.pokes import Pokes
+from appliance.ioproc.removals import Removals
 from appliance.ioproc.retention import Retention
 from appliance.ioproc.storage_failures import StorageFailures
-from appliance.ioproc.sweeper import Sweeper
 from appliance.ipc.agent import DutyCycle
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.process_table import BYTES_IN, REQUESTS, ProcessState
 from appliance.ipc.ring import RingWriter
 from appliance.journal import RateLimited
 from appliance.log.flusher import Flusher
-from appliance.log.halves import Half
-from appliance.log.log_directories import LogDirectories, known_directories
+from appliance.log.known_directories import known_directories
+from appliance.log.log_directories import LogDirectories
 from appliance.log.log_moves import NO_FUTURE, LogMoves
-from appliance.log.reader_leases import LeaseBook
+from appliance.log.shares import Share
 from appliance.log.state_publisher import StatePublisher
 from appliance.protocol.errors import ErrorCode
 
@@ -137,7 +136,9 @@ class Worker:
         self._brief_wait = BriefWait(clock.monotonic_ns, limit_ns=NEXT_REQUEST_NS)
         self._depth = 0
         self._opens_later = False
-        self._group_flusher = Flusher(str(attachment.role.slot), eventfd=attachment.doorbell.eventfd)
+        self._group_flusher = Flusher(
+            f"{self._slot}.{attachment.role.index}", eventfd=attachment.doorbell.eventfd
+        )
         self._commits = GroupCommit(
             self._pokes,
             reply=self._answers.reply,
@@ -146,7 +147,13 @@ class Worker:
             published=self._published,
         )
         self._cycle.add_inbox(self._commits)
-        self._sweeper = Sweeper(self._cycle.timers, clock, eventfd=attachment.doorbell.eventfd, warn=warn)
+        self._removals = Removals(
+            self._cycle.timers,
+            clock,
+            settings=self._settings.broker,
+            eventfd=attachment.doorbell.eventfd,
+            warn=warn,
+        )
         self._publisher = StatePublisher(
             self._after_ms,
             clock,
@@ -162,19 +169,13 @@ class Worker:
             beat=self._beat,
             warn=warn,
         )
-        self._leases = LeaseBook(
-            clock,
-            max_bytes=self._settings.broker.reader_lease_max_bytes,
-            max_ms=self._settings.broker.reader_lease_max_ms,
-            warn=warn,
-        )
         self._retention: Retention | None = None
         self._moves: LogMoves[Partition] | None = None
         self._compaction = Compaction(
             attachment,
             self._cycle,
             now_ms=clock.now_ms,
-            retired=self._sweep_retired,
+            retired=self._remove_retired,
             refused=self._failures.upkeep_failed,
             interrupted=self._failures.partition_failed,
             warn=warn,
@@ -233,7 +234,7 @@ class Worker:
                     self._failures.look_when_told()
             if self._controller.wants_look:
                 self.obey(self._controller.receive())
-            if self._sweeper.take_removed():
+            if self._removals.take_removed():
                 self._answers.tell_removed()
             self._compaction.serve(self._led_at)
             if self._moves is not None and self._moves.done:
@@ -442,7 +443,7 @@ class Worker:
                 self._checkpoints.note_start_moved()
             self._compaction.assigned(touched, removed=bool(envelope.body.removed))
             self._followed.assigned(touched)
-            self._sweep()
+            self._removals.remove_retired()
             self._answers.publish_late()
             self._controller.send(Envelope(envelope.id, done))
             if self._moves is not None:
@@ -453,8 +454,8 @@ class Worker:
                 self._serves = True
                 self._attachment.row.set_state(ProcessState.RUNNING)
                 self._supervision.send(Ready())
-            if envelope.body.removed and self._directories is not None:
-                self._sweep_marked()
+            if envelope.body.removed:
+                self._removals.remove_partitions()
 
     def _open(self, command: Assign) -> Partitions | None:
         paths = self._settings.log_directories(self._slot)
@@ -466,7 +467,12 @@ class Worker:
                 cluster_id=command.cluster_id,
                 clock=self._clock,
                 known=known_directories(self._settings.known_directories(self._slot)),
-                half=Half.LEADERS if self._has_followers else Half.WHOLE,
+                share=Share(
+                    self._attachment.role.index,
+                    workers=self._settings.io.workers,
+                    is_replicated=self._has_followers,
+                ),
+                found_clean=self._attachment.found_clean,
             )
         except ApplianceError as error:
             self._supervision.send(Failed(f"log directory {error}", fatal=not isinstance(error, HostFault)))
@@ -494,7 +500,7 @@ class Worker:
             self._cycle.timers,
             self._clock,
             interval_ms=self._settings.broker.log_retention_check_interval_ms,
-            retired=self._sweep_retired,
+            retired=self._remove_retired,
             fail=self._failures.upkeep_failed,
             warn=self._complain,
         )
@@ -502,16 +508,19 @@ class Worker:
             self._partitions.by_name.get,
             self._directories,
             self._commits,
-            thread=Flusher(f"moves {self._slot}", eventfd=self._attachment.doorbell.eventfd, threads=1),
+            thread=Flusher(
+                f"moves {self._slot}.{self._attachment.role.index}",
+                eventfd=self._attachment.doorbell.eventfd,
+                threads=1,
+            ),
             counted=self._count_moving,
-            removed=self._sweep_marked,
+            removed=self._removals.remove_partitions,
             suspect=self._failures.suspect_directory,
             fail=self._failures.partition_failed,
             moved=self._note_moved,
         )
         self._cycle.add_inbox(self._moves)
-        self._directories.remove_needless()
-        self._sweep_marked()  # what a killed life of ours had still to remove
+        self._removals.open(self._directories)
         return self._partitions
 
     def _after_ms(self, pause_ms: int, action: Callable[[], None]) -> None:
@@ -543,21 +552,10 @@ class Worker:
             self._followed.starts_moved()
         self._checkpoints.note_start_moved()
 
-    # Files that go
-
-    def _sweep_retired(self) -> None:
+    def _remove_retired(self) -> None:
         if self._has_followers:
             self._followed.starts_moved()
-        self._sweep()
-
-    def _sweep(self) -> None:
-        if self._directories is not None:
-            for removal in self._directories.take_removals():
-                self._sweeper.add(partial(removal.run_unless_held, self._leases), delay_ms=removal.delay_ms)
-
-    def _sweep_marked(self) -> None:
-        if self._directories is not None:
-            self._sweeper.add(partial(self._leases.remove_partitions, self._directories.remove_deleted))
+        self._removals.remove_retired()
 
     def _count_moving(self, count: int) -> None:
         self._attachment.row.cells[MOVING_PARTITIONS] = count

@@ -14,16 +14,15 @@
 
 A copy belongs to whoever has its partition open; `moves-to` in the partition's directory names it, so that who opens
 the partition next finds it. A new partition goes to the directory with the fewest. Which directories a slot has used is
-kept beside the metadata (`KnownDirectories`), because an empty mount point looks like a new disk.
+kept beside the metadata (`known_directories`).
 Source: `LogManager.java`.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
@@ -31,102 +30,39 @@ from uuid import UUID
 
 from appliance.clock import Clock
 from appliance.cluster import TopicPartition
-from appliance.errors import CorruptFile, LogDirectoryOffline, RejectedRequest, StorageFault
+from appliance.errors import LogDirectoryOffline, RejectedRequest, StorageFault
 from appliance.log.checkpoint import replace_file, sync_directory
 from appliance.log.config import LogSettings
 from appliance.log.faults import storage_faults
 from appliance.log.file_names import (
     DIRECTORY_DELETED,
     LEADER_EPOCHS,
-    LOG,
     MOVED_HERE,
     MOVES_TO,
     future_directory_name,
     marked_directory_name,
     parse_future_directory_name,
     parse_partition_directory_name,
-    parse_segment_file_name,
     partition_directory_name,
 )
-from appliance.log.halves import Half
+from appliance.log.known_directories import KnownDirectories
 from appliance.log.log_directory import LogDirectory
-from appliance.log.meta_properties import directory_id
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_metadata import read_topic_id, write_topic_id
 from appliance.log.removal import Removal
 from appliance.log.settlement import Settlement, settling, take_mark_off
+from appliance.log.shares import WHOLE, Share, remove_traces
 from appliance.protocol.errors import ErrorCode
 
 _logger = logging.getLogger(__name__)
 
 
-DirectoriesOf = Callable[[int], Sequence[Path]]
-"""Slot → its log directories."""
-
-
-def first_base_offset(partition: Path) -> int | None:
-    """Where the first segment with anything in it begins, in a partition's directory that somebody else may have open;
-    None where there is none."""
-    with suppress(OSError), os.scandir(partition) as entries:
-        found = (
-            parse_segment_file_name(entry.name)
-            for entry in entries
-            if entry.name.endswith(LOG) and entry.stat().st_size
-        )
-        return min((each[0] for each in found if each is not None), default=None)
-    return None
-
-
-class KnownDirectories:
-    """Which directory (its id in meta.properties) a slot has used at which path: a small JSON, `path → id`."""
-
-    __slots__ = ("_ids", "_path")
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._ids: dict[str, str] = {}
-        with storage_faults(path), suppress(FileNotFoundError):
-            try:
-                self._ids = dict(json.loads(path.read_text()))
-            except ValueError:
-                raise CorruptFile(f"{path} is no JSON of paths and directory ids") from None
-
-    def check(self, directory: Path) -> None:
-        """Raises StorageFault where the directory that was used at this path is not there any more."""
-        known = self._ids.get(str(directory))
-        if known is not None and known != directory_id(directory):
-            raise StorageFault(
-                f"{directory} is not the directory that was used there: is its disk mounted? To begin with an empty"
-                f" one, take its line out of {self._path}"
-            )
-
-    def note(self, directory: Path) -> None:
-        """Writes down that this directory is in use.
-
-        Raises:
-            StorageFault: it failed.
-        """
-        identity = directory_id(directory)
-        if identity is not None and self._ids.get(str(directory)) != identity:
-            self._ids[str(directory)] = identity
-            replace_file(self._path, (json.dumps(self._ids, indent=1, sort_keys=True) + "\n").encode())
-
-
-def known_directories(path: Path | None) -> KnownDirectories | None:
-    """What is written down at `path`; None where nothing is.
-
-    Raises:
-        CorruptFile, StorageFault: it cannot be read.
-    """
-    return None if path is None else KnownDirectories(path)
-
-
 class LogDirectories:
     """All directories of a slot. Used from one thread, as each of them. Directories are told by their index."""
 
-    def __init__(self, paths: Sequence[Path], *, half: Half = Half.WHOLE) -> None:
+    def __init__(self, paths: Sequence[Path], *, share: Share = WHOLE) -> None:
         self.paths: Final = tuple(paths)
-        self._half = half
+        self._share = share
         self.serving: dict[int, LogDirectory] = {}
         self.failed: dict[int, StorageFault] = {}
         self._homes: dict[TopicPartition, int] = {}
@@ -145,26 +81,32 @@ class LogDirectories:
         cluster_id: str,
         clock: Clock,
         known: KnownDirectories | None = None,
-        half: Half = Half.WHOLE,
+        share: Share = WHOLE,
+        found_clean: Collection[Path] = (),
     ) -> Self:
-        """Takes every directory that can be taken; `half`: as which of a slot's processes. Those that follow take what
-        is known, and leave it to the worker to write down more.
+        """Takes every directory that can be taken, or a `share` of it; the first of those who share writes down which
+        ones are known. `found_clean`: as `LogDirectory.open`, of these.
 
         Raises:
             OperatorFault: one belongs to somebody else.
             StorageFault: none can be taken.
         """
-        all_of_them = cls(paths, half=half)
+        all_of_them = cls(paths, share=share)
         try:
             for index, path in enumerate(paths):
                 try:
                     if known is not None:
                         known.check(path)
                     directory = LogDirectory.open(
-                        path, node_id=node_id, cluster_id=cluster_id, clock=clock, half=half
+                        path,
+                        node_id=node_id,
+                        cluster_id=cluster_id,
+                        clock=clock,
+                        share=share,
+                        found_clean=path in found_clean,
                     )
                     all_of_them.serving[index] = directory
-                    if known is not None and half is not Half.FOLLOWERS:
+                    if known is not None and share.is_first:
                         known.note(path)
                     all_of_them._look_for_partitions(index, directory)
                 except StorageFault as fault:
@@ -179,7 +121,9 @@ class LogDirectories:
 
     def _look_for_partitions(self, index: int, directory: LogDirectory) -> None:
         with storage_faults(directory.path):
-            names = [entry.name for entry in directory.path.iterdir()]
+            names = os.listdir(directory.path)
+        if self._share.is_whole:
+            remove_traces(directory.path, names)
         for name in names:
             partition = parse_partition_directory_name(name)
             if partition is not None and self._homes.setdefault(partition, index) != index:
@@ -197,8 +141,8 @@ class LogDirectories:
             if home == index or (home is None and not self.failed):
                 del self.futures[partition]
                 self._needless.append(path)
-        if self._half is Half.FOLLOWERS:
-            self._needless.clear()  # the worker's to remove
+        if not self._share.is_first:
+            self._needless.clear()  # the first worker's to remove
 
     # Partitions
 
@@ -244,9 +188,9 @@ class LogDirectories:
         return log
 
     def _look_for(self, partition: TopicPartition) -> None:
-        """Where the slot's other process has put a partition meanwhile, or that it has deleted it."""
+        """Where another of the slot's processes has put a partition meanwhile, or that it has deleted it."""
         home = self._homes.get(partition)
-        if self._half is Half.WHOLE or home in self.failed:
+        if self._share.is_whole or home in self.failed:
             return
         if home is not None and partition in self.serving[home].partitions:
             return
@@ -260,9 +204,9 @@ class LogDirectories:
             self._twice.add(partition)
 
     def _look_for_future(self, partition: TopicPartition) -> None:
-        """Whether it is on the move, as the slot's other process may have left it."""
+        """Whether it is on the move, as another of the slot's processes may have left it."""
         home = self._homes.get(partition)
-        if self._half is Half.WHOLE or home is None or home in self.failed:
+        if self._share.is_whole or home is None or home in self.failed:
             return
         known = self.futures.get(partition)
         if known is not None and known[0] in self.serving and known[1].is_dir():
@@ -353,7 +297,7 @@ class LogDirectories:
     ) -> None:
         (source,) = found.keys() - {target}
         # One of the two was not closed in any order.
-        closed = None if self._half is Half.WHOLE else False
+        closed = None if self._share.is_whole else False
         ends = {
             index: self.serving[index]
             .open_partition(partition, topic_id, settings, closed=closed)
@@ -384,7 +328,9 @@ class LogDirectories:
         for home in (*self._homes.values(), *(index for index, _ in self.futures.values())):
             if home in counts:
                 counts[home] += 1
-        return min(counts, key=lambda index: (counts[index], index))
+        # Workers do not see what the others have begun since: among equals each begins at another one.
+        first = self._share.worker or 0
+        return min(counts, key=lambda index: (counts[index], (index - first) % len(self.paths)))
 
     def index_of(self, partition: TopicPartition) -> int:
         """The directory of a partition that was opened; 0 for any other."""
@@ -441,7 +387,7 @@ class LogDirectories:
         self.futures[partition] = to, path
         if log.topic_id is not None:
             write_topic_id(path, log.topic_id)
-        if self._half is not Half.WHOLE:
+        if not self._share.is_whole:
             with storage_faults(log.directory):
                 (log.directory / MOVES_TO).write_text(name)
         return path
@@ -493,7 +439,7 @@ class LogDirectories:
         target.take_in(partition, log, recovery_point=recovery_point)
         files = [file for segment in log.segments_since(recovery_point) for file in segment.paths]
         settlement = Settlement(partition, old, new, (*files, new / LEADER_EPOCHS))
-        if self._half is not Half.WHOLE:
+        if not self._share.is_whole:
             self._settlements[partition] = settlement
         return settlement
 

@@ -17,7 +17,7 @@ import logging
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,23 +35,26 @@ from appliance.log.file_names import (
     CLEAN_SHUTDOWN,
     DIRECTORY_DELETED,
     DIRECTORY_STRAY,
+    LOCK,
     marked_directory_name,
     parse_partition_directory_name,
     partition_directory_name,
 )
 from appliance.log.flush import FlushQueue
-from appliance.log.halves import (
-    Half,
-    followers_closed,
-    one_at_a_time,
-    say_followers_closed,
-    take_back_followers_closed,
-)
 from appliance.log.meta_properties import claim
 from appliance.log.offset_checkpoints import OffsetCheckpoints
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_metadata import read_topic_id
 from appliance.log.removal import Removal
+from appliance.log.shares import (
+    WHOLE,
+    Closed,
+    Share,
+    all_closed,
+    one_at_a_time,
+    say_closed,
+    take_back_closed,
+)
 
 _CLOSING_THREADS: Final = 8
 PROBE: Final = ".probe"
@@ -69,10 +72,42 @@ class DirectoryStatistics:
     flushes_waiting: int
 
 
+def _locked(path: Path, *, is_shared: bool) -> int:
+    """The descriptor of a lock file that we hold, together with others if `is_shared`.
+
+    Raises:
+        DataDirectoryInUse: another living process holds it.
+        StorageFault: it cannot be made.
+    """
+    kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
+    with storage_faults(path):
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+        # Java locks by the other kind, and neither kind sees the other.
+        fcntl.lockf(lock, kind | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise DataDirectoryInUse(f"{path.parent} is used by another instance, which holds {path}") from None
+    return lock
+
+
+def _take_marker(directory: Path, *, found_clean: bool = False) -> bool:
+    """Whether the directory was closed in good order. It is not any more: the marker goes, and its going is made sure
+    of before anything is opened."""
+    marker = directory / CLEAN_SHUTDOWN
+    clean = found_clean or marker.exists()
+    with storage_faults(marker):
+        marker.unlink(missing_ok=True)
+        if clean:
+            sync_directory(directory)
+    return clean
+
+
 def _unless_gone(
     _function: Callable[..., object], _path: str, raised: tuple[Any, BaseException, Any]
 ) -> None:
-    """The slot's other process may be removing the same."""
+    """Another of the slot's processes may be removing the same."""
     if not isinstance(raised[1], FileNotFoundError):
         raise raised[1]
 
@@ -86,22 +121,24 @@ class LogDirectory:
         *,
         clock: Clock,
         defaults: LogSettings,
-        lock: int,
+        locks: Sequence[int],
         clean: bool,
-        half: Half = Half.WHOLE,
+        share: Share = WHOLE,
     ) -> None:
         self.path = path
-        self._half = half
-        self.was_clean: Final = clean
+        self._share = share
+        self._began_clean: Final = clean
+        # The replica looks at what it follows all the same: the leader has the word on it.
+        self.was_clean: Final = clean and not share.follows
         self.partitions: dict[TopicPartition, PartitionLog] = {}
         self._clock = clock
         self._defaults = defaults
-        self._lock = lock
+        self._locks = list(locks)
         self._given_up = False
         self.flush_fault: StorageFault | None = None
         self.flushes: Final = FlushQueue()
         self._removals: deque[Removal] = deque()
-        self.checkpoints: Final = OffsetCheckpoints(path, self.partitions, half=half)
+        self.checkpoints: Final = OffsetCheckpoints(path, self.partitions, share=share)
 
     @classmethod
     def open(
@@ -112,10 +149,11 @@ class LogDirectory:
         cluster_id: str,
         clock: Clock,
         defaults: LogSettings | None = None,
-        half: Half = Half.WHOLE,
+        share: Share = WHOLE,
+        found_clean: bool = False,
     ) -> Self:
-        """Takes a directory, or half of it (see `halves`), which is made if it is missing. Partitions are opened one
-        by one later.
+        """Takes a directory, or a share of it (see `shares`), which is made if it is missing. Partitions are opened
+        one by one later. `found_clean`: it was closed in good order, though somebody else has taken the marker away.
 
         Raises:
             DataDirectoryInUse: another living process holds it.
@@ -124,36 +162,30 @@ class LogDirectory:
         """
         with storage_faults(path):
             path.mkdir(parents=True, exist_ok=True)
-            lock = os.open(path / half.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        locks: list[int] = []
         try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # Java locks by the other kind, and neither kind sees the other.
-                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise DataDirectoryInUse(
-                    f"{path} is used by another instance, which holds {path / half.lock}"
-                ) from None
-            clean = False
-            if half is not Half.WHOLE:
-                take_back_followers_closed(path)
+            for name in dict.fromkeys((share.lock,) if share.follows else (LOCK, share.lock)):
+                locks.append(_locked(path / name, is_shared=name != share.lock))
+            if share.is_whole:
+                claim(path, cluster_id=cluster_id, node_id=node_id)
+                clean = _take_marker(path)
+            else:
                 with one_at_a_time(path):
                     claim(path, cluster_id=cluster_id, node_id=node_id)
-            else:
-                claim(path, cluster_id=cluster_id, node_id=node_id)
-            if half is not Half.FOLLOWERS:
-                marker = path / CLEAN_SHUTDOWN
-                clean = marker.exists()
-                with storage_faults(marker):
-                    marker.unlink(missing_ok=True)
-                    if clean:
-                        sync_directory(path)
+                    take_back_closed(path, share)
+                    clean = _take_marker(path, found_clean=found_clean)
             return cls(
-                path, clock=clock, defaults=defaults or LogSettings(), lock=lock, clean=clean, half=half
+                path, clock=clock, defaults=defaults or LogSettings(), locks=locks, clean=clean, share=share
             )
         except BaseException:
-            os.close(lock)
+            for lock in locks:
+                os.close(lock)
             raise
+
+    @property
+    def lock(self) -> Path:
+        """The file that says that we live."""
+        return self.path / self._share.lock
 
     # Partitions
 
@@ -163,14 +195,16 @@ class LogDirectory:
         Raises:
             StorageFault, CorruptFile: the directory or an id cannot be read.
         """
+        return {
+            partition: read_topic_id(self.path / partition_directory_name(partition))
+            for partition in self._names_on_disk()
+        }
+
+    def _names_on_disk(self) -> set[TopicPartition]:
         with storage_faults(self.path):
             names = [entry.name for entry in os.scandir(self.path) if entry.is_dir()]
-        found = {}
-        for name in names:
-            partition = parse_partition_directory_name(name)
-            if partition is not None:
-                found[partition] = read_topic_id(self.path / name)
-        return found
+        found = map(parse_partition_directory_name, names)
+        return {partition for partition in found if partition is not None}
 
     def open_partition(
         self,
@@ -218,7 +252,7 @@ class LogDirectory:
             log_start=self.checkpoints.log_start(partition),
             clean=clean,
             flushed=closed is None,
-            leads_only=self._half is Half.WHOLE,
+            leads_only=not self._share.is_replicated,
             topic_id=topic_id,
             has_topic_id=known is not None,
             is_new=is_new,
@@ -234,7 +268,7 @@ class LogDirectory:
         return log
 
     def hand_over(self, partition: TopicPartition) -> None:
-        """Closes a partition in good order, without waiting for the disk, for the slot's other process.
+        """Closes a partition in good order, without waiting for the disk, for another of the slot's processes.
 
         Raises:
             StorageFault: it failed; who opens it must recover it.
@@ -257,7 +291,7 @@ class LogDirectory:
         """
         log = self.partitions.get(partition)
         directory = self.path / partition_directory_name(partition)
-        # The slot's other process may have set ours aside and made another topic's: the disk is asked, too.
+        # Another of the slot's processes may have set ours aside and made another topic's: the disk is asked, too.
         of = () if topic_id is None else (read_topic_id(directory), None if log is None else log.topic_id)
         if any(each not in (topic_id, None) for each in of):
             return False
@@ -297,7 +331,7 @@ class LogDirectory:
     def is_there(self) -> bool:
         """Whether the directory is still where it was, by the lock file that we hold in it."""
         try:
-            found, held = os.stat(self.path / self._half.lock), os.fstat(self._lock)
+            found, held = os.stat(self.lock), os.fstat(self._locks[-1])
         except OSError:
             return False
         return (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino)
@@ -310,9 +344,11 @@ class LogDirectory:
         """
         if not self.is_there():
             raise StorageFault(f"{self.path} was removed or replaced")
-        replace_file(self.path / PROBE, b"")
+        # Each its own: another process may be at it, too.
+        probe = self.path / (PROBE if self._share.is_whole else f"{PROBE}-{self._share.name}")
+        replace_file(probe, b"")
         with storage_faults(self.path):
-            (self.path / PROBE).unlink()
+            probe.unlink()
 
     def _mark(self, partition: TopicPartition, mark: str) -> None:
         source = self.path / partition_directory_name(partition)
@@ -430,36 +466,43 @@ class LogDirectory:
             self.write_checkpoints(high_watermarks or {})
             if faults:
                 raise faults[0]
-            if self._half is Half.FOLLOWERS:
-                if not self._given_up:
-                    say_followers_closed(self.path, self.partitions)
+            if self._given_up:
                 return
-            if not self._given_up and self._all_closed():
-                replace_file(
-                    self.path / CLEAN_SHUTDOWN, json.dumps({"version": 0, "brokerEpoch": -1}).encode()
-                )
+            if self._share.is_whole:
+                if self._began_clean or not self._unopened():
+                    self._mark_clean()
+                return
+            with one_at_a_time(self.path):
+                ours = frozenset(map(partition_directory_name, self.partitions))
+                say_closed(self.path, self._share, Closed(ours, self._began_clean))
+                said = all_closed(self.path, self._share)
+                if said is not None and self._is_clean(said):
+                    self._mark_clean()
+                    take_back_closed(self.path, self._share)
         finally:
             self.abandon()
 
-    def _all_closed(self) -> bool:
-        """Whether every partition was closed in good order, or has not been opened since it was."""
-        if self._half is Half.WHOLE:
-            return self.was_clean or not self._unopened()
-        theirs = followers_closed(self.path)
-        return theirs is not None and (self.was_clean or not self._unopened() - theirs)
+    def _mark_clean(self) -> None:
+        replace_file(self.path / CLEAN_SHUTDOWN, json.dumps({"version": 0, "brokerEpoch": -1}).encode())
+
+    def _is_clean(self, said: Iterable[Closed]) -> bool:
+        """Whether every partition was closed in good order by somebody, or has not been opened since it was."""
+        if all(each.began_clean for each in said):
+            return True
+        closed = frozenset[str]().union(*(each.directories for each in said))
+        return all(partition_directory_name(each) in closed for each in self._names_on_disk())
 
     def _unopened(self) -> set[TopicPartition]:
         """Partitions nobody has opened: after an unclean stop they still wait for their recovery."""
-        return set(self.partitions_on_disk()) - set(self.partitions)
+        return self._names_on_disk() - self.partitions.keys()
 
     def abandon(self) -> None:
         """Gives the directory up as it is, as a crash would, but for the lock."""
         for log in self.partitions.values():
             log.close(clean=False)
         self.partitions.clear()
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        while self._locks:
+            os.close(self._locks.pop())
 
     def check(self) -> None:
         """Checks every open partition, reading all of it.

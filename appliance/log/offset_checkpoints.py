@@ -6,9 +6,9 @@
 | `log-start-offset-checkpoint` | the smallest offset that may be read, where no name of a file says it |
 | `replication-offset-checkpoint` | its high watermark |
 
-A partition that was not opened keeps what was written of it. Where two processes share the directory (`halves`), each
-replaces the lines of the partitions it has open and leaves the others' as they are; the line of one that it let go,
-it takes out only while nobody has a directory of it. Source: `LogManager.java`, `OffsetCheckpointFile.java`.
+A partition that was not opened keeps what was written of it. Where several processes share the directory (`shares`),
+each replaces the lines of the partitions it has open and leaves the others' as they are; the line of one that it let
+go, it takes out only while nobody has a directory of it. Source: `LogManager.java`, `OffsetCheckpointFile.java`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from appliance.log.file_names import (
     parse_future_directory_name,
     parse_partition_directory_name,
 )
-from appliance.log.halves import Half, one_at_a_time
 from appliance.log.partition_log import PartitionLog
+from appliance.log.shares import Share, one_at_a_time
 
 _NAMES: Final = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS)
 _logger = logging.getLogger(__name__)
@@ -45,21 +45,21 @@ class OffsetCheckpoints:
         "_directory",
         "_dropped",
         "_expected",
-        "_half",
         "_known",
         "_open",
         "_seen",
+        "_share",
         "_writing",
         "_written",
     )
 
     def __init__(
-        self, directory: Path, open_logs: Mapping[TopicPartition, PartitionLog], *, half: Half
+        self, directory: Path, open_logs: Mapping[TopicPartition, PartitionLog], *, share: Share
     ) -> None:
         """Reads them. `open_logs` are those that the directory has open, at any time."""
         self._directory = directory
         self._open = open_logs
-        self._half = half
+        self._share = share
         self._known = {name: self._read(name) for name in _NAMES}
         self._written: dict[str, Mapping[TopicPartition, int]] = {
             name: dict(offsets) for name, offsets in self._known.items()
@@ -89,12 +89,12 @@ class OffsetCheckpoints:
         return self._known[HIGH_WATERMARKS].get(partition, 0)
 
     def look_again(self, partition: TopicPartition, *, is_new: bool) -> None:
-        """What the other half has written of the partition meanwhile; of a new one, nothing that is there is true.
+        """What others have written of the partition meanwhile; of a new one, nothing that is there is true.
 
         Raises:
             StorageFault: a checkpoint cannot be read.
         """
-        if self._half is Half.WHOLE:
+        if self._share.is_whole:
             return
         for name, offsets in self._known.items():
             offsets.pop(partition, None)
@@ -144,7 +144,7 @@ class OffsetCheckpoints:
         for offsets in self._known.values():
             offsets.pop(partition, None)
         self._expected.discard(partition)
-        if self._half is not Half.WHOLE:
+        if not self._share.is_whole:
             for dropped in self._dropped.values():
                 dropped.add(partition)
 
@@ -182,9 +182,9 @@ class OffsetCheckpoints:
         self, name: str, offsets: Mapping[TopicPartition, int], *, of: Collection[TopicPartition]
     ) -> None:
         """Replaces a checkpoint, if it would change. `of` are those that it is about; where the directory is shared,
-        the lines of all others are the other half's."""
+        the lines of all others are others'."""
         with self._writing:
-            if self._half is Half.WHOLE:
+            if self._share.is_whole:
                 if self._written[name] != offsets:
                     write_offsets(self._directory / name, offsets)
                     self._written[name] = offsets
@@ -200,7 +200,7 @@ class OffsetCheckpoints:
                 self._dropped[name] -= gone
 
     def _gone(self, name: str) -> set[TopicPartition]:
-        """Whose lines are to go from a checkpoint: those that we let go and that the other half has not taken since."""
+        """Whose lines are to go from a checkpoint: those that we let go and that nobody has taken since."""
         dropped = self._dropped[name]
         if not dropped:
             return set()

@@ -1,11 +1,11 @@
-"""The log directories of each slot as a client names them, and what their owner says of them."""
+"""The log directories of each slot as a client names them, and what their workers say of them."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from appliance.channels.roles import owner_of
+from appliance.channels.roles import workers_of
 from appliance.channels.wiring import Attachment
 from appliance.channels.worker_counters import has_failed
 from appliance.netproc.worker_lines import WorkerLines
@@ -20,8 +20,12 @@ class LogDirs:
         self, directories: dict[int, tuple[Path, ...]], attachment: Attachment, lines: WorkerLines
     ) -> None:
         self.paths = {slot: tuple(map(os.path.abspath, paths)) for slot, paths in directories.items()}
+        wiring = attachment.wiring
         self._rows = {
-            slot: attachment.process_table.row(attachment.wiring.process_row(owner_of(slot)))
+            slot: {
+                worker: attachment.process_table.row(wiring.process_row(worker))
+                for worker in workers_of(slot, workers=wiring.settings.io.workers)
+            }
             for slot in directories
         }
         self._lines = lines
@@ -32,5 +36,9 @@ class LogDirs:
         return paths.index(path) if path in paths else None
 
     def is_online(self, slot: int, directory: int) -> bool:
-        """Whether it serves, as far as its worker knows; without its worker none does."""
-        return self._lines.is_up(owner_of(slot)) and not has_failed(self._rows[slot], directory)
+        """Whether it serves, as far as its slot's workers know; without any worker none does.
+
+        It has failed as soon as one of them has found so: the others will at their next step there.
+        """
+        living = [row for worker, row in self._rows[slot].items() if self._lines.is_up(worker)]
+        return bool(living) and not any(has_failed(row, directory) for row in living)

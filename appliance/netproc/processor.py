@@ -113,7 +113,7 @@ class Processor:
             fault=self._fault,
             read_again=self._read_again,
         )
-        routes = TopicRoutes(attachment.image)
+        routes = TopicRoutes(attachment.image, workers=attachment.wiring.settings.io.workers)
         self._routes = routes
         self._lines = WorkerLines(attachment, brief_wait=BriefWait(clock.monotonic_ns))
         self._purgatory = PurgatoryLine(attachment)

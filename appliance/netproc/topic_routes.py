@@ -48,10 +48,12 @@ class TopicRoute:
 class TopicRoutes:
     """Routes by topic name and by topic id, of the current image."""
 
-    __slots__ = ("_by_id", "_by_name", "_ids", "_image", "_reader", "_version")
+    __slots__ = ("_by_id", "_by_name", "_ids", "_image", "_reader", "_version", "_workers")
 
-    def __init__(self, reader: ImageReader) -> None:
+    def __init__(self, reader: ImageReader, *, workers: int) -> None:
+        """`workers`: how many each slot has."""
         self._reader = reader
+        self._workers = workers
         self._version = -1
         self._image: ClusterImage | None = None
         self._by_name: dict[str, TopicRoute] = {}
@@ -77,7 +79,7 @@ class TopicRoutes:
             image = self._image.topics.get(topic)
             if image is None:
                 return None
-            route = self._by_name[topic] = _route(image)
+            route = self._by_name[topic] = _route(image, workers=self._workers)
         return route
 
     def by_id(self, topic_id: UUID) -> TopicRoute | None:
@@ -109,7 +111,7 @@ class TopicRoutes:
         self._ids = None
 
 
-def _route(topic: TopicImage) -> TopicRoute:
+def _route(topic: TopicImage, *, workers: int) -> TopicRoute:
     return TopicRoute(
         topic,
         tuple(
@@ -121,7 +123,11 @@ def _route(topic: TopicImage) -> TopicRoute:
                 incarnation=p.incarnation,
                 leader=p.leader,
                 leader_epoch=p.leader_epoch,
-                worker=owner_of(p.leader) if p.leader != NO_LEADER else None,
+                worker=(
+                    owner_of(p.leader, topic.topic_id, p.partition, workers=workers)
+                    if p.leader != NO_LEADER
+                    else None
+                ),
                 written_by_clients_of=NOBODY if topic.internal else p.leader,
             )
             for p in topic.partitions

@@ -44,9 +44,10 @@ from appliance.ipc.process_table import ERRORS, ProcessState
 from appliance.journal import RateLimited
 from appliance.log.directory_watch import DirectoryWatch
 from appliance.log.flusher import Flusher
-from appliance.log.halves import Half
-from appliance.log.log_directories import LogDirectories, known_directories
+from appliance.log.known_directories import known_directories
+from appliance.log.log_directories import LogDirectories
 from appliance.log.reader_leases import LeaseBook
+from appliance.log.shares import Share
 from appliance.log.state_publisher import StatePublisher
 from appliance.replicas.background import behind_others
 from appliance.replicas.copy_checkpoints import CopyCheckpoints
@@ -229,7 +230,7 @@ class Replica:
                         self._cycle.add_inbox(attachment.inbound[message.role])
                         self._compaction.peer_up(message.role)
                     if message.role.kind is RoleKind.IOPROC:
-                        self._fetcher.look_at_all(message.role.slot)
+                        self._fetcher.look_at_all(message.role)
                 case PeerDown():
                     if attachment.generations.get(message.role) == message.generation:
                         self._compaction.peer_down(message.role)
@@ -323,14 +324,15 @@ class Replica:
                 cluster_id=command.cluster_id,
                 clock=self._clock,
                 known=known_directories(settings.known_directories(self._slot)),
-                half=Half.FOLLOWERS,
+                share=Share(None, workers=settings.io.workers, is_replicated=True),
+                found_clean=self._attachment.found_clean,
             )
         except ApplianceError as error:
             self._supervision.send(Failed(f"log directory {error}", fatal=not isinstance(error, HostFault)))
             self._running = False
             return None
         for directory in self._directories.serving.values():
-            self._watch.add(directory.path / Half.FOLLOWERS.lock)
+            self._watch.add(directory.lock)
         if self._watch.fileno() >= 0:
             self._cycle.epoll.register(self._watch.fileno(), select.EPOLLIN)
         self._followers = Followers(
@@ -339,6 +341,7 @@ class Replica:
             slot=self._slot,
             log_defaults=command.log_defaults or BrokerConfigs().log_defaults(settings),
             directories_of=settings.log_directories,
+            workers=settings.io.workers,
             breathe=self._breathe,
             is_stopping=lambda: not self._running,
             publisher=self._publisher,

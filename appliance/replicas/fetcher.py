@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from appliance.channels.control_channel import ReplicationRates
+from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.errors import ApplianceError
 from appliance.replicas.copy_checkpoints import CopyCheckpoints
@@ -92,10 +93,10 @@ class Fetcher:
         """There may be something to copy."""
         self._due[follower.row] = follower
 
-    def look_at_all(self, leader: int | None = None) -> None:
-        """As `look_at`, all copies, or all of one leading slot."""
+    def look_at_all(self, leader: Role | None = None) -> None:
+        """As `look_at`, all copies, or all that one worker leads."""
         for follower in self._by_row.values():
-            if leader is None or follower.leader == leader:
+            if leader is None or follower.worker is leader:
                 self.look_at(follower)
 
     def turn(self) -> bool:

@@ -45,11 +45,12 @@ from appliance.channels.partition_table import (
     WATERMARK_INCARNATION,
     PartitionTable,
 )
+from appliance.channels.roles import Role, owner_of
 from appliance.cluster import NO_LEADER, TopicPartition
 from appliance.errors import StorageFault
 from appliance.log.durable_tail import DurableTail, TailFlush
 from appliance.log.leader_epochs import LeaderEpochs
-from appliance.log.log_directories import DirectoriesOf
+from appliance.log.others_directories import DirectoriesOf
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_state import NO_ID, Mode, PartitionState, StateFile
 from appliance.log.state_publisher import unpublished
@@ -75,7 +76,9 @@ class Follower:
         "_own_at",
         "_reader",
         "_table",
+        "_topic_id",
         "_trimmed_to",
+        "_workers",
         "copied_bytes",
         "directory",
         "incarnation",
@@ -90,6 +93,7 @@ class Follower:
         "state_file",
         "throttled",
         "topic_partition",
+        "worker",
     )
 
     def __init__(
@@ -101,7 +105,9 @@ class Follower:
         slot: int,
         directories_of: DirectoriesOf,
         directory: int = 0,
+        workers: int = 1,
     ) -> None:
+        """`workers`: how many each slot has."""
         self.topic_partition = TopicPartition(assigned.topic, assigned.partition)
         self.log = log
         self.slot = slot
@@ -109,6 +115,8 @@ class Follower:
         self.row = assigned.row
         self.incarnation = assigned.incarnation
         self.leader: int = NO_LEADER
+        self.worker: Role | None = None
+        """Of the leading slot: who owns the partition there."""
         self.leader_epoch: int = NOT_FOLLOWING
         self.is_following = False
         self.throttled = FREE
@@ -117,6 +125,8 @@ class Follower:
         self.is_marked = True
         self.mark: Callable[[], None] = unpublished
         self.state_file: StateFile | None = None
+        self._topic_id = assigned.topic_id
+        self._workers = workers
         self._table = table
         self._cells = table.cells
         self._at: Final = table.at(assigned.row)
@@ -137,7 +147,10 @@ class Follower:
             return
         self.stop()
         self.leader, self.leader_epoch = leader, leader_epoch
+        self.worker = None
         if leader != NO_LEADER:
+            number = self.topic_partition.partition
+            self.worker = owner_of(leader, self._topic_id, number, workers=self._workers)
             self._reader = LeaderLog(
                 self._directories_of(leader),
                 self.topic_partition,

@@ -21,7 +21,8 @@ from appliance.channels.partition_table import (
 from appliance.cluster import TopicPartition
 from appliance.errors import LogDirectoryOffline, StorageFault
 from appliance.log.config import LastSettings
-from appliance.log.log_directories import DirectoriesOf, LogDirectories
+from appliance.log.log_directories import LogDirectories
+from appliance.log.others_directories import DirectoriesOf
 from appliance.log.state_publisher import StatePublisher
 from appliance.replicas.follower import Follower
 from appliance.replicas.throttle import Throttled, throttled
@@ -33,7 +34,7 @@ class Followers(CopyHolder[Follower]):
     """By name and by row. One slot, all its log directories.
 
     `breathe` is called every OPENED_AT_ONCE logs of a command: followers of other partitions are waited for meanwhile.
-    Once `is_stopping`, no further one is opened.
+    Once `is_stopping`, no further one is opened. `workers`: how many each slot has.
     """
 
     __slots__ = (
@@ -46,6 +47,7 @@ class Followers(CopyHolder[Follower]):
         "_settings",
         "_slot",
         "_table",
+        "_workers",
         "by_row",
     )
 
@@ -59,6 +61,7 @@ class Followers(CopyHolder[Follower]):
         slot: int,
         log_defaults: Mapping[str, str],
         directories_of: DirectoriesOf,
+        workers: int = 1,
         breathe: Callable[[], object],
         is_stopping: Callable[[], bool],
         publisher: StatePublisher,
@@ -72,6 +75,7 @@ class Followers(CopyHolder[Follower]):
         self._table = table
         self._slot = slot
         self._directories_of = directories_of
+        self._workers = workers
         self._configs: dict[TopicPartition, Mapping[str, str]] = {}
         self._settings = LastSettings()
         self.by_row: dict[int, Follower] = {}
@@ -125,6 +129,7 @@ class Followers(CopyHolder[Follower]):
             slot=self._slot,
             directories_of=self._directories_of,
             directory=self._directories.index_of(name),
+            workers=self._workers,
         )
         follower.throttled = self._throttled(follower)
         self.by_name[name] = self.by_row[assigned.row] = follower

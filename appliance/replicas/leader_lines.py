@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from appliance.channels.replica_channel import tell_rows
-from appliance.channels.roles import Role, owner_of
+from appliance.channels.roles import Role
 from appliance.channels.wiring import Attachment
 from appliance.ipc.process_table import REQUESTS
 from appliance.replicas.follower import Follower
@@ -37,8 +37,8 @@ class LeaderLines:
 
     def owe(self, follower: Follower) -> None:
         """Its leader is told, in this turn or when its ring has room."""
-        if follower.leader >= 0:
-            self.owe_to(owner_of(follower.leader), follower)
+        if follower.worker is not None:
+            self.owe_to(follower.worker, follower)
 
     def owe_to(self, peer: Role, follower: Follower) -> None:
         """As `owe`, to a worker that has asked."""

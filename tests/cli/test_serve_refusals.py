@@ -13,7 +13,6 @@ import pytest
     ("arguments", "named"),
     [
         (["--slots", "3", "--set", "io.workers=2"], "io.workers = 2"),
-        (["--set", "io.workers=2"], "io.workers = 2"),
     ],
 )
 def test_what_is_not_built_is_refused_by_name(tmp_path: Path, arguments: list[str], named: str) -> None:

@@ -27,8 +27,8 @@ from appliance.errors import StorageFault
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
 from appliance.log.file_names import LEADER_EPOCHS
-from appliance.log.halves import Half
 from appliance.log.log_directories import LogDirectories
+from appliance.log.shares import FOLLOWERS, LEADERS, Share
 from appliance.log.state_publisher import StatePublisher
 from appliance.protocol.errors import ErrorCode
 from appliance.replicas.followers import Followers
@@ -58,16 +58,16 @@ class Disk:
     def path_of(self, slot: int) -> Path:
         return self.path if slot == 0 else self.path.with_name("another-slot")
 
-    def life(self, half: Half) -> LogDirectories:
+    def life(self, half: Share) -> LogDirectories:
         opened = LogDirectories.open(
-            [self.path], node_id=0, cluster_id="c", clock=ManualClock(NOW_MS), half=half
+            [self.path], node_id=0, cluster_id="c", clock=ManualClock(NOW_MS), share=half
         )
         self.directories.append(opened)
         return opened
 
     def worker(self) -> Partitions:
         return worker(
-            self.life(Half.LEADERS),
+            self.life(LEADERS),
             self.table,
             self.publisher(),
             [],
@@ -75,7 +75,7 @@ class Disk:
         )
 
     def replica(self) -> Followers:
-        return replica(self.life(Half.FOLLOWERS), self.table, self.publisher(), [])
+        return replica(self.life(FOLLOWERS), self.table, self.publisher(), [])
 
     def publisher(self) -> StatePublisher:
         return StatePublisher(
@@ -240,13 +240,13 @@ def test_a_copy_that_lacked_files_leads_when_it_is_chosen_again_and_whole(disk: 
     assert len(segments) == 6
 
 
-@pytest.mark.parametrize("half", [Half.LEADERS, Half.FOLLOWERS])
+@pytest.mark.parametrize("half", [LEADERS, FOLLOWERS])
 def test_a_copy_that_has_failed_keeps_no_topic_of_the_same_name_from_being_opened(
-    disk: Disk, half: Half
+    disk: Disk, half: Share
 ) -> None:
     """The slot's other process, which had it by then, was told to delete the files."""
     holder: Partitions | Followers
-    if half is Half.LEADERS:
+    if half is LEADERS:
         holder, assigned = disk.worker(), ASSIGNED
         assert refusal(holder, assigned, full=True) == 0
         holder.take_offline(holder.by_name[NAME], StorageFault("a bad sector"))
@@ -261,15 +261,15 @@ def test_a_copy_that_has_failed_keeps_no_topic_of_the_same_name_from_being_opene
     assert holder.offline == {}
 
 
-@pytest.mark.parametrize("half", [Half.LEADERS, Half.FOLLOWERS])
+@pytest.mark.parametrize("half", [LEADERS, FOLLOWERS])
 @pytest.mark.parametrize("epoch", [0, 3])
 def test_a_copy_that_may_be_on_a_disk_that_has_failed_is_made_anew_for_a_new_partition_alone(
-    disk: Disk, half: Half, epoch: int
+    disk: Disk, half: Share, epoch: int
 ) -> None:
     """Else it would be in two places when the disk is back."""
-    holder: Partitions | Followers = disk.worker() if half is Half.LEADERS else disk.replica()
+    holder: Partitions | Followers = disk.worker() if half is LEADERS else disk.replica()
     disk.directories[-1].failed[1] = StorageFault("not mounted")
-    assigned = ASSIGNED if half is Half.LEADERS else FOLLOWED
+    assigned = ASSIGNED if half is LEADERS else FOLLOWED
     told = refusal(holder, msgspec.structs.replace(assigned, leader_epoch=epoch))
     assert told == (ErrorCode.KAFKA_STORAGE_ERROR if epoch else 0)
     assert disk.copy.exists() is (epoch == 0)

@@ -11,8 +11,8 @@ from appliance.ioproc.rolled_flush import FLUSH_ROLLED_MS, RolledFlush
 from appliance.ipc.agent import Timers
 from appliance.log.checkpoint import read_offsets
 from appliance.log.file_names import RECOVERY_POINTS
-from appliance.log.halves import Half
 from appliance.log.log_directory import LogDirectory
+from appliance.log.shares import FOLLOWERS, LEADERS, Share
 from tests.log.batches import NOW_MS, batch_of
 
 ORDERS = TopicPartition("orders", 0)
@@ -78,10 +78,10 @@ def test_a_roll_says_that_a_flush_is_due_and_the_flush_moves_the_recovery_point(
 def test_a_log_that_was_taken_over_is_flushed_by_the_next_checkpoint_and_not_before(tmp_path: Path) -> None:
     rounds = Rounds()
 
-    def half(which: Half) -> LogDirectory:
-        return LogDirectory.open(tmp_path, node_id=0, cluster_id="c1", clock=rounds.clock, half=which)
+    def half(which: Share) -> LogDirectory:
+        return LogDirectory.open(tmp_path, node_id=0, cluster_id="c1", clock=rounds.clock, share=which)
 
-    followers, leaders = half(Half.FOLLOWERS), half(Half.LEADERS)
+    followers, leaders = half(FOLLOWERS), half(LEADERS)
     leaders.flushes.on_due = rounds.flush.rolled
     followers.open_partition(ORDERS, UUID(int=7)).append(batch_of(), leader_epoch=0)
     followers.hand_over(ORDERS)

@@ -14,11 +14,11 @@ from appliance.cluster import TopicPartition
 from appliance.errors import DiskFull
 from appliance.log.config import LogSettings
 from appliance.log.future_log import FutureLog
-from appliance.log.halves import Half
 from appliance.log.log_directories import LogDirectories
 from appliance.log.log_directory import LogDirectory
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_metadata import read_topic_id
+from appliance.log.shares import FOLLOWERS, LEADERS, WHOLE, Share
 from tests.log.batches import NOW_MS, batch_of, crash, open_log, read_all
 from tests.log.test_full_disk import files_at_most
 
@@ -32,8 +32,8 @@ def segment_files(directory: Path) -> set[str]:
     return {name for name in os.listdir(directory) if name[0].isdigit()}
 
 
-def half(path: Path, which: Half) -> LogDirectory:
-    return LogDirectory.open(path, node_id=0, cluster_id="c", clock=ManualClock(NOW_MS), half=which)
+def half(path: Path, which: Share) -> LogDirectory:
+    return LogDirectory.open(path, node_id=0, cluster_id="c", clock=ManualClock(NOW_MS), share=which)
 
 
 def test_the_first_batch_brings_the_files(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_log_that_begins_beyond_0_says_so_by_a_file(tmp_path: Path) -> None:
 
 
 def test_an_empty_log_is_handed_over_without_a_word(tmp_path: Path) -> None:
-    followers, leaders = half(tmp_path, Half.FOLLOWERS), half(tmp_path, Half.LEADERS)
+    followers, leaders = half(tmp_path, FOLLOWERS), half(tmp_path, LEADERS)
     directory = followers.open_partition(ORDERS, TOPIC_ID, LogSettings()).directory
     followers.hand_over(ORDERS)
     assert os.listdir(directory) == []
@@ -160,7 +160,7 @@ def test_an_empty_log_moves_and_gets_its_files_in_the_new_place(tmp_path: Path) 
 def test_the_topic_id_is_there_before_the_first_segment_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    directory = half(tmp_path, Half.WHOLE)
+    directory = half(tmp_path, WHOLE)
     log = directory.open_partition(ORDERS, TOPIC_ID, LogSettings())
     assert os.listdir(log.directory) == []
     found = []
@@ -179,10 +179,10 @@ def test_the_topic_id_is_there_before_the_first_segment_is(
 
 
 def test_an_empty_directory_that_another_topic_left_is_whoever_s_comes_next(tmp_path: Path) -> None:
-    directory = half(tmp_path, Half.WHOLE)
+    directory = half(tmp_path, WHOLE)
     directory.open_partition(ORDERS, TOPIC_ID, LogSettings())
     directory.abandon()
-    directory = half(tmp_path, Half.WHOLE)
+    directory = half(tmp_path, WHOLE)
     other = UUID(int=0x5678)
     log = directory.open_partition(ORDERS, other, LogSettings())
     assert not directory.delete_partition(ORDERS, TOPIC_ID), "that topic is not this one"

@@ -16,10 +16,10 @@ from appliance.log import file_names as names
 from appliance.log.checkpoint import read_offsets
 from appliance.log.config import LogSettings
 from appliance.log.future_log import CopySlice, FutureLog
-from appliance.log.halves import Half
 from appliance.log.log_directories import LogDirectories
 from appliance.log.partition_log import PartitionLog
 from appliance.log.settlement import Settlement, settling
+from appliance.log.shares import FOLLOWERS, LEADERS, Share
 from tests.log.batches import NOW_MS, batch_of, read_all
 
 ORDERS = TopicPartition("orders", 0)
@@ -34,15 +34,15 @@ class Slot:
     def __init__(self, root: Path) -> None:
         self.paths = (root / "a", root / "b")
         self.count = 0
-        self.halves = {half: self._open(half) for half in (Half.LEADERS, Half.FOLLOWERS)}
-        self.holder = Half.FOLLOWERS
+        self.halves = {half: self._open(half) for half in (LEADERS, FOLLOWERS)}
+        self.holder = FOLLOWERS
         self.log = self._log(is_new=True)
         self.left: list[CopySlice | Settlement] = []
         self.append(40)
 
-    def _open(self, half: Half) -> LogDirectories:
+    def _open(self, half: Share) -> LogDirectories:
         return LogDirectories.open(
-            self.paths, node_id=0, cluster_id="c", clock=ManualClock(NOW_MS), half=half
+            self.paths, node_id=0, cluster_id="c", clock=ManualClock(NOW_MS), share=half
         )
 
     @property
@@ -72,7 +72,7 @@ class Slot:
         self.halves[dead] = self._open(dead)
 
     def _other(self) -> None:
-        self.holder = Half.LEADERS if self.holder is Half.FOLLOWERS else Half.FOLLOWERS
+        self.holder = LEADERS if self.holder is FOLLOWERS else FOLLOWERS
 
     def steps(self) -> Iterator[str]:
         """The steps of a move by whoever holds the partition; work of the thread is left undone at an odd one."""
@@ -276,6 +276,6 @@ def test_a_deleted_partition_goes_with_its_copy_whoever_made_it(tmp_path: Path) 
         if step == "slice":
             break
     slot.held.hand_over(ORDERS)
-    assert slot.halves[Half.LEADERS].delete_partition(ORDERS, TOPIC_ID)
-    slot.halves[Half.LEADERS].remove_deleted()
+    assert slot.halves[LEADERS].delete_partition(ORDERS, TOPIC_ID)
+    slot.halves[LEADERS].remove_deleted()
     assert [path for each in slot.paths for path in each.glob("orders-0*")] == []

@@ -1,7 +1,7 @@
 """No copy of a partition is ever open in two processes, and in the end each is where it should be.
 
-Random leaders, stopped slots and reassignments; halves that die, come back and answer late; controllers that die at any
-step and are followed by one that knows the store and the image only, while old orders are still on their way.
+Random leaders, stopped slots and reassignments; processes that die, come back and answer late; controllers that die at
+any step and are followed by one that knows the store and the image only, while old orders are still on their way.
 """
 
 from __future__ import annotations
@@ -16,19 +16,30 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec.structs import replace
 
 from appliance.channels.partition_table import PartitionTable, table_size_bytes
-from appliance.channels.roles import Role, RoleKind, owner_of
+from appliance.channels.roles import Role, owner_of, replica_of, workers_of
 from appliance.cluster import NO_LEADER, PartitionImage, TopicImage
 from appliance.control.controller.cluster_state import ClusterState
 from appliance.control.controller.copies import Copies, Order
 from appliance.control.controller.partition_rows import PartitionRows
-from appliance.control.controller.slot_states import SlotStates, replica_of
+from appliance.control.controller.slot_states import SlotStates
 
 SLOTS = (0, 1, 2)
 TOPIC_ID = UUID(int=1)
-PARTITIONS = 2
+WORKERS = 2
+PARTITIONS = 3
 slots_of = st.sampled_from(SLOTS)
 partitions_of = st.integers(0, PARTITIONS - 1)
-halves_of = st.sampled_from([half(slot) for slot in SLOTS for half in (owner_of, replica_of)])
+
+
+def processes_of(slot: int) -> tuple[Role, ...]:
+    return (*workers_of(slot, workers=WORKERS), replica_of(slot))
+
+
+def owner(slot: int, partition: int) -> Role:
+    return owner_of(slot, TOPIC_ID, partition, workers=WORKERS)
+
+
+halves_of = st.sampled_from([half for slot in SLOTS for half in processes_of(slot)])
 
 
 @dataclass(slots=True)
@@ -42,11 +53,11 @@ class Process:
 
 
 class Instance(RuleBasedStateMachine):
-    """One topic with two partitions on three slots."""
+    """One topic with three partitions on three slots of two workers."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.processes = {half(slot): Process() for slot in SLOTS for half in (owner_of, replica_of)}
+        self.processes = {half: Process() for slot in SLOTS for half in processes_of(slot)}
         self.files: dict[int, set[int]] = {slot: set() for slot in SLOTS}
         self.topic = TopicImage(
             "t",
@@ -69,7 +80,7 @@ class Instance(RuleBasedStateMachine):
     def take_over(self) -> None:
         self.epoch += 1
         present = [half for half, process in self.processes.items() if process.lives]
-        self.slots = SlotStates(SLOTS, present=present, stopped=self.stopped)
+        self.slots = SlotStates(SLOTS, workers=WORKERS, present=present, stopped=self.stopped)
         table = PartitionTable(memoryview(bytearray(table_size_bytes(8, 3))), slots=3)
         self.state = ClusterState(PartitionRows(table, controller_epoch=self.epoch), SLOTS)
         self.state.add(self.topic)
@@ -196,13 +207,14 @@ class Instance(RuleBasedStateMachine):
         for assigned in order.partitions:
             process.opened[assigned.partition] = assigned.leader_epoch
             self.files[half.slot].add(assigned.partition)
-            assert (assigned.leader == half.slot) is (half.kind is RoleKind.IOPROC)
+            leads = assigned.leader == half.slot
+            assert half is (owner(half.slot, assigned.partition) if leads else replica_of(half.slot))
         self.answers.append((epoch, half, number))
 
     @rule(slot=slots_of)
     def one_slot_is_quick(self, slot: int) -> None:
         """It is told, obeys and is heard, again and again, while the others wait for the processor."""
-        halves = (owner_of(slot), replica_of(slot))
+        halves = processes_of(slot)
         while any(self.processes[half].mail for half in halves):
             for half in halves:
                 self.obeys(half)
@@ -218,7 +230,7 @@ class Instance(RuleBasedStateMachine):
             self.answer_arrives()
 
     def is_open(self, slot: int, partition: int) -> bool:
-        return any(partition in self.processes[half(slot)].opened for half in (owner_of, replica_of))
+        return any(partition in self.processes[half].opened for half in processes_of(slot))
 
     @rule()
     def answer_arrives(self) -> None:
@@ -233,13 +245,13 @@ class Instance(RuleBasedStateMachine):
     @invariant()
     def no_copy_is_open_twice(self) -> None:
         for slot in SLOTS:
-            worker, replica = self.processes[owner_of(slot)], self.processes[replica_of(slot)]
-            assert not worker.opened.keys() & replica.opened.keys(), slot
+            opened = [each for half in processes_of(slot) for each in self.processes[half].opened]
+            assert len(opened) == len(set(opened)), (slot, opened)
 
     @invariant()
     def no_row_is_served_by_two_workers(self) -> None:
         for number in range(PARTITIONS):
-            serving = [slot for slot in SLOTS if number in self.processes[owner_of(slot)].opened]
+            serving = [slot for slot in SLOTS if number in self.processes[owner(slot, number)].opened]
             assert len(serving) <= 1, (number, serving)
 
     def teardown(self) -> None:
@@ -248,7 +260,7 @@ class Instance(RuleBasedStateMachine):
         for number, partition in enumerate(self.topic.partitions):
             for slot in SLOTS:
                 leads, follows = (
-                    number in self.processes[half(slot)].opened for half in (owner_of, replica_of)
+                    number in self.processes[half].opened for half in (owner(slot, number), replica_of(slot))
                 )
                 holds = slot in partition.replicas and slot not in self.stopped
                 assert leads is (holds and partition.leader == slot), (number, slot, partition)

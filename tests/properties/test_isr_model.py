@@ -9,6 +9,7 @@ for an unclean election.
 from __future__ import annotations
 
 from contextlib import suppress
+from uuid import UUID
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -28,7 +29,9 @@ from appliance.control.controller.slot_states import HalfState, SlotStates
 from appliance.errors import RejectedRequest
 
 SLOTS = (0, 1, 2, 3)
+WORKERS = 2
 slots_of = st.sampled_from(SLOTS)
+processes_of = st.integers(0, WORKERS)
 targets = st.lists(slots_of, min_size=1, max_size=4, unique=True).map(tuple)
 
 Log = list[tuple[int, int]]
@@ -39,11 +42,11 @@ class OnePartition(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        halves = SlotStates(SLOTS, present=())
+        self.states = SlotStates(SLOTS, workers=WORKERS, present=())
         for slot in SLOTS:
-            for half in halves.halves(slot):
-                halves.up(half)
-        self.slots = halves
+            for process in self.states.processes(slot):
+                self.states.up(process)
+        self.slots = self.states.of(UUID(int=0), 0)
         self.partition = PartitionImage(0, 0, 1, 0, 0, (0, 1, 2), (0, 1, 2))
         self.logs: dict[int, Log] = {slot: [] for slot in SLOTS}
         self.acked: Log = []
@@ -74,19 +77,19 @@ class OnePartition(RuleBasedStateMachine):
     def review(self) -> None:
         self.become(reviewed(self.partition, self.slots, min_insync=self.min_insync))
 
-    @rule(slot=slots_of, half=st.integers(0, 1))
-    def half_dies(self, slot: int, half: int) -> None:
-        self.slots.down(self.slots.halves(slot)[half])
+    @rule(slot=slots_of, process=processes_of)
+    def process_dies(self, slot: int, process: int) -> None:
+        self.states.down(self.states.processes(slot)[process])
         self.review()
 
-    @rule(slot=slots_of, half=st.integers(0, 1))
-    def half_does_not_come_back(self, slot: int, half: int) -> None:
-        self.slots.overdue(self.slots.halves(slot)[half], HalfState.DOWN)
+    @rule(slot=slots_of, process=processes_of)
+    def process_does_not_come_back(self, slot: int, process: int) -> None:
+        self.states.overdue(self.states.processes(slot)[process], HalfState.DOWN)
         self.review()
 
-    @rule(slot=slots_of, half=st.integers(0, 1))
-    def half_comes(self, slot: int, half: int) -> None:
-        self.slots.up(self.slots.halves(slot)[half])
+    @rule(slot=slots_of, process=processes_of)
+    def process_comes(self, slot: int, process: int) -> None:
+        self.states.up(self.states.processes(slot)[process])
         self.review()
 
     @rule(slot=slots_of)
@@ -98,7 +101,7 @@ class OnePartition(RuleBasedStateMachine):
 
     @rule(stopped=st.sets(slots_of, max_size=3))
     def operator_stops(self, stopped: set[int]) -> None:
-        self.slots.stopped = frozenset(stopped)
+        self.states.stopped = frozenset(stopped)
         self.review()
 
     @rule(wanted=targets)

@@ -11,8 +11,8 @@ from appliance.channels.control_channel import Assign, AssignedPartition
 from appliance.channels.partition_table import PartitionTable, table_size_bytes
 from appliance.clock import ManualClock
 from appliance.cluster import TopicPartition
-from appliance.log.halves import Half
 from appliance.log.log_directories import LogDirectories
+from appliance.log.shares import FOLLOWERS
 from appliance.log.state_publisher import StatePublisher
 from appliance.replicas.followers import Followers
 from tests.log.batches import NOW_MS
@@ -28,7 +28,7 @@ class Slot:
         clock = ManualClock(NOW_MS)
         path.mkdir(exist_ok=True)
         self.directories = LogDirectories.open(
-            [path], node_id=1, cluster_id="c", clock=clock, half=Half.FOLLOWERS
+            [path], node_id=1, cluster_id="c", clock=clock, share=FOLLOWERS
         )
         self.warnings: list[str] = []
         self.followers = Followers(

@@ -17,8 +17,8 @@ class IoSettings:
         unit="processes",
         minimum=1,
         maximum=64,
-        doc="I/O worker processes of each slot; a partition belongs to one of them. More than 1 is refused: not "
-        "built yet; more slots are more workers. Kafka: num.io.threads.",
+        doc="I/O worker processes of each slot; a partition belongs to one of them, and a topic's partitions are "
+        "spread evenly. More than 1 with several slots is refused: not built yet. Kafka: num.io.threads.",
     )
 
     def __post_init__(self) -> None:

@@ -36,6 +36,8 @@ class CompactedLog(msgspec.Struct):
     row: int
     incarnation: int
     settings: LogSettings
+    leader: Role
+    """The worker that has it where its slot leads."""
     parent: Path
     """The log directory it lies in, as its owner last said."""
     found: Dirtiness | None = None
@@ -54,7 +56,7 @@ class CompactedLog(msgspec.Struct):
 
     @property
     def owner(self) -> Role:
-        return replica_of(self.slot) if self.follows else owner_of(self.slot)
+        return replica_of(self.slot) if self.follows else self.leader
 
     def owned_anew(self) -> None:
         """Another process has it, or another life of the same: all is to be surveyed anew."""
@@ -70,16 +72,20 @@ class CompactedLogs:
     Args:
         directories: the log directories of each slot.
         defaults: of an image and a slot, what its logs go by where their topic says nothing.
+        workers: how many each slot has.
     """
 
-    __slots__ = ("_checkpoints", "_defaults", "_directories", "_version", "by_place")
+    __slots__ = ("_checkpoints", "_defaults", "_directories", "_version", "_workers", "by_place")
 
     def __init__(
         self,
         directories: Mapping[int, Sequence[Path]],
         defaults: Callable[[ClusterImage, int], Mapping[str, str]],
+        *,
+        workers: int = 1,
     ) -> None:
         self._directories = directories
+        self._workers = workers
         self._defaults = defaults
         self._version = 0
         self.by_place: dict[tuple[int, int], CompactedLog] = {}
@@ -129,6 +135,7 @@ class CompactedLogs:
                 partition.row,
                 partition.incarnation,
                 settings,
+                owner_of(slot, topic.topic_id, partition.partition, workers=self._workers),
                 self._directories[slot][0],
             )
         if known.follows != follows:

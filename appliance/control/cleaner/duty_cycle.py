@@ -48,6 +48,7 @@ class CleanerDutyCycle:
         self._logs = CompactedLogs(
             {slot: settings.log_directories(slot) for slot in range(settings.slots)},
             lambda image, slot: BrokerConfigs.of(image.broker_configs, slot).log_defaults(settings),
+            workers=settings.io.workers,
         )
         self._rounds = Rounds(
             self._logs,

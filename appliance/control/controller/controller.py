@@ -45,7 +45,7 @@ from appliance.channels.control_channel import (
     WorkerHello,
 )
 from appliance.channels.metadata_image import ImagePublisher
-from appliance.channels.roles import Role, RoleKind, owner_of
+from appliance.channels.roles import Role, RoleKind, workers_of
 from appliance.clock import Clock
 from appliance.cluster import BrokerSlot, ClusterImage, TopicImage
 from appliance.config import BrokerConfigs, Settings
@@ -185,7 +185,7 @@ class Controller:
         if publisher.version:
             # Clients know the cluster already; they should know who its controller is now.
             self._publish()
-        workers = {owner_of(slot) for slot in slots.all}
+        workers = {worker for slot in slots.all for worker in workers_of(slot, workers=slots.workers)}
         self._begin(Wave(self._next_wave(), workers, dict(state.topics), frozenset(), []))
 
     # Turns
@@ -231,7 +231,7 @@ class Controller:
 
     def _alter_partitions(self, sender: bytes, number: int, request: PartitionRequest) -> None:
         match request:
-            case AlterPartitions() if self.lines.is_from(owner_of(request.slot), sender):
+            case AlterPartitions() if self._is_of(request.slot, sender, RoleKind.IOPROC):
                 self._answer(sender, number, self.leadership.alter(request))
             case AlterPartitions():
                 _logger.warning(
@@ -241,14 +241,17 @@ class Controller:
                 self._partition_commands.elect(sender, number, request)
             case AlterReassignments():
                 self._partition_commands.reassign(sender, number, request)
-            case PartitionsOffline() if any(
-                self.lines.is_from(half, sender) for half in self._slots.halves(request.slot)
-            ):
+            case PartitionsOffline() if self._is_of(request.slot, sender, RoleKind.IOPROC, RoleKind.REPLICA):
                 self.state.dirty = True
                 self.leadership.storage_failed(request.slot, request.partitions, partial=request.partial)
             case PartitionsOffline():
                 # Whoever has the copies now finds out for itself, and says so when it is told to hold them.
                 _logger.warning("copies of %s, which is not up", sender.decode(errors="replace"))
+
+    def _is_of(self, slot: int, sender: bytes, *kinds: RoleKind) -> bool:
+        """Whether `sender` is the life that we know of one of these processes of the slot."""
+        processes = self._slots.processes(slot)
+        return any(each.kind in kinds and self.lines.is_from(each, sender) for each in processes)
 
     def process_down(self, role: Role, generation: int, *, held: bool = False) -> None:
         """That life of a process is over; the next one of a worker or a replica says hello.
@@ -292,7 +295,9 @@ class Controller:
         self._partition_commands.settle()
         for wave in over:
             for ask in wave.asks:
-                outcomes = [wave.told(each, state.deletions) for each in ask.outcomes]
+                outcomes = [
+                    wave.told(each, state.deletions, owner=self._slots.owner) for each in ask.outcomes
+                ]
                 if fault:
                     outcomes = [
                         blamed(fault, each) if each.name in wave.doomed else each for each in outcomes
@@ -371,14 +376,14 @@ class Controller:
         # A worker that is down is waited for by who creates; new settings wait for nobody who is down, since the next
         # life begins with them. Followers are waited for by nobody who only creates.
         concerned = {
-            owner_of(partition.leader)
+            self._slots.owner(partition.leader, topic.topic_id, partition.partition)
             for name, topic in appearing.items()
             for partition in topic.partitions[turn.first[name] :]
         }
         orders = copies.orders()
         for slot in self._slots.all:
             defaults = self._log_defaults(slot) if turn.brokers_altered else None
-            for half in self._slots.halves(slot):
+            for half in self._slots.processes(slot):
                 order = orders.get(half)
                 if not self.lines.is_up(half) or (order is None and defaults is None):
                     continue
@@ -510,8 +515,8 @@ class Controller:
         if sent.worker in self._slots:
             self._opened_in_vain(sent.worker, failures)
             self._removed(self._copies.confirmed(sent.worker, number, failures), sent.worker.slot)
-        halves = [half for slot in self._slots.all for half in self._slots.halves(slot)]
-        if sent.full and self.lines.all_assigned(halves):
+        processes = [each for slot in self._slots.all for each in self._slots.processes(slot)]
+        if sent.full and self.lines.all_assigned(processes):
             self.state.rows.end_quarantine()
 
     def _opened_in_vain(self, half: Role, failures: Collection[str]) -> None:

@@ -1,7 +1,7 @@
 """Who holds which copy of which partition, and what each process must be told so that it is who should.
 
-A slot's copy of a partition is open in one process at most: in its worker while the slot leads, in its replica
-process while it follows. So a copy is given to one half only after the other half let go of it:
+A slot's copy of a partition is open in one process at most: in the worker that owns it while the slot leads, in the
+slot's replica process while it follows. So a copy is given to one half only after the other half let go of it:
 
     the other half … | then
     ---------------- | ------------------------------------------------
@@ -41,10 +41,10 @@ from uuid import UUID
 import msgspec
 
 from appliance.channels.control_channel import AssignedPartition
-from appliance.channels.roles import Role, RoleKind, owner_of
+from appliance.channels.roles import Role, RoleKind, replica_of
 from appliance.cluster import NO_LEADER, PartitionImage, TopicImage
 from appliance.control.controller.cluster_state import ClusterState
-from appliance.control.controller.slot_states import HalfState, SlotStates, replica_of
+from appliance.control.controller.slot_states import HalfState, SlotStates
 
 Key = tuple[UUID, int]
 """Topic id and partition."""
@@ -135,7 +135,7 @@ class Copies:
         self._slots = slots
         self._is_up = is_up
         self._held: dict[Role, dict[Key, Holding]] = {
-            half: {} for slot in slots.all for half in slots.halves(slot)
+            half: {} for slot in slots.all for half in slots.processes(slot)
         }
         self._dirty: dict[tuple[str, int], None] = {}
         self._leaving: dict[tuple[Key, int], Place] = {}
@@ -161,15 +161,17 @@ class Copies:
                 self._unheard[half] = None
         for place, slot, partition in self._all_copies():
             settled = partition is not None and self._is_settled(place[0], partition)
-            self._presume(place, slot, self._should_hold(partition, slot) if partition and settled else None)
+            self._presume(
+                place, slot, self._should_hold(place[1:], partition, slot) if partition and settled else None
+            )
 
     def presume_held(self, half: Role) -> None:
         """The kernel holds that process: it may have open still what its slot's other half has not opened since."""
         for place, slot, partition in self._all_copies():
-            if slot != half.slot:
+            if slot != half.slot or half not in self._halves(slot, place[1:]):
                 continue
-            opener = None if partition is None else self._state.rows.opener(partition, slot)
-            if opener in (None, half):
+            follows = None if partition is None else self._state.rows.opened_as(partition, slot)
+            if follows in (None, half.kind is RoleKind.REPLICA):
                 self._held[half][place[1:]] = Holding(place, HoldingState.PRESUMED)
 
     def _all_copies(self) -> Iterator[tuple[Place, int, PartitionImage | None]]:
@@ -195,7 +197,7 @@ class Copies:
 
     def _presume(self, place: Place, slot: int, half: Role | None) -> None:
         """`half` None: any of the slot."""
-        for each in self._slots.halves(slot):
+        for each in self._halves(slot, place[1:]):
             if half in (None, each) and self._slots.state(each) is HalfState.PRESUMED:
                 self._held[each][place[1:]] = Holding(place, HoldingState.PRESUMED)
 
@@ -207,7 +209,7 @@ class Copies:
         """
         if (place[1:], slot) in self._left:
             return
-        for half in self._slots.halves(slot) if slot in self._slots.all else ():
+        for half in self._halves(slot, place[1:]) if slot in self._slots.all else ():
             if half not in self._unheard or place[1:] in self._held[half]:
                 continue
             number = self._unheard[half]
@@ -227,7 +229,8 @@ class Copies:
 
     def agreed(self, slot: int, topic: TopicImage, partition: PartitionImage) -> None:
         """The leader's worker learns of a new ISR by the answer to its question: it need not be told of that again."""
-        holding = self._held[owner_of(slot)].get((topic.topic_id, partition.partition))
+        key = (topic.topic_id, partition.partition)
+        holding = self._held[self._slots.owner(slot, *key)].get(key)
         if holding is None or holding.told is None:
             return
         now = assigned_to(topic, partition)
@@ -253,7 +256,7 @@ class Copies:
             self._dirty.pop((topic.name, partition.partition), None)
             for slot in (*partition.replicas, *partition.leaving):
                 self._leaving.pop((key, slot), None)
-                for half in self._slots.halves(slot) if slot in self._slots.all else ():
+                for half in self._halves(slot, key) if slot in self._slots.all else ():
                     self._held[half].pop(key, None)
 
     # What is told
@@ -289,14 +292,14 @@ class Copies:
                 key = (topic.topic_id, partition.partition)
                 if half.slot not in partition.replicas:
                     continue
-                if self._should_hold(partition, half.slot) is half and self._is_free_for(half, key):
+                if self._should_hold(key, partition, half.slot) is half and self._is_free_for(half, key):
                     assigned = assigned_to(topic, partition)
                     order.partitions.append(assigned)
                     held[key] = Holding((topic.name, *key), HoldingState.TOLD, assigned)
         for deletion in self._state.deletions.values():
             for slot, number in sorted(deletion.waiting):
                 key = (deletion.topic.topic_id, number)
-                if slot == half.slot and half.kind is RoleKind.IOPROC and not self._twin_holds(half, key):
+                if half is self._slots.owner(slot, *key) and not self._twin_holds(half, key):
                     place = (deletion.topic.name, *key)
                     order.removed.append(place)
                     held[key] = Holding(place, HoldingState.REMOVING)
@@ -353,7 +356,8 @@ class Copies:
         """Whether the leader's worker has answered that it leads in this epoch; so the copies it took were free."""
         if partition.leader not in self._slots.all:
             return False
-        holding = self._held[owner_of(partition.leader)].get((topic.topic_id, partition.partition))
+        key = (topic.topic_id, partition.partition)
+        holding = self._held[self._slots.owner(partition.leader, *key)].get(key)
         return (
             holding is not None
             and holding.state is HoldingState.HELD
@@ -368,40 +372,47 @@ class Copies:
         return {"holdings": len(holdings), "waiting": waiting, "leaving": len(self._leaving)}
 
     def check(self) -> None:
-        """No copy was given to one half of its slot while the other may have it open, nor a row to two workers."""
-        for slot in self._slots.all:
-            worker, replica = (self._held.get(half, {}) for half in (owner_of(slot), replica_of(slot)))
+        """No copy was given to one half of its slot while the other may have it open, nor a row to two workers, nor
+        anything to a worker that does not own it."""
+        workers = [half for half in self._held if half.kind is RoleKind.IOPROC]
+        for half in workers:
+            worker, replica = self._held[half], self._held.get(replica_of(half.slot), {})
             for key in worker.keys() & replica.keys():
                 given = {worker[key].state, replica[key].state} - {
                     HoldingState.PRESUMED,
                     HoldingState.RELEASING,
                 }
-                assert not given, (slot, key, given)
+                assert not given, (half, key, given)
+            for key in worker:
+                assert half is self._slots.owner(half.slot, *key), (half, key)
         led = [
             key
-            for slot in self._slots.all
-            for key, holding in self._held[owner_of(slot)].items()
+            for half in workers
+            for key, holding in self._held[half].items()
             if holding.state in (HoldingState.TOLD, HoldingState.HELD)
         ]
         assert len(led) == len(set(led)), led
 
     # One copy
 
-    def _should_hold(self, partition: PartitionImage, slot: int) -> Role | None:
+    def _halves(self, slot: int, key: Key) -> tuple[Role, ...]:
+        return self._slots.halves(slot, *key)
+
+    def _should_hold(self, key: Key, partition: PartitionImage, slot: int) -> Role | None:
         if slot in self._slots.stopped:
             return None
         if partition.leader == slot:
-            return owner_of(slot)
+            return self._slots.owner(slot, *key)
         return replica_of(slot) if self._slots.replicated else None
 
     def _twin_holds(self, half: Role, key: Key) -> bool:
-        return any(twin is not half and key in self._held[twin] for twin in self._slots.halves(half.slot))
+        return any(twin is not half and key in self._held[twin] for twin in self._halves(half.slot, key))
 
     def _is_served_elsewhere(self, slot: int, key: Key) -> bool:
         """Whether another slot's worker may serve the partition's row. One that was never heard of, and is gone, may
         not hold up everybody: it is told by its first full Assign."""
         for other in self._slots.all:
-            worker = owner_of(other)
+            worker = self._slots.owner(other, *key)
             holding = self._held[worker].get(key) if other != slot else None
             if (
                 holding is not None
@@ -421,9 +432,9 @@ class Copies:
     ) -> None:
         key = (topic.topic_id, partition.partition)
         place = (topic.name, *key)
-        wanted = self._should_hold(partition, slot)
+        wanted = self._should_hold(key, partition, slot)
         free = True
-        for half in self._slots.halves(slot):
+        for half in self._halves(slot, key):
             holding = self._held[half].get(key)
             if half is wanted or holding is None:
                 continue
@@ -443,12 +454,11 @@ class Copies:
 
     def _remove(self, orders: dict[Role, Order], place: Place, slot: int) -> None:
         key = place[1:]
-        worker = owner_of(slot)
-        holders = [half for half in self._slots.halves(slot) if key in self._held[half]]
+        holders = [half for half in self._halves(slot, key) if key in self._held[half]]
         if len(holders) > 1:
             # Presumed of both: their answers to full Assigns will tell.
             return
-        half = holders[0] if holders else worker
+        half = holders[0] if holders else self._slots.owner(slot, *key)
         holding = self._held[half].get(key)
         if (holding is not None and holding.state in GOING) or not self._is_up(half):
             return

@@ -24,7 +24,7 @@ from appliance.channels.control_channel import ElectLeaders, PartitionOutcome
 from appliance.cluster import PartitionImage, TopicImage
 from appliance.control.controller.partition_changes import is_reassigning, preferred, unclean, without_storage
 from appliance.control.controller.reassignment import Decided, partition_of
-from appliance.control.controller.slot_states import SlotStates
+from appliance.control.controller.slot_states import PartitionSlots, SlotStates
 from appliance.errors import RejectedRequest
 from appliance.protocol.errors import ErrorCode
 
@@ -52,10 +52,11 @@ def plan_elections(
     for name, number in asked:
         try:
             partition = partition_of(topics, name, number)
+            seen = slots.of(topics[name].topic_id, number)
             if request.unclean and leads_nothing(name, partition):
-                after = _instead_of_failed(name, partition, slots, failed)
+                after = _instead_of_failed(name, partition, seen, failed)
             else:
-                after = elect(partition, slots)
+                after = elect(partition, seen)
         except RejectedRequest as refusal:
             if request.partitions is not None or refusal.code != ErrorCode.ELECTION_NOT_NEEDED:
                 outcomes.append(PartitionOutcome(name, number, refusal.code, refusal.message))
@@ -67,7 +68,7 @@ def plan_elections(
 
 
 def _instead_of_failed(
-    name: str, partition: PartitionImage, slots: SlotStates, failed: Failed
+    name: str, partition: PartitionImage, slots: PartitionSlots, failed: Failed
 ) -> PartitionImage:
     broken = [slot for slot in partition.replicas if (name, partition.partition, slot) in failed]
     after = without_storage(
@@ -109,7 +110,7 @@ def plan_balance(
             if (topic.name, each.partition, each.replicas[0]) in failed:
                 continue
             try:
-                after = preferred(each, slots)
+                after = preferred(each, slots.of(topic.topic_id, each.partition))
             except RejectedRequest:
                 continue
             if after is not None:

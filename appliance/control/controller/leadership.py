@@ -26,13 +26,19 @@ from functools import partial
 from msgspec.structs import replace
 
 from appliance.channels.control_channel import AlteredPartition, AlteredPartitions, AlterPartitions, WantedIsr
-from appliance.channels.roles import Role, owner_of
+from appliance.channels.roles import Role, RoleKind
 from appliance.cluster import NO_LEADER, PartitionImage, TopicImage
 from appliance.control.controller.alarms import Alarms
 from appliance.control.controller.cluster_state import ClusterState
 from appliance.control.controller.copies import Copies
 from appliance.control.controller.partition_changes import reviewed, with_isr, without_storage
-from appliance.control.controller.slot_states import GRACE_MS, START_GRACE_MS, HalfState, SlotStates
+from appliance.control.controller.slot_states import (
+    GRACE_MS,
+    START_GRACE_MS,
+    HalfState,
+    PartitionSlots,
+    SlotStates,
+)
 from appliance.control.controller.takeover import STATES_AT_ONCE, UNCLEAN_ELECTION, Fence
 from appliance.control.controller.topic_store import new_placement, new_states
 from appliance.control.store.metadata_store import MetadataStore, Operation
@@ -118,17 +124,17 @@ class Leadership:
         if self.slots.up(half):
             # What another can lead goes there, before this life of it is trusted again.
             self._look_at_slots()
-        # Of what the worker cannot lead, its replica process knows nothing: it may say hello after the worker failed.
-        stands = half != owner_of(half.slot)
-        self.failed = {
-            each for each in self.failed if each[2] != half.slot or (stands and self._leads(*each))
-        }
+        self.failed = {each for each in self.failed if each[2] != half.slot or self._stands(*each, half)}
 
-    def _leads(self, name: str, number: int, slot: int) -> bool:
+    def _stands(self, name: str, number: int, slot: int, came: Role) -> bool:
+        """Whether a failure of a slot's copy is one that a new life of `came` knows nothing of: the replica process of
+        what the slot leads (it may say hello after a worker failed), a worker of what another one owns."""
         topic = self._state.topics.get(name)
-        return (
-            topic is not None and number < len(topic.partitions) and topic.partitions[number].leader == slot
-        )
+        if topic is None or number >= len(topic.partitions):
+            return False
+        if came.kind is RoleKind.REPLICA:
+            return topic.partitions[number].leader == slot
+        return came is not self.slots.owner(slot, topic.topic_id, number)
 
     def lost(self, half: Role, *, held: bool = False) -> None:
         """A process has died. One that is `held` runs no more, and has its copies open still: they are not given to the
@@ -176,7 +182,7 @@ class Leadership:
                 after = without_storage(
                     topic.partitions[number],
                     slot,
-                    self.slots,
+                    self.slots.of(topic.topic_id, number),
                     lasting=lasting,
                     broken=self._broken(name, topic.partitions[number]),
                     unclean_allowed=_unclean_allowed(topic, defaults),
@@ -196,7 +202,7 @@ class Leadership:
     def leads_nothing(self, name: str, partition: PartitionImage) -> bool:
         """Whether the leader's copy has failed, and it does not serve after all: then nothing can be acknowledged."""
         return (name, partition.partition, partition.leader) in self.failed and (
-            self._state.rows.opener(partition, partition.leader) is None
+            self._state.rows.opened_as(partition, partition.leader) is None
         )
 
     def _grant_grace(self, half: Role) -> None:
@@ -223,10 +229,11 @@ class Leadership:
             unclean_allowed = _unclean_allowed(topic, defaults)
             min_insync = int(topic.configs.get(MIN_INSYNC) or defaults.get(MIN_INSYNC) or 1)
             for each in topic.partitions:
+                slots = self.slots.of(topic.topic_id, each.partition)
                 if self.failed and self.leads_nothing(topic.name, each):
-                    after = self._reviewed_offline(topic.name, each, unclean_allowed=unclean_allowed)
+                    after = self._reviewed_offline(topic.name, each, slots, unclean_allowed=unclean_allowed)
                 else:
-                    after = reviewed(each, self.slots, unclean_allowed=unclean_allowed, min_insync=min_insync)
+                    after = reviewed(each, slots, unclean_allowed=unclean_allowed, min_insync=min_insync)
                 if after is not None:
                     changes.setdefault(topic.name, {})[each.partition] = after
         if not changes:
@@ -238,20 +245,20 @@ class Leadership:
             self._review_again()
 
     def _reviewed_offline(
-        self, name: str, partition: PartitionImage, *, unclean_allowed: bool
+        self, name: str, partition: PartitionImage, slots: PartitionSlots, *, unclean_allowed: bool
     ) -> PartitionImage | None:
         """Of a leader without storage: who can lead may have come back by now. Whoever is away stays in sync, for there
         is nothing that it misses."""
         after = without_storage(
             partition,
             partition.leader,
-            self.slots,
+            slots,
             lasting=False,
             broken=self._broken(name, partition),
             unclean_allowed=unclean_allowed,
         )
-        if after is None and not self.slots.is_live(partition.leader):
-            return reviewed(partition, self.slots, unclean_allowed=unclean_allowed)
+        if after is None and not slots.is_live(partition.leader):
+            return reviewed(partition, slots, unclean_allowed=unclean_allowed)
         return after
 
     def _review_again(self) -> None:
@@ -380,7 +387,7 @@ class Leadership:
                 after = with_isr(
                     partition,
                     wanted.isr,
-                    self.slots,
+                    self.slots.of(wanted.topic_id, wanted.partition),
                     asker=request.slot,
                     leader_epoch=wanted.leader_epoch,
                     partition_epoch=wanted.partition_epoch,

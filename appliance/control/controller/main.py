@@ -139,7 +139,12 @@ def _lead(
     clock: Clock,
 ) -> None:
     settings, brokers = child.settings, slots_of(child.settings)
-    slots = SlotStates([broker.node_id for broker in brokers], present=child.peers, held=child.held)
+    slots = SlotStates(
+        [broker.node_id for broker in brokers],
+        workers=settings.io.workers,
+        present=child.peers,
+        held=child.held,
+    )
     # Only now: whoever binds an address takes it from the one before.
     socket = ControlSocket(child.wiring.zmq_address(CONTROLLER_SOCKET))
     try:

@@ -25,7 +25,7 @@ from appliance.control.controller.leader_selection import (
     of_preferred_replica,
     of_reassigned_partition,
 )
-from appliance.control.controller.slot_states import SlotStates
+from appliance.control.controller.slot_states import PartitionSlots
 from appliance.errors import RejectedRequest
 from appliance.protocol.errors import ErrorCode
 
@@ -35,7 +35,7 @@ ENOUGH = 2
 
 def reviewed(
     partition: PartitionImage,
-    slots: SlotStates,
+    slots: PartitionSlots,
     *,
     unclean_allowed: bool = False,
     min_insync: int = 1,
@@ -62,7 +62,7 @@ def stepped(before: PartitionImage, after: PartitionImage) -> PartitionImage | N
     )
 
 
-def preferred(partition: PartitionImage, slots: SlotStates) -> PartitionImage | None:
+def preferred(partition: PartitionImage, slots: PartitionSlots) -> PartitionImage | None:
     """With the leader that the placement meant.
 
     Raises:
@@ -79,7 +79,7 @@ def preferred(partition: PartitionImage, slots: SlotStates) -> PartitionImage | 
     return stepped(partition, _elected(partition, chosen))
 
 
-def unclean(partition: PartitionImage, slots: SlotStates) -> PartitionImage | None:
+def unclean(partition: PartitionImage, slots: PartitionSlots) -> PartitionImage | None:
     """With any leader at all, where there is none.
 
     Raises:
@@ -102,7 +102,7 @@ def unclean(partition: PartitionImage, slots: SlotStates) -> PartitionImage | No
 def with_isr(
     partition: PartitionImage,
     isr: tuple[int, ...],
-    slots: SlotStates,
+    slots: PartitionSlots,
     *,
     asker: int,
     leader_epoch: int,
@@ -145,7 +145,7 @@ def with_isr(
 def without_storage(
     partition: PartitionImage,
     slot: int,
-    slots: SlotStates,
+    slots: PartitionSlots,
     *,
     lasting: bool = True,
     broken: Collection[int] = (),
@@ -174,7 +174,7 @@ def without_storage(
 
 
 def reassigned_to(
-    partition: PartitionImage, target: tuple[int, ...], slots: SlotStates
+    partition: PartitionImage, target: tuple[int, ...], slots: PartitionSlots
 ) -> PartitionImage | None:
     """On its way to `target`; a reassignment that is under way gives way to this one.
 
@@ -195,7 +195,7 @@ def reassigned_to(
     return stepped(partition, _reassigned(after, slots))
 
 
-def cancelled(partition: PartitionImage, slots: SlotStates) -> PartitionImage | None:
+def cancelled(partition: PartitionImage, slots: PartitionSlots) -> PartitionImage | None:
     """With the replicas of before its reassignment.
 
     Raises:
@@ -232,7 +232,7 @@ def target_replicas(partition: PartitionImage) -> tuple[int, ...]:
     return tuple(each for each in partition.replicas if each not in partition.removing)
 
 
-def _led(partition: PartitionImage, slots: SlotStates, *, unclean_allowed: bool) -> PartitionImage:
+def _led(partition: PartitionImage, slots: PartitionSlots, *, unclean_allowed: bool) -> PartitionImage:
     leader = partition.leader
     if leader != NO_LEADER and leader in partition.replicas and slots.may_lead(leader):
         return partition
@@ -260,7 +260,7 @@ def _elected(partition: PartitionImage, chosen: Election) -> PartitionImage:
 
 
 def _in_sync(
-    partition: PartitionImage, slots: SlotStates, *, leader_before: int, enough: int
+    partition: PartitionImage, slots: PartitionSlots, *, leader_before: int, enough: int
 ) -> PartitionImage:
     """An ISR without those that acks=all would wait for in vain, or for too long.
 
@@ -278,7 +278,7 @@ def _in_sync(
     return partition if isr == partition.isr else replace(partition, isr=isr)
 
 
-def _reassigned(partition: PartitionImage, slots: SlotStates) -> PartitionImage:
+def _reassigned(partition: PartitionImage, slots: PartitionSlots) -> PartitionImage:
     """Without the replicas that go, once those that come are in sync and one of the rest can lead."""
     if not is_reassigning(partition) or not set(partition.adding) <= set(partition.isr):
         return partition
@@ -293,9 +293,9 @@ def _reassigned(partition: PartitionImage, slots: SlotStates) -> PartitionImage:
     return replace(partition, replicas=target, isr=isr, leader=leader, adding=(), removing=())
 
 
-def _leaders(partition: PartitionImage, slots: SlotStates) -> tuple[int, ...]:
+def _leaders(partition: PartitionImage, slots: PartitionSlots) -> tuple[int, ...]:
     return tuple(each for each in partition.replicas if slots.may_lead(each))
 
 
-def _staying(partition: PartitionImage, slots: SlotStates) -> tuple[int, ...]:
+def _staying(partition: PartitionImage, slots: PartitionSlots) -> tuple[int, ...]:
     return tuple(each for each in partition.replicas if slots.stays_in_sync(each))

@@ -28,9 +28,7 @@ from appliance.channels.partition_table import (
     SLOT_FOLLOWED_INCARNATION,
     PartitionTable,
 )
-from appliance.channels.roles import Role, owner_of
 from appliance.cluster import NO_LEADER, PartitionImage
-from appliance.control.controller.slot_states import replica_of
 
 FREE = 0
 INCARNATION_BITS = 32
@@ -107,19 +105,20 @@ class PartitionRows:
             self._free.append(row)
         self._quarantine = set()
 
-    def opener(self, partition: PartitionImage, slot: int) -> Role | None:
-        """Which half of a slot has opened its copy under the leader epoch of now, as the table says; None: not known.
+    def opened_as(self, partition: PartitionImage, slot: int) -> bool | None:
+        """As what a slot has opened its copy under the leader epoch of now, as the table says: True as a follower, in
+        its replica process, False as the leader, in a worker; None: not known.
 
         Each half writes its word once it has the copy open, and the other one is not given it under the same epoch.
         """
         cells, at = self._table.cells, self._table.at(partition.row)
         if partition.leader == slot:
-            half, said = owner_of(slot), (cells[at + SERVING_INCARNATION], cells[at + SERVING_EPOCH])
+            follows, said = False, (cells[at + SERVING_INCARNATION], cells[at + SERVING_EPOCH])
         else:
             own = self._table.slot_at(partition.row, slot)
-            half = replica_of(slot)
+            follows = True
             said = (cells[own + SLOT_FOLLOWED_INCARNATION], cells[own + SLOT_FOLLOWED_EPOCH])
-        return half if said == (partition.incarnation, partition.leader_epoch) else None
+        return follows if said == (partition.incarnation, partition.leader_epoch) else None
 
     def statistics(self) -> RowStatistics:
         return RowStatistics(len(self._table), len(self._used), len(self._quarantine))

@@ -68,8 +68,9 @@ def _planned(
     wanted: Reassignment, topics: Mapping[str, TopicImage], slots: SlotStates, *, allow_factor_change: bool
 ) -> PartitionImage | None:
     partition = partition_of(topics, wanted.topic, wanted.partition)
+    seen = slots.of(topics[wanted.topic].topic_id, wanted.partition)
     if wanted.replicas is None:
-        return cancelled(partition, slots)
+        return cancelled(partition, seen)
     _check_target(wanted.replicas, partition, slots)
     factor = len(original_replicas(partition))
     if not allow_factor_change and len(wanted.replicas) != factor:
@@ -79,7 +80,7 @@ def _planned(
         )
     if not partition.adding and wanted.replicas == target_replicas(partition) and not partition.removing:
         return None
-    return reassigned_to(partition, wanted.replicas, slots)
+    return reassigned_to(partition, wanted.replicas, seen)
 
 
 def _check_target(replicas: Sequence[int], partition: PartitionImage, slots: SlotStates) -> None:

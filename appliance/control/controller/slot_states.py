@@ -1,6 +1,7 @@
-"""Which halves of which slots live: the worker that leads, the replica process that follows.
+"""Which processes of which slots live: the workers that lead, the replica process that follows.
 
-A slot is one broker to clients, and two processes to us. Each half is in one of four states:
+A slot is one broker to clients, and several processes to us. A copy of a partition knows two of them, its halves: the
+worker that owns it where the slot leads, and the replica process. Each is in one of four states:
 
 | state | since | may lead, or follow | keeps its place in the ISR | goes to |
 |---|---|---|---|---|
@@ -10,7 +11,7 @@ A slot is one broker to clients, and two processes to us. Each half is in one of
 | GONE | it did not come back in time, or the kernel holds it | no | no | UP; DOWN when it has ended |
 
 A *stopped* slot (by its operator) does neither, whatever its processes do. A slot is *live* (registered, and told to
-clients) unless it is stopped or both of its halves are gone. Where there is one slot there is no replica process, and
+clients) unless it is stopped or all of its processes are gone. Where there is one slot there is no replica process, and
 the slot is always live.
 """
 
@@ -18,8 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
+from uuid import UUID
 
-from appliance.channels.roles import Role, RoleKind, owner_of
+from appliance.channels.roles import Role, RoleKind, owner_index, owner_of, replica_of, workers_of
 
 GRACE_MS = 1_000
 START_GRACE_MS = 5_000
@@ -35,46 +37,61 @@ class HalfState(StrEnum):
 
 
 ABLE = frozenset({HalfState.PRESUMED, HalfState.UP})
-
-
-def replica_of(slot: int) -> Role:
-    """The replica process of `slot`."""
-    return Role(RoleKind.REPLICA, 0, slot)
+WAITED_FOR = frozenset({HalfState.DOWN})
+NOT_GONE = frozenset(HalfState) - {HalfState.GONE}
 
 
 class SlotStates:
-    """The states of all halves. Pure: whoever has a clock says when a grace is over.
+    """The states of all processes. Pure: whoever has a clock says when a grace is over.
 
     Args:
         slots: node ids of this configuration, ascending.
+        workers: how many each slot has.
         present: processes that there are as the controller begins.
         held: those of them that run no more, though the kernel does not let them end.
         stopped: slots that their operator stopped.
     """
 
-    __slots__ = ("_halves", "all", "replicated", "stopped")
+    __slots__ = ("_by_worker", "_halves", "all", "replicated", "stopped", "workers")
 
     def __init__(
         self,
         slots: Sequence[int],
         *,
+        workers: int = 1,
         present: Collection[Role],
         held: Collection[Role] = (),
         stopped: Iterable[int] = (),
     ) -> None:
         self.all = tuple(slots)
+        self.workers = workers
         self.replicated = len(self.all) > 1
         self.stopped = frozenset(stopped)
         self._halves: dict[Role, HalfState] = {}
         for slot in self.all:
-            for half in self.halves(slot):
+            for half in self.processes(slot):
                 self._halves[half] = HalfState.PRESUMED if half in present else HalfState.DOWN
                 if half in held:
                     self._halves[half] = HalfState.GONE
+        self._by_worker = tuple(PartitionSlots(self, worker) for worker in range(workers))
 
-    def halves(self, slot: int) -> tuple[Role, ...]:
-        """The worker, and where there is one the replica process."""
-        return (owner_of(slot), replica_of(slot)) if self.replicated else (owner_of(slot),)
+    def processes(self, slot: int) -> tuple[Role, ...]:
+        """All of a slot's: its workers, and where there is one the replica process."""
+        owners = workers_of(slot, workers=self.workers)
+        return (*owners, replica_of(slot)) if self.replicated else owners
+
+    def owner(self, slot: int, topic_id: UUID, partition: int) -> Role:
+        """The worker that has the slot's copy of a partition open where the slot leads."""
+        return owner_of(slot, topic_id, partition, workers=self.workers)
+
+    def halves(self, slot: int, topic_id: UUID, partition: int) -> tuple[Role, ...]:
+        """Who may have the slot's copy of a partition open: its worker, and where there is one the replica process."""
+        owner = self.owner(slot, topic_id, partition)
+        return (owner, replica_of(slot)) if self.replicated else (owner,)
+
+    def of(self, topic_id: UUID, partition: int) -> PartitionSlots:
+        """The slots as that partition sees them."""
+        return self._by_worker[owner_index(topic_id, partition, workers=self.workers)]
 
     def __contains__(self, half: Role) -> bool:
         return half in self._halves
@@ -106,28 +123,51 @@ class SlotStates:
         """Halves that have not been heard of, or have been lost, and may come any moment."""
         return [half for half, state in self._halves.items() if state in (HalfState.PRESUMED, HalfState.DOWN)]
 
-    def may_lead(self, slot: int) -> bool:
-        return slot not in self.stopped and self._halves.get(owner_of(slot)) in ABLE
-
-    def may_come_back(self, slot: int) -> bool:
-        """Its worker cannot lead now, and is waited for."""
-        return slot not in self.stopped and self._halves.get(owner_of(slot)) is HalfState.DOWN
-
-    def may_follow(self, slot: int) -> bool:
-        """Whether its replica process lives: what may join an ISR."""
-        return slot not in self.stopped and self._halves.get(replica_of(slot)) in ABLE
-
-    def stays_in_sync(self, slot: int) -> bool:
-        """Whether it keeps its place in an ISR as a follower."""
-        state = self._halves.get(replica_of(slot), HalfState.GONE)
-        return slot not in self.stopped and state is not HalfState.GONE
+    def has(self, half: Role, states: Collection[HalfState]) -> bool:
+        """Whether it is a process of a slot that is not stopped, and in one of these states."""
+        return half.slot not in self.stopped and self._halves.get(half) in states
 
     def is_live(self, slot: int) -> bool:
         if slot in self.stopped or slot not in self.all:
             return False
         return not self.replicated or any(
-            self._halves[half] is not HalfState.GONE for half in self.halves(slot)
+            self._halves[half] is not HalfState.GONE for half in self.processes(slot)
         )
 
     def live(self) -> tuple[int, ...]:
         return tuple(slot for slot in self.all if self.is_live(slot))
+
+
+class PartitionSlots:
+    """The slots as a partition sees them: of each, the worker that would lead it and the replica process."""
+
+    __slots__ = ("_states", "_worker")
+
+    def __init__(self, states: SlotStates, worker: int) -> None:
+        self._states = states
+        self._worker = worker
+
+    @property
+    def stopped(self) -> frozenset[int]:
+        return self._states.stopped
+
+    def _owner(self, slot: int) -> Role:
+        return Role(RoleKind.IOPROC, self._worker, slot)
+
+    def may_lead(self, slot: int) -> bool:
+        return self._states.has(self._owner(slot), ABLE)
+
+    def may_come_back(self, slot: int) -> bool:
+        """Its worker cannot lead now, and is waited for."""
+        return self._states.has(self._owner(slot), WAITED_FOR)
+
+    def may_follow(self, slot: int) -> bool:
+        """Whether its replica process lives: what may join an ISR."""
+        return self._states.has(replica_of(slot), ABLE)
+
+    def stays_in_sync(self, slot: int) -> bool:
+        """Whether it keeps its place in an ISR as a follower."""
+        return self._states.has(replica_of(slot), NOT_GONE)
+
+    def is_live(self, slot: int) -> bool:
+        return self._states.is_live(slot)

@@ -34,7 +34,7 @@ from appliance.control.controller.config_store import load_broker_configs, load_
 from appliance.control.controller.leader_selection import of_new_partition
 from appliance.control.controller.partition_changes import reviewed, without_storage
 from appliance.control.controller.partition_rows import PartitionRows
-from appliance.control.controller.slot_states import SlotStates
+from appliance.control.controller.slot_states import PartitionSlots, SlotStates
 from appliance.control.controller.topic_store import StoredTopic, load_topics, new_states
 from appliance.control.store.errors import BadVersion, NodeExists
 from appliance.control.store.metadata_store import Check, Create, Delete, MetadataStore, Operation, SetData
@@ -298,9 +298,10 @@ def _loaded(
                 topic.removing.get(number, ()),
                 topic.leaving.get(number, ()),
             )
-            held = _without(stored, emptied, slots)
+            seen = slots.of(topic.topic_id, number)
+            held = _without(stored, emptied, seen)
             # A reassignment ends later, once the controller can say who is to delete what.
-            partition = reviewed(held, slots, unclean_allowed=unclean_allowed, finishing=False) or held
+            partition = reviewed(held, seen, unclean_allowed=unclean_allowed, finishing=False) or held
             if begins_anew:
                 partition = _begun_anew(stored, partition)
             if partition is not stored:
@@ -314,7 +315,7 @@ def _loaded(
     return image, changed
 
 
-def _without(partition: PartitionImage, emptied: Collection[int], slots: SlotStates) -> PartitionImage:
+def _without(partition: PartitionImage, emptied: Collection[int], slots: PartitionSlots) -> PartitionImage:
     """Where all that were in sync are empty there is nothing to choose: it stays as it is."""
     if set(partition.isr) <= set(emptied):
         return partition

@@ -10,12 +10,13 @@ Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from uuid import UUID
 
 import msgspec
 
 from appliance.channels.control_channel import ConfigOutcome, TopicOutcome
-from appliance.channels.roles import Role, owner_of
+from appliance.channels.roles import Role
 from appliance.cluster import TopicImage
 from appliance.protocol.errors import ErrorCode
 
@@ -54,8 +55,10 @@ class Wave(msgspec.Struct):
         """Whether it can be answered. `deletions`: names of topics that are not forgotten yet."""
         return self.overdue or not (self.waiting or self.doomed & set(deletions))
 
-    def told(self, outcome: TopicOutcome, deletions: Collection[str]) -> TopicOutcome:
-        """What is said of one topic now."""
+    def told(
+        self, outcome: TopicOutcome, deletions: Collection[str], *, owner: Callable[[int, UUID, int], Role]
+    ) -> TopicOutcome:
+        """What is said of one topic now. `owner`: the worker of a leading slot, a topic id and a partition."""
         name = outcome.name
         topic = self.appearing.get(name)
         if outcome.error or (topic is None and name not in self.doomed):
@@ -63,7 +66,7 @@ class Wave(msgspec.Struct):
         failed = self._failure_of(name)
         if failed is not None:
             return msgspec.structs.replace(outcome, error=failed[0], message=failed[1])
-        late = name in deletions if topic is None else self._waits_for(topic)
+        late = name in deletions if topic is None else self._waits_for(topic, owner)
         if late:
             code = ErrorCode.REQUEST_TIMED_OUT
             return msgspec.structs.replace(outcome, error=int(code), message=code.message)
@@ -76,8 +79,10 @@ class Wave(msgspec.Struct):
         code = ErrorCode.REQUEST_TIMED_OUT
         return msgspec.structs.replace(outcome, error=int(code), message=code.message)
 
-    def _waits_for(self, topic: TopicImage) -> bool:
-        return any(owner_of(each.leader) in self.waiting for each in topic.partitions)
+    def _waits_for(self, topic: TopicImage, owner: Callable[[int, UUID, int], Role]) -> bool:
+        return any(
+            owner(each.leader, topic.topic_id, each.partition) in self.waiting for each in topic.partitions
+        )
 
     def _failure_of(self, name: str) -> tuple[int, str] | None:
         for partition, failure in self.failures.items():

@@ -60,7 +60,7 @@ class CoordinatorDutyCycle:
         )
         self._coordinator = Coordinator(
             settings,
-            ImageTopics(attachment.image),
+            ImageTopics(attachment.image, workers=attachment.wiring.settings.io.workers),
             self._lines,
             self._logs,
             attachment.partitions,

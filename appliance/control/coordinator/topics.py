@@ -29,10 +29,12 @@ class LogPlace(NamedTuple):
 class ImageTopics:
     """The newest image, as `group.effects.Topics` wants it. `refresh` looks whether there is a newer one."""
 
-    __slots__ = ("_by_id", "_image", "_known", "_reader", "_version")
+    __slots__ = ("_by_id", "_image", "_known", "_reader", "_version", "_workers")
 
-    def __init__(self, reader: ImageReader) -> None:
+    def __init__(self, reader: ImageReader, *, workers: int = 1) -> None:
+        """`workers`: how many each slot has."""
         self._reader = reader
+        self._workers = workers
         self._version = -1
         self._image: ClusterImage | None = None
         self._known: dict[str, Topic] = {}
@@ -98,6 +100,13 @@ class ImageTopics:
         return tuple(
             None
             if p.leader == NO_LEADER
-            else LogPlace(p.partition, p.row, p.incarnation, p.leader, p.leader_epoch, owner_of(p.leader))
+            else LogPlace(
+                p.partition,
+                p.row,
+                p.incarnation,
+                p.leader,
+                p.leader_epoch,
+                owner_of(p.leader, topic.topic_id, p.partition, workers=self._workers),
+            )
             for p in topic.partitions
         )

@@ -26,7 +26,7 @@ from appliance.control.supervisor.signals import SUPERVISOR_SIGNALS
 from appliance.control.systemd import Notifier, listening_sockets
 from appliance.errors import ApplianceDefect, ApplianceError, DataDirectoryInUse, OperatorFault
 from appliance.ipc.doorbell import Doorbell
-from appliance.log.file_names import META_PROPERTIES
+from appliance.log.file_names import CLEAN_SHUTDOWN, META_PROPERTIES
 
 # 0 is a clean stop; 1 a failure, 4 a stop in which something had to be killed (duty_cycle.py).
 EXIT_REFUSED = 2
@@ -121,7 +121,9 @@ def _serve(
     signal.pthread_sigmask(signal.SIG_BLOCK, SUPERVISOR_SIGNALS)
     doorbells = {role: Doorbell.create_eventfd() for role in roles}
     # Before the first fork: a worker makes itself at home in whatever it finds.
-    wiring = wires.Wiring(settings, instance, runtime_dir, doorbells, _emptied_slots(settings))
+    wiring = wires.Wiring(
+        settings, instance, runtime_dir, doorbells, _emptied_slots(settings), _clean_directories(settings)
+    )
     address = f"{settings.host}:{settings.port}"
 
     def say_ready() -> None:
@@ -161,6 +163,14 @@ def _emptied_slots(settings: Settings) -> frozenset[int]:
         for slot in range(settings.slots)
         if not any((path / META_PROPERTIES).exists() for path in settings.log_directories(slot))
     )
+
+
+def _clean_directories(settings: Settings) -> frozenset[Path]:
+    """Log directories that were closed in good order, where several processes are to be told so."""
+    if settings.slots == 1 and settings.io.workers == 1:
+        return frozenset()
+    paths = (path for slot in range(settings.slots) for path in settings.log_directories(slot))
+    return frozenset(path for path in paths if (path / CLEAN_SHUTDOWN).exists())
 
 
 def _run_facts(settings: Settings, instance: str) -> dict[str, object]:

@@ -179,13 +179,13 @@ class _Asker:
         self._handler.ask_more(self)
 
     def worker_lost(self, worker: Role) -> None:
-        """Where it is the slot's own, the directories will be said to be offline."""
-        if worker not in self.open.values():
-            return
-        self.todo.clear()
-        self.open.clear()
-        self.outstanding = 0
-        self._handler.ask_more(self)
+        """What it owns is not told of; where it was the slot's only one, the directories will be said to be offline."""
+        lost = [item for item, owner in self.open.items() if owner is worker]
+        for item in lost:
+            del self.open[item]
+        if lost:
+            self.outstanding -= len(lost)
+            self._handler.ask_more(self)
 
     def note(
         self, directory: int, route: PartitionRoute, *, size_bytes: int, lag: int, is_future: bool

@@ -20,7 +20,7 @@ from appliance.channels.control_channel import (
     Reassignment,
     WantedIsr,
 )
-from appliance.channels.roles import owner_of, replica_of
+from appliance.channels.roles import replica_of, workers_of
 from appliance.cluster import NO_LEADER, PartitionImage, TopicImage
 from appliance.config import BrokerSettings
 from appliance.control.controller.elections import plan_balance
@@ -139,7 +139,7 @@ def test_an_election_that_finds_nobody_instead_of_who_has_no_storage_says_so(thr
 def test_leaders_do_not_go_back_to_a_copy_that_has_failed() -> None:
     away = PartitionImage(0, 0, 1, 1, 1, (0, 1), (0, 1))
     topics = {"t": TopicImage("t", UUID(int=1), (away,), {})}
-    halves = [half for slot in (0, 1) for half in (owner_of(slot), replica_of(slot))]
+    halves = [half for slot in (0, 1) for half in (*workers_of(slot, workers=1), replica_of(slot))]
     slots = SlotStates((0, 1), present=halves)
     assert plan_balance(topics, slots, percentage_max=0)["t"][0].leader == 0
     assert plan_balance(topics, slots, percentage_max=0, failed={("t", 0, 0)}) == {}

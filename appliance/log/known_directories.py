@@ -1,0 +1,56 @@
+"""Which log directories a slot has used: an empty mount point looks like a new disk."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+from appliance.errors import CorruptFile, StorageFault
+from appliance.log.checkpoint import replace_file
+from appliance.log.faults import storage_faults
+from appliance.log.meta_properties import directory_id
+
+
+class KnownDirectories:
+    """Which directory (its id in meta.properties) a slot has used at which path: a small JSON, `path → id`."""
+
+    __slots__ = ("_ids", "_path")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._ids: dict[str, str] = {}
+        with storage_faults(path), suppress(FileNotFoundError):
+            try:
+                self._ids = dict(json.loads(path.read_text()))
+            except ValueError:
+                raise CorruptFile(f"{path} is no JSON of paths and directory ids") from None
+
+    def check(self, directory: Path) -> None:
+        """Raises StorageFault where the directory that was used at this path is not there any more."""
+        known = self._ids.get(str(directory))
+        if known is not None and known != directory_id(directory):
+            raise StorageFault(
+                f"{directory} is not the directory that was used there: is its disk mounted? To begin with an empty"
+                f" one, take its line out of {self._path}"
+            )
+
+    def note(self, directory: Path) -> None:
+        """Writes down that this directory is in use.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        identity = directory_id(directory)
+        if identity is not None and self._ids.get(str(directory)) != identity:
+            self._ids[str(directory)] = identity
+            replace_file(self._path, (json.dumps(self._ids, indent=1, sort_keys=True) + "\n").encode())
+
+
+def known_directories(path: Path | None) -> KnownDirectories | None:
+    """What is written down at `path`; None where nothing is.
+
+    Raises:
+        CorruptFile, StorageFault: it cannot be read.
+    """
+    return None if path is None else KnownDirectories(path)

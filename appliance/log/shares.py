@@ -1,0 +1,151 @@
+"""Several processes on one log directory: each worker has the partitions it owns, the replica those that are followed.
+
+A partition is open in one of them at most: which worker owns it never changes in the life of the instance, and the
+controller lets it go from hand to hand between that worker and the replica. So its files need nothing else. What is of
+the whole directory is kept so:
+
+| file | who |
+|---|---|
+| `.lock` | a slot's only worker holds it alone; several hold it together, and each a `.lock-workerN` of its own |
+| `.lock-followers` | the replica holds it |
+| `meta.properties` | whoever comes first makes it |
+| checkpoints | each replaces the lines of the partitions it has open, and leaves the others' as they are |
+| `.kafka_cleanshutdown` | removed by each that opens the directory; written by the last that closes it in good order |
+| `.closed-workerN`, `.closed-followers` | what each has closed in good order; removed by each that opens |
+
+Whether the directory was closed in good order is looked at once, before the first of them is forked: nobody has opened
+anything by then. It holds for each first life, whoever came before it and took the marker away; not for a later one,
+which is there because the one before it was killed.
+
+A slot of one worker and no replica has its directories WHOLE, and none of this concerns it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from appliance.log.checkpoint import replace_file
+from appliance.log.faults import storage_faults
+from appliance.log.file_names import LOCK
+
+_CLOSED: Final = ".closed-"
+_BETWEEN: Final = ".lock-checkpoints"
+_OF_SEVERAL: Final = (f"{LOCK}-", _CLOSED)
+_FOLLOWERS: Final = "followers"
+
+
+def _of_worker(index: int) -> str:
+    # With a hyphen before the number it would be the name of a partition.
+    return f"worker{index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Which of a slot's partitions a process has.
+
+    `worker`: those that this worker owns, of `workers`; None: those that the slot follows. `is_replicated`: whether
+    the slot has a replica process.
+    """
+
+    worker: int | None = 0
+    workers: int = 1
+    is_replicated: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no other process shares the directories."""
+        return self == WHOLE
+
+    @property
+    def follows(self) -> bool:
+        return self.worker is None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the one that keeps what is of the slot and wants a single hand."""
+        return self.worker == 0
+
+    @property
+    def name(self) -> str:
+        return _FOLLOWERS if self.worker is None else _of_worker(self.worker)
+
+    @property
+    def lock(self) -> str:
+        """The file that says that the process lives."""
+        return LOCK if not self.follows and self.workers == 1 else f"{LOCK}-{self.name}"
+
+    @property
+    def names(self) -> list[str]:
+        """Of all shares, this one among them."""
+        workers = [_of_worker(index) for index in range(self.workers)]
+        return [*workers, _FOLLOWERS] if self.is_replicated else workers
+
+
+WHOLE: Final = Share()
+LEADERS: Final = Share(is_replicated=True)
+FOLLOWERS: Final = Share(None, is_replicated=True)
+
+
+@contextmanager
+def one_at_a_time(directory: Path) -> Iterator[None]:
+    """Keeps the others out of what is of the whole directory meanwhile; a process that dies lets go.
+
+    Raises:
+        StorageFault: the directory refuses it.
+    """
+    with storage_faults(directory):
+        descriptor = os.open(directory / _BETWEEN, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class Closed(NamedTuple):
+    """A share's last word: the partition directories that it has closed in good order, and whether those that it has
+    not opened were so already when it began."""
+
+    directories: frozenset[str]
+    began_clean: bool
+
+
+def say_closed(directory: Path, share: Share, closed: Closed) -> None:
+    """Raises StorageFault: it failed."""
+    said = {"beganClean": closed.began_clean, "closed": sorted(closed.directories)}
+    # The marker alone is read in the next life; this only until then.
+    replace_file(directory / f"{_CLOSED}{share.name}", json.dumps(said).encode(), durable=False)
+
+
+def take_back_closed(directory: Path, share: Share) -> None:
+    """From now on partitions may be open: what any of them has said holds no more. Raises StorageFault: it failed."""
+    with storage_faults(directory):
+        for name in share.names:
+            (directory / f"{_CLOSED}{name}").unlink(missing_ok=True)
+
+
+def all_closed(directory: Path, share: Share) -> list[Closed] | None:
+    """What all shares have said; None while one has not."""
+    said = []
+    for name in share.names:
+        try:
+            found = json.loads((directory / f"{_CLOSED}{name}").read_bytes())
+            said.append(Closed(frozenset(found["closed"]), bool(found["beganClean"])))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+    return said
+
+
+def remove_traces(directory: Path, names: Collection[str]) -> None:
+    """Of `names` in a directory that is WHOLE, what those who shared it have left goes."""
+    for name in names:
+        if name.startswith(_OF_SEVERAL):
+            with suppress(OSError):
+                (directory / name).unlink()
