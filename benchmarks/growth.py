@@ -28,6 +28,7 @@ METRICS: dict[str, Metric] = {
     "idle_cpu_percent": Metric("processor when idle", "% of a core"),
     "p50_us": Metric("one record at a time, p50", "µs"),
     "requests_s": Metric("one-record requests, 64 connections", "requests/s", Better.MORE),
+    "requests_spread_s": Metric("the same over 16 partitions", "requests/s", Better.MORE),
     "create_ms_each": Metric("creation of each", "ms"),
     "start_ms": Metric("start to first acknowledged record", "ms"),
     "ready_ms": Metric("start until it says that it is ready", "ms"),

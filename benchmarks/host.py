@@ -1,6 +1,6 @@
 """From the figures of a run on a small machine to a host of 64 cores and 12 disks, by arithmetic that shows itself.
 
-    one-record requests   min(cores of network processes / µs in one, workers / µs in one)
+    one-record requests   min(cores of network processes / µs in one, workers / µs in one); workers = slots × io.workers
     bytes                 the card's rate × CPU s/GB = cores that it takes
     memory                base + more processes + partitions + connections, each at its measured price
     start after SIGKILL   bytes past the recovery points / what one worker reads again a second, or / the disks
@@ -17,7 +17,8 @@ from benchmarks.page import number
 from benchmarks.results import OURS, Run
 
 PROCESS_MB = 13.0
-"""Private memory of one more network process, worker or replica: what `idle` shows for each."""
+"""Private memory of one more network process, worker or replica, as `idle` shows it for each; where growth with workers
+was measured, what a worker costs there."""
 RECOVERY = re.compile(r"^recovery, warm +[\d.]+ +(\d+)$", re.MULTILINE)
 """Its line on the log's own page, MB/s: read out of the page cache, so that only the worker bounds it."""
 
@@ -29,7 +30,9 @@ class Host:
     cores: int = 64
     network_processes: int = 20
     slots: int = 12
-    """A worker and a replica process each."""
+    """A replica process each."""
+    workers: int = 1
+    """Of each slot."""
     card_gb_s: float = 12.5
     """100 Gbit/s."""
     disks: int = 12
@@ -40,11 +43,20 @@ class Host:
     recovered_gib: int = 500
     """Past the recovery points: half a segment in each of 1,000 partitions that are written to."""
 
+    @property
+    def all_workers(self) -> int:
+        """Of all slots."""
+        return self.slots * self.workers
+
 
 def options(host: Host | None = None) -> dict[str, str]:
     """What the host is told: options of `appliance serve`."""
     host = host or Host()
-    return {"network.processes": str(host.network_processes), "slots": str(host.slots)}
+    return {
+        "network.processes": str(host.network_processes),
+        "slots": str(host.slots),
+        "io.workers": str(host.workers),
+    }
 
 
 def arithmetic(run: Run, growth: Run | None = None, log_page: str = "", host: Host | None = None) -> str:
@@ -58,7 +70,7 @@ def arithmetic(run: Run, growth: Run | None = None, log_page: str = "", host: Ho
         "| question | arithmetic | answer | what bounds it |",
         "|---|---|---|---|",
         *filter(None, (_requests(taken, host), *_bytes(taken, host), _partition(taken))),
-        *filter(None, (_memory(taken, host), _start(growth, host), _recovery(log_page, host))),
+        *filter(None, (_memory(taken, growth, host), _start(growth, host), _recovery(log_page, host))),
     ]
     return "\n".join(lines)
 
@@ -85,12 +97,12 @@ def _requests(taken: _Taken, host: Host) -> str:
         network = taken.by_title(f"{case}.cpu_us_per_request", "netproc")
         worker = taken.by_title(f"{case}.cpu_us_per_request", "ioproc")
         if network and worker:
-            millions = host.network_processes / network, host.slots / worker
+            millions = host.network_processes / network, host.all_workers / worker
             bound = "network processes" if millions[0] < millions[1] else "workers"
             return (
                 f"| one-record requests | {network:.1f} µs of processor each in a network process, "
                 f"{worker:.1f} in a worker: "
-                f"{host.network_processes} / {network:.1f} µs, {host.slots} / {worker:.1f} µs "
+                f"{host.network_processes} / {network:.1f} µs, {host.all_workers} / {worker:.1f} µs "
                 f"| {min(millions):.1f} million/s | {bound} |"
             )
     return ""
@@ -129,23 +141,32 @@ def _partition(taken: _Taken) -> str:
     )
 
 
-def _memory(taken: _Taken, host: Host) -> str:
+def _memory(taken: _Taken, growth: Run | None, host: Host) -> str:
     base, partition = taken["idle.pss_mb"], taken["start_1000.kb_per_partition"]
     connection = taken["idle_connections.kb_per_connection"]
     if base is None or partition is None or connection is None:
         return ""
-    more = host.network_processes - 2 + host.slots - 1 + host.slots
+    more = host.network_processes - 2 + host.all_workers - 1 + (host.slots if host.slots > 1 else 0)
+    process_mb = _process_mb(growth)
     whole = (
         base
-        + more * PROCESS_MB
+        + more * process_mb
         + (host.partitions * max(partition, 0.0) + host.connections * max(connection, 0.0)) / 1000
     )
     return (
-        f"| memory of the broker | {base:.0f} MB + {more} more processes × {PROCESS_MB:.0f} MB "
+        f"| memory of the broker | {base:.0f} MB + {more} more processes × {process_mb:.0f} MB "
         f"+ {host.partitions:,} partitions × {partition:.1f} KB "
         f"+ {host.connections:,} connections × {connection:.1f} KB "
         f"| {whole / 1000:.1f} GB | the rest is page cache |"
     )
+
+
+def _process_mb(growth: Run | None) -> float:
+    points = growths(growth).get("scale_workers", {}).get(("pss_mb", OURS), []) if growth else []
+    if len(points) < 2:
+        return PROCESS_MB
+    (few, base), (many, whole) = points[0], points[-1]
+    return (whole - base) / (many - few)
 
 
 def _start(growth: Run | None, host: Host) -> str:
@@ -155,7 +176,7 @@ def _start(growth: Run | None, host: Host) -> str:
         return ""
     return (
         f"| clean start, {host.partitions:,} partitions | as measured, by one worker | {many / 1000:.1f} s at most "
-        f"| opening segments; shared by {host.slots} workers, not measured |"
+        f"| opening segments; shared by {host.all_workers} workers, not measured |"
     )
 
 
@@ -165,11 +186,11 @@ def _recovery(log_page: str, host: Host) -> str:
         return ""
     gigabytes = host.recovered_gib * 1.074
     speed_gb_s = int(found[-1]) / 1000  # of the longest log
-    workers_s = gigabytes / speed_gb_s / host.slots
+    workers_s = gigabytes / speed_gb_s / host.all_workers
     fast, slow = (gigabytes / host.disks / rate for rate in (host.fast_disk_gb_s, host.slow_disk_gb_s))
     return (
         f"| start after `kill -9`, {host.recovered_gib} GiB past the recovery points | {gigabytes:.0f} GB / "
-        f"{speed_gb_s:.2f} GB/s that a worker reads again (`make bench-log`, warm) / {host.slots} workers "
+        f"{speed_gb_s:.2f} GB/s that a worker reads again (`make bench-log`, warm) / {host.all_workers} workers "
         f"= {workers_s:.0f} s; from {host.disks} disks "
         f"{fast:.0f} s at {host.fast_disk_gb_s:g} GB/s each, {slow:.0f} s at {host.slow_disk_gb_s:g} "
         f"| {max(workers_s, fast):.0f} to {max(workers_s, slow):.0f} s | the larger of the two |"

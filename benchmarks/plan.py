@@ -43,6 +43,12 @@ ABOUT: dict[str, tuple[float, float, float]] = {
     "failover_100": (6, 0, 28),
     "failover_1000": (9, 0, 68),
     "catch_up": (16, 0, 35),
+    "scale_partitions": (38, 0, 98),
+    "scale_topics": (37, 0, 65),
+    "scale_connections": (29, 0, 18),
+    "scale_log": (20, 0, 90),
+    "scale_slots": (45, 0, 35),
+    "scale_workers": (35, 0, 0),
 }
 """Case → seconds with ours, the mock, Kafka."""
 UNKNOWN = (10.0, 10.0, 15.0)

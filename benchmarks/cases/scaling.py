@@ -1,4 +1,4 @@
-"""How cost grows with what exists: partitions, topics, connections, bytes of log, slots.
+"""How cost grows with what exists: partitions, topics, connections, bytes of log, slots, I/O workers.
 
 A figure is named METRIC@N, N being how many there were. `benchmarks/shapes.py` names the shape of the growth.
 Each case has a broker of its own that grows from point to point. What is asked of it then goes to one fresh topic of
@@ -21,6 +21,7 @@ NOT_FOR_MOCK = frozenset({"mock"})
 MIB = 1 << 20
 TOPICS_AT_ONCE = 500
 SLOTS, SLOTS_OF_JVMS = (1, 2, 3, 6, 12), (1, 2, 3)
+WORKERS = (1, 2, 4, 8)
 
 
 def _points(bench: Bench, points: Sequence[int]) -> list[int]:
@@ -135,27 +136,59 @@ def _log(bench: Bench) -> Figures:
 
 
 def _slots(bench: Bench) -> Figures:
-    """Slots, each with a worker and a replica process; beside Kafka's brokers, each a JVM, as far as three go.
+    """Slots, each with a worker and a replica process; beside Kafka's brokers, each a JVM, as far as three go."""
+    broker = bench.broker
 
-    Each point begins on an empty data directory. What is streamed goes to 16 partitions without further replicas, so
-    that it shows what more workers can take, not what copies cost; one record at a time goes to the first slot.
+    def have(slots: int) -> None:
+        broker.setting = replace(broker.setting, slots=slots)
+
+    return _afresh(bench, SLOTS if isinstance(broker, Appliance) else SLOTS_OF_JVMS, have)
+
+
+def _workers(bench: Bench) -> Figures:
+    """I/O workers of one slot."""
+    broker = bench.broker
+    assert isinstance(broker, Appliance), "Kafka has threads of one process instead"
+
+    def have(workers: int) -> None:
+        broker.options["io.workers"] = str(workers)
+
+    return _afresh(bench, WORKERS, have)
+
+
+def _afresh(bench: Bench, counts: Sequence[int], have: Callable[[int], None]) -> Figures:
+    """A broker on an empty data directory for each point.
+
+    What is streamed, and the requests over many partitions, go to 16 of them without further replicas, so that they
+    show what more workers can take, not what copies cost; one record at a time goes to one partition of the first slot.
     """
     broker, base, figures = bench.broker, bench.broker.data_dir, Figures()
-    for want in SLOTS if isinstance(broker, Appliance) else SLOTS_OF_JVMS:
+    for want in counts:
         broker.stop()
-        broker.setting = replace(broker.setting, slots=want)
-        broker.data_dir = base / f"slots-{want}"
+        have(want)
+        broker.data_dir = base / f"point-{want}"
         broker.data_dir.mkdir()
         broker.start()
         create_on_first(broker.address, "asked")
         got = {"ready_ms": broker.start_seconds * 1e3, **_standing(bench, "asked")}
         if not broker.wants_warm_up:
-            create_topics(broker.address, ["spread"], 16)
-            sent = generators.stream_in(
-                broker.address, "spread", records=256 * 1024, record_bytes=1024, partition=None
-            )
-            got["in_mb_s"] = sent.mb_s
+            got |= _spread(bench)
         figures.update({f"{name}@{want}": value for name, value in got.items()})
+    return figures
+
+
+def _spread(bench: Bench) -> Figures:
+    """What goes to many partitions at once."""
+    address, partitions, records = bench.broker.address, 16, 256 * 1024
+    create_topics(address, ["spread"], partitions)
+    sent = generators.stream_in(address, "spread", records=records, record_bytes=1024, partition=None)
+    read = generators.stream_out(address, "spread", records=records, record_bytes=1024, partitions=partitions)
+    figures = {"in_mb_s": sent.mb_s, "out_mb_s": read.mb_s}
+    if bench.broker.setting.slots == 1:  # our generator asks the one broker that it knows
+        asked = generators.one_record(
+            "produce", address, topic="spread", seconds=1, connections=64, partitions=partitions
+        )
+        figures["requests_spread_s"] = asked.requests_s
     return figures
 
 
@@ -168,5 +201,6 @@ CASES = (
     _case("scale_topics", "topics of one partition", _topics, NOT_FOR_MOCK, GIB),
     _case("scale_connections", "open connections that say nothing", _connections, NOT_FOR_MOCK, GIB // 8),
     _case("scale_log", "MiB of log in one partition", _log, NOT_FOR_MOCK, 4 * GIB),
-    _case("scale_slots", "slots, two cores", _slots, NOT_FOR_MOCK, GIB),
+    _case("scale_slots", "slots", _slots, NOT_FOR_MOCK, GIB),
+    _case("scale_workers", "I/O workers of one slot", _workers, frozenset({"mock", "kafka"}), GIB),
 )

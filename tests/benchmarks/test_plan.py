@@ -27,6 +27,7 @@ def test_every_usual_case_has_a_known_time_and_a_row() -> None:
     for case in USUAL.cases:
         assert case.name in ABOUT
         assert case.name in cases
+    assert {name for name in CASES if name.startswith("scale_")} <= set(ABOUT)
 
 
 def test_each_workload_has_a_case_in_the_usual_run_or_says_what_it_waits_for() -> None:
@@ -50,4 +51,4 @@ def test_each_broker_comes_first_in_some_round() -> None:
 
 def test_growth_with_all_that_can_grow_has_a_case() -> None:
     grown = {name.removeprefix("scale_") for name in CASES if name.startswith("scale_")}
-    assert grown == {"partitions", "topics", "connections", "log", "slots"}
+    assert grown == {"partitions", "topics", "connections", "log", "slots", "workers"}

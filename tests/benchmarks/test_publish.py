@@ -96,6 +96,18 @@ def test_the_arithmetic_for_a_big_host_shows_what_it_multiplies() -> None:
     assert "kill -9" not in text
 
 
+def test_a_process_more_of_a_big_host_costs_what_a_worker_was_measured_to_cost() -> None:
+    usual = {
+        "idle.pss_mb": 80.0,
+        "start_1000.kb_per_partition": 10.0,
+        "idle_connections.kb_per_connection": 2.0,
+    }
+    growth = run([{"scale_workers.pss_mb@1": 80.0, "scale_workers.pss_mb@8": 150.0}])
+    text = host.arithmetic(run([usual]), growth, host=host.Host(slots=3, workers=4))
+    # 18 network processes, 11 workers and 3 replicas more than the one slot that was measured.
+    assert "80 MB + 32 more processes × 10 MB +" in text
+
+
 def test_start_and_recovery_of_a_big_host_come_from_what_was_measured_about_them() -> None:
     growth = run([{"scale_partitions.start_ms@1": 700.0, "scale_partitions.start_ms@10000": 2500.0}])
     log_page = "recovery, warm  0.42  2570\nrecovery, cold  15.11  710\nrecovery, warm  4.38     2450\n"
@@ -120,3 +132,6 @@ def test_the_big_host_is_told_options_that_the_program_takes() -> None:
     refuse_what_is_not_built(load_settings(overrides=host.options()))
     text = SCALING.read_text()
     assert all(f"`{name} = {value}`" in text for name, value in host.options().items())
+    one_slot = host.options(host.Host(slots=1, workers=12))
+    refuse_what_is_not_built(load_settings(overrides=one_slot))
+    assert f"`slots = {one_slot['slots']}`, `io.workers = {one_slot['io.workers']}`" in text
