@@ -9,7 +9,7 @@ DATA   ?= ./data
 unexport PYTHONDONTWRITEBYTECODE
 
 # `make compiled` and `make pure` change what every start of this tree runs: the gate always tests the pure source.
-.PHONY: compiled pure test-compiled run test test-all test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases profile spark-archive demo-spark bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-spark clients judges reformat docs clean
+.PHONY: compiled pure test-compiled run test test-all test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases budget profile spark-archive demo-spark bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-spark clients judges reformat docs clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -150,12 +150,13 @@ demo-spark: $(VENV)/.installed-test
 #   make bench QUICK=1 ROUNDS=1       a short look at all
 #   make bench ALSO=failover_1,failover_1000,catch_up     all, and these of the cases that run only by name; kept
 #   make bench BROKERS=appliance,pure,kafka
-#   make bench-scaling                growth with partitions, topics, connections, bytes and slots; kept
+#   make bench-scaling                growth with partitions, topics, connections, bytes, slots and I/O workers, 9 minutes; kept
 #   make bench-log                    the log by itself: append, group commit, lookup, recovery, compaction; kept
 #   make bench-spark                  the Spark connector beside spark-sql-kafka, Parquet and a ceiling, 15 minutes; kept
 #   make bench-plan                   what it would do, with the time of each case
 #   make bench-publish                README, docs/scaling.md and pages anew from the newest kept runs
 #   make bench-all                    every case, the heavy ones and Spark's too
+#   make budget                       µs of one produce and one fetch from socket to socket, by process and by step; KEEP=1: into benchmarks/README.md
 #   make profile CASE=requests_64     a flame graph of each process of the pure build; NATIVE=1: of the compiled one;
 #                                     SETTING=pinned, fsync or slots
 BENCH   := .cache/bench/venv
@@ -203,6 +204,9 @@ bench-publish: $(BENCH)/.installed
 
 bench-cases: $(BENCH)/.installed
 	@$(BENCH)/bin/python -m benchmarks cases
+
+budget: $(BENCH)/.installed
+	@$(BENCH)/bin/python -m benchmarks.micro.budget $(if $(KEEP),--keep)
 
 profile: $(BENCH)/.installed
 	@scripts/install-librdkafka.sh

@@ -177,10 +177,9 @@ def _write(run: Run, stem: Path) -> bool:
     text = page(run, kept)
     stem.with_suffix(".md").write_text(text)
     print(text)
-    scaling_page.draw(run, stem)
-    if not run.kind and not draw(run, stem):
-        print("(no plots: matplotlib is not installed)", file=sys.stderr)
-    print(f"kept in {stem.parent.name}/{stem.name}.{{json,md,png,svg}}", file=sys.stderr)
+    if not scaling_page.draw(run, stem) + draw(run, stem):
+        print("(no plots: nothing to draw, or matplotlib is not installed)", file=sys.stderr)
+    print(f"kept in {stem.parent.name}/{stem.name}.{{json,md}}, its plots beside it", file=sys.stderr)
     return bool(kept and falls(run, kept))
 
 

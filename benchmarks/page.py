@@ -5,6 +5,7 @@ from benchmarks.cases import CASES
 from benchmarks.figures import Better
 from benchmarks.goals import TARGETS, Target, Verdict, reached, remarks, verdicts
 from benchmarks.guard import every_row, falls, told
+from benchmarks.plots import has_bars
 from benchmarks.results import OURS, RIVALS, Row, Run, Spread, rows
 from benchmarks.scaling_page import tables
 from benchmarks.spark.verdicts import newest_page, read_run
@@ -67,7 +68,7 @@ def _outcome(run: Run, kept: Run | None) -> str:
 
 
 def _plot(run: Run) -> str:
-    return "" if run.kind else f"![ours beside theirs]({run.name}.svg)"
+    return f"![ours beside theirs]({run.name}.svg)" if has_bars(run) else ""
 
 
 def arrow(row: Row) -> str:
@@ -105,7 +106,10 @@ def _how(run: Run) -> str:
             "The **mock** is librdkafka's broker in memory, in C: it checks no CRC, writes no file and keeps no "
             "promise, so its figures are an upper bound and no rival's."
         )
-    lines.append("How each row is made, and what makes it void: [benchmarks/README.md](../README.md).")
+    lines.append(
+        "How each row is made, and what makes it void: [benchmarks/README.md](../README.md); where each µs of one "
+        "request goes: [the budget](../README.md#where-the-time-of-one-request-goes)."
+    )
     return "\n".join(lines)
 
 
@@ -180,13 +184,14 @@ def _missed(targets: list[Target]) -> list[str]:
 
 
 def _workloads(run: Run) -> str:
-    """W1 to W12, and where their rows are."""
-    if run.kind:
-        return ""
+    """W1 to W12, and where their rows are; of a run of some cases only, those that took part."""
     took_part = {key.partition(".")[0] for rounds in run.taken.values() for taken in rounds for key in taken}
     took_part |= {void.case for void in run.voids}
+    chosen = [workload for workload in WORKLOADS if workload.waits_for or took_part & set(workload.cases)]
+    if len(chosen) == len(NOT_BUILT):
+        return ""
     lines = ["## Workloads", "", "| | workload | cases |", "|---|---|---|"]
-    for workload in WORKLOADS:
+    for workload in chosen:
         cases = [f"`{case}`" + ("" if case in took_part else " (not in this run)") for case in workload.cases]
         where = ", ".join(cases) or f"**not built yet**: waits for {workload.waits_for}"
         lines.append(f"| {workload.name} | {workload.what} | {where} |")

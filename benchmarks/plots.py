@@ -74,8 +74,16 @@ NO_FIGURE = "no figure"
 """Where a bar of ours or of Kafka's is missing, which a gap alone would make look like nothing."""
 
 
+def has_bars(run: Run) -> bool:
+    """Whether a plot would show anything: a run of some cases only, or about growth, may have nothing for it."""
+    wanted = {key for panel in PANELS for key, _ in panel.bars}
+    return any(row.figure.key in wanted for row in rows(run))
+
+
 def draw(run: Run, stem: Path) -> list[Path]:
-    """Write `stem`.png and `stem`.svg. Returns the paths; none when matplotlib is not installed."""
+    """Write `stem`.png and `stem`.svg. Returns the paths; none when there is nothing to draw, or no matplotlib."""
+    if not has_bars(run):
+        return []
     try:
         import matplotlib  # type: ignore[import-not-found,unused-ignore]
     except ImportError:

@@ -60,7 +60,7 @@ def publish() -> list[Path]:
             stem = RESULTS / run.name
             stem.with_suffix(".md").write_text(page(run, last_kept(run)))
             written += [stem.with_suffix(".md"), *scaling_page.draw(run, stem)]
-            written += [] if run.kind else draw(run, stem)
+            written += draw(run, stem)
     for path, text in texts(usual, growth).items():
         path.write_text(text)
         written.append(path)

@@ -1,16 +1,17 @@
-"""Where each µs of one request goes, step by step: `request_path` under a sampling profiler.
+"""Where each µs of one request goes from socket to socket, step by step (make budget).
 
     python -m benchmarks.micro.budget [--seconds N]
 
-`request_path` tells what one request costs in the network process, the worker and the network process again. Here
-py-spy looks at the same loop a thousand times a second; a function's share of the looks, times the whole, is its part
-of the budget, system calls and C functions included in the line that calls them. Pure source only: a compiled function
-has no frame.
+First `request_path` of the pure and of the compiled build, in turns: what one request costs in the network process,
+the worker and the network process again. Then py-spy looks at the same loop a thousand times a second; a function's
+share of the looks, times the whole, is its part of the budget, system calls and C functions included in the line that
+calls them. Of the pure build only: a compiled function has no frame.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import statistics
 import subprocess
@@ -18,11 +19,18 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks import machine
+from benchmarks.brokers.builds import Kind, build
 from benchmarks.micro.request_path import Bench, fetch_frame, produce_frame
+from benchmarks.places import ROOT
+from benchmarks.publish import between
+from benchmarks.source import name_of_now
 
 RATE = 1000
+TURNS = 3
 FUNCTIONS_SHOWN = 12
 STEPS = (
     ("wait and be woken: epoll, eventfd", ("ipc/agent", "ipc/doorbell", "ipc/fence", "ipc/brief_wait")),
@@ -54,71 +62,119 @@ STEPS = (
     ("worker: take from the ring, publish, answer", ("ioproc/",)),
 )
 """Step and the files of its functions; the first that fits."""
+SMALLEST_SHOWN_US = 0.05
 TURN = ("Processor.turn (", "Worker.serve_rings (")
+
+
+README = ROOT / "benchmarks" / "README.md"
+REQUESTS = ("produce", "fetch")
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--seconds", type=int, default=8)
-    options.add_argument("--loop", choices=("produce", "fetch"), help=argparse.SUPPRESS)
+    options.add_argument("--keep", action="store_true", help="write the tables into benchmarks/README.md")
+    options.add_argument("--loop", choices=REQUESTS, help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.loop:
         _loop(given.loop, given.seconds)
         return
-    for name in ("produce", "fetch"):
-        _tell(name, given.seconds)
+    by_process = _by_process()
+    steps, functions = {}, {}
+    for name in REQUESTS:
+        steps[name], functions[name] = _by_step(name, by_process[name, Kind.PURE.value][-1], given.seconds)
+    text = tables(by_process, steps)
+    print(text)
+    for name in REQUESTS:
+        print(f"\n{name}, the dearest functions, µs:")
+        for function, us in functions[name].items():
+            print(f"    {us:5.1f}  {function}")
+    if given.keep:
+        README.write_text(between(README.read_text(), "budget", text))
+
+
+def tables(
+    by_process: Mapping[tuple[str, str], Sequence[float]], steps: Mapping[str, Mapping[str, float]]
+) -> str:
+    """What stands in the README: of both builds by process, of the pure one by step."""
+    about = machine.description()
+    lines = [
+        f"{name_of_now()}, {about['cores']} shared cores of {about['processor']}, Python {about['python']}.",
+        "",
+        "| µs | network process takes it | worker | network process answers | all |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    for (name, kind), columns in by_process.items():
+        lines.append(f"| {name}, {kind} | {' | '.join(f'{column:.1f}' for column in columns)} |")
+    lines += ["", "The same by step, pure build.", "", f"| µs | {' | '.join(steps)} |", "|---|--:|--:|"]
+    for step in sorted(
+        {step for of in steps.values() for step in of}, key=lambda step: -steps["produce"].get(step, 0.0)
+    ):
+        cells = [f"{of[step]:.1f}" if of.get(step, 0.0) >= SMALLEST_SHOWN_US else "" for of in steps.values()]
+        lines.append(f"| {step} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _by_process() -> dict[tuple[str, str], list[float]]:
+    """(request, build) → µs by process and in all, medians of `TURNS` turns.
+
+    The module path begins where a program is started, so each build runs its own source.
+    """
+    taken: dict[tuple[str, str], list[list[float]]] = {
+        (name, kind.value): [] for name in REQUESTS for kind in (Kind.PURE, Kind.COMPILED)
+    }
+    for _ in range(TURNS):
+        for kind in (Kind.PURE, Kind.COMPILED):
+            words = [sys.executable, "-m", "benchmarks.micro.request_path", "--requests", "5000"]
+            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            done = subprocess.run(
+                words, cwd=build(kind), env=environment, stdout=subprocess.PIPE, text=True, check=True
+            )
+            for line in done.stdout.splitlines()[1:]:
+                name, *columns = line.split()
+                taken[name, kind.value].append([float(column) for column in columns])
+    return {
+        key: [statistics.median(column) for column in zip(*turns, strict=True)]
+        for key, turns in taken.items()
+    }
 
 
 def _loop(name: str, seconds: int) -> None:
-    """In a process of its own: ask until the time is up, then say what one request cost."""
+    """In a process of its own: ask until the time is up."""
     frame = produce_frame() if name == "produce" else fetch_frame()
     with tempfile.TemporaryDirectory() as directory:
         bench = Bench(Path(directory))
         try:
             bench.request(produce_frame())  # something to fetch: an empty log would be waited for
-            until, spent = time.monotonic() + seconds, list[int]()
+            until = time.monotonic() + seconds
             while time.monotonic() < until:
-                spent.append(sum(bench.request(frame)[:3]))
-            # What others took of the processor meanwhile is in the mean, and not in the median.
-            print(statistics.median(spent) / 1000)
+                bench.request(frame)
         finally:
             bench.close()
 
 
-def _tell(name: str, seconds: int) -> None:
+def _by_step(name: str, whole_us: float, seconds: int) -> tuple[dict[str, float], dict[str, float]]:
+    """µs of each step and of each function: their shares of the looks, times the whole that nobody watched, for who is
+    watched is paused at each look."""
     spy = shutil.which("py-spy") or str(Path(sys.executable).parent / "py-spy")
+    steps, functions = Counter[str](), Counter[str]()
     with tempfile.TemporaryDirectory() as directory:
         told = Path(directory) / "told"
-        words = [
-            spy,
-            "record",
-            "--format",
-            "raw",
-            "--rate",
-            str(RATE),
-            "--output",
-            str(told),
-        ]
-        words += ["--", sys.executable, "-m", "benchmarks.micro.budget"]
-        words += ["--loop", name, "--seconds", str(seconds)]
-        # Unwatched first: who is watched is paused at each look, so only its shares are true.
-        alone = subprocess.run(words[words.index("--") + 1 :], capture_output=True, text=True, check=True)
-        whole_us = float(alone.stdout.split()[-1])
-        subprocess.run(words, capture_output=True, text=True, check=True)
-        looks, functions = Counter[str](), Counter[str]()
+        words = [spy, "record", "--format", "raw", "--rate", str(RATE), "--output", str(told), "--"]
+        words += [sys.executable, "-m", "benchmarks.micro.budget", "--loop", name, "--seconds", str(seconds)]
+        subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
         for line in told.read_text().splitlines():
             stack, _, count = line.rpartition(" ")
             frames = stack.split(";")
             if any(frame.startswith(TURN) for frame in frames):
                 where, function = _ours(frames)
-                looks[next((step for step, files in STEPS if where.startswith(files)), "else")] += int(count)
+                steps[next((step for step, files in STEPS if where.startswith(files)), "else")] += int(count)
                 functions[f"{where} {function}"] += int(count)
-    total = sum(looks.values())
-    print(f"{name}: {whole_us:.1f} µs, {total} looks")
-    for step, seen in looks.most_common():
-        print(f"| {step} | {seen / total * whole_us:.1f} |")
-    for function, seen in functions.most_common(FUNCTIONS_SHOWN):
-        print(f"    {seen / total * whole_us:5.1f}  {function}")
+    each_us = whole_us / max(1, steps.total())
+    return (
+        {step: seen * each_us for step, seen in steps.items()},
+        {function: seen * each_us for function, seen in functions.most_common(FUNCTIONS_SHOWN)},
+    )
 
 
 def _ours(frames: list[str]) -> tuple[str, str]:
