@@ -11,8 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Final, Generic, Protocol, TypeVar
 from uuid import UUID
+
+import msgspec
 
 from appliance.channels.control_channel import Assign, Assigned, AssignedPartition
 from appliance.cluster import TopicPartition
@@ -20,6 +22,7 @@ from appliance.errors import ApplianceError, StorageFault
 from appliance.protocol.errors import ErrorCode, code_for
 
 _Failures = dict[str, tuple[int, str]]
+_SHARED: Final = ("topic", "topic_id", "replicas", "isr", "configs")
 
 
 class HeldCopy(Protocol):
@@ -29,6 +32,17 @@ class HeldCopy(Protocol):
 
 
 Held = TypeVar("Held", bound=HeldCopy)
+
+
+def _sharing(assigned: AssignedPartition, before: AssignedPartition) -> AssignedPartition:
+    """The same with the objects of `before` where they are equal: every command decodes its own, and thousands of
+    copies keep them."""
+    return msgspec.structs.replace(
+        assigned,
+        **{
+            field: known for field in _SHARED if (known := getattr(before, field)) == getattr(assigned, field)
+        },
+    )
 
 
 class CopyHolder(ABC, Generic[Held]):
@@ -89,9 +103,11 @@ class CopyHolder(ABC, Generic[Held]):
         for topic, topic_id, index in command.removed:
             name = TopicPartition(topic, index)
             self._attempt(failures, name, partial(self._remove, name, topic_id))
-        for count, assigned in enumerate(command.partitions, 1):
+        before: AssignedPartition | None = None
+        for count, told in enumerate(command.partitions, 1):
             if not self._goes_on(count):
                 return None
+            assigned = before = told if before is None else _sharing(told, before)
             name = TopicPartition(assigned.topic, assigned.partition)
             self.unopened[name] = assigned
             is_new = not command.full and assigned.leader_epoch == 0

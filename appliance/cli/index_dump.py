@@ -18,7 +18,7 @@ from appliance.cli.segment_dump import Fact, joined
 from appliance.errors import CorruptFile
 from appliance.log.file_names import LOG, OFFSET_INDEX
 from appliance.log.producer_state import Producers
-from appliance.log.transaction_index import TransactionIndex
+from appliance.log.transaction_index import read_transactions
 from appliance.protocol.records.batch import HEADER_BYTES, read_header
 from appliance.protocol.records.errors import BatchFault
 
@@ -113,7 +113,7 @@ def transaction_index_facts(path: Path, base_offset: int) -> Iterator[Fact]:
     """An `aborted transaction` each."""
     # An empty or missing file has no entries, so a missing one must be found out here.
     size_bytes = path.stat().st_size
-    entries = TransactionIndex(path).entries()
+    entries = read_transactions(path)
     for entry in entries:
         yield {"kind": "aborted transaction", **entry._asdict()}
     yield {

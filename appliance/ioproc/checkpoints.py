@@ -156,7 +156,8 @@ class Checkpoints:
         now_ms = self._clock.now_ms()
         for name, partition in partitions.by_name.items():
             log = partition.log
-            self._log_ends[name] = log.log_end_offset
+            if log.log_end_offset:
+                self._log_ends[name] = log.log_end_offset
             if partition.has_unsaid_flush and not partition.is_marked:
                 partition.mark()
             self._beat()

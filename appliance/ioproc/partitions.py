@@ -147,6 +147,7 @@ class Partitions(CopyHolder[Partition]):
             clock=self._clock,
             directory=self._directories.index_of(name),
         )
+        partition.topic_partition = name
         if len(assigned.replicas) > 1:
             checkpoint = self._directories.high_watermark_checkpoint(name)
             partition.replicate(assigned, checkpoint=checkpoint, now_ms=self._now_ms())

@@ -14,6 +14,7 @@ from typing import ClassVar, Final
 
 from appliance.errors import CorruptFile
 from appliance.log.faults import storage_fault, storage_faults
+from appliance.log.file_names import segment_file_name
 
 _STRETCH_BYTES_MIN: Final = 4096
 _KEPT_BYTES_MAX: Final = 64 * 1024
@@ -23,16 +24,21 @@ class IndexFile:
     """A mapped file of entries. Opened when first needed; `release` lets go of it at any time."""
 
     ENTRY_BYTES: ClassVar[int]
+    SUFFIX: ClassVar[str]
 
-    __slots__ = ("_allocated_bytes", "_view", "base_offset", "entries", "entries_max", "path")
+    __slots__ = ("_allocated_bytes", "_directory", "_view", "base_offset", "entries", "entries_max")
 
-    def __init__(self, path: Path, base_offset: int, *, size_bytes: int, bytes_max: int) -> None:
-        self.path = path
+    def __init__(self, directory: Path, base_offset: int, *, size_bytes: int, bytes_max: int) -> None:
+        self._directory = directory
         self.base_offset = base_offset
         self.entries = size_bytes // self.ENTRY_BYTES
         self.entries_max = bytes_max // self.ENTRY_BYTES
         self._allocated_bytes = size_bytes
         self._view: memoryview | None = None
+
+    @property
+    def path(self) -> Path:
+        return self._directory / segment_file_name(self.base_offset, self.SUFFIX)
 
     @property
     def is_full(self) -> bool:
@@ -47,10 +53,10 @@ class IndexFile:
         """Bytes of its entries."""
         return self.entries * self.ENTRY_BYTES
 
-    def relocate(self, path: Path) -> None:
-        """Goes on in another file, which holds the same entries and no room ahead."""
+    def relocate(self, directory: Path) -> None:
+        """Goes on in the file of another directory, which holds the same entries and no room ahead."""
         self.release_mapping()
-        self.path = path
+        self._directory = directory
         self._allocated_bytes = self.size_bytes
 
     def create(self) -> None:

@@ -13,7 +13,8 @@ Source: `LeaderEpochFileCache.java`; KIP-101, KIP-279.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, Self
@@ -29,12 +30,13 @@ UNDEFINED_OFFSET: Final = -1
 class LeaderEpochs:
     """Epochs and their start offsets, both rising strictly. Lookups are O(log epochs)."""
 
-    __slots__ = ("_cut_in_memory", "_epochs", "_path", "_starts", "is_due", "latest")
+    __slots__ = ("_cut_in_memory", "_directory", "_epochs", "_starts", "is_due", "latest")
 
-    def __init__(self, path: Path, entries: list[tuple[int, int]]) -> None:
-        self._path = path
-        self._epochs = [epoch for epoch, _ in entries]
-        self._starts = [start for _, start in entries]
+    def __init__(self, directory: Path, entries: Sequence[tuple[int, int]]) -> None:
+        self._directory = directory
+        # They seldom change, and are few.
+        self._epochs = tuple(epoch for epoch, _ in entries)
+        self._starts = tuple(start for _, start in entries)
         self.latest = self._epochs[-1] if entries else UNDEFINED_EPOCH
         self.is_due = False
         # The file's last entry, where it was forgotten here and not there.
@@ -55,12 +57,12 @@ class LeaderEpochs:
             raise CorruptFile(f"{path} has an entry that is not `epoch offset`") from None
         if entries != sorted(entries) or any(a[1] > b[1] for a, b in pairwise(entries)):
             raise CorruptFile(f"{path} does not rise")
-        return cls(path, entries)
+        return cls(directory, entries)
 
     @classmethod
     def empty(cls, directory: Path) -> Self:
         """No epoch known yet; the file is written when the first one begins."""
-        return cls(directory / LEADER_EPOCHS, [])
+        return cls(directory, ())
 
     def assign(self, epoch: int, start_offset: int, *, write: bool = True) -> None:
         """Says that `epoch` begins at `start_offset`; entries it contradicts are dropped. Without `write` the file is
@@ -90,11 +92,9 @@ class LeaderEpochs:
     def _begin(self, epoch: int, start_offset: int) -> bool:
         if self.latest == epoch and start_offset >= self._starts[-1]:
             return False
-        while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start_offset):
-            self._epochs.pop()
-            self._starts.pop()
-        self._epochs.append(epoch)
-        self._starts.append(start_offset)
+        kept = min(bisect_left(self._epochs, epoch), bisect_left(self._starts, start_offset))
+        self._epochs = (*self._epochs[:kept], epoch)
+        self._starts = (*self._starts[:kept], start_offset)
         self.latest = epoch
         return True
 
@@ -134,9 +134,8 @@ class LeaderEpochs:
         """
         if not self._starts or self._starts[-1] < end_offset:
             return
-        while self._starts and self._starts[-1] >= end_offset:
-            self._epochs.pop()
-            self._starts.pop()
+        kept = bisect_left(self._starts, end_offset)
+        self._epochs, self._starts = self._epochs[:kept], self._starts[:kept]
         self.latest = self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
         self.is_due, self._cut_in_memory = True, None
         self.write()
@@ -154,7 +153,8 @@ class LeaderEpochs:
             len(self._starts) > 1 and self._starts[-2] >= log_end_offset
         ):
             return False
-        self._cut_in_memory = self._epochs.pop(), self._starts.pop()
+        self._cut_in_memory = self._epochs[-1], self._starts[-1]
+        self._epochs, self._starts = self._epochs[:-1], self._starts[:-1]
         self.latest = self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
         return True
 
@@ -167,24 +167,24 @@ class LeaderEpochs:
         slot = bisect_right(self._starts, start_offset)
         if slot == 0 or (slot == 1 and self._starts[0] == start_offset):
             return
-        del self._epochs[: slot - 1]
-        del self._starts[: slot - 1]
-        self._starts[0] = start_offset
+        self._epochs = self._epochs[slot - 1 :]
+        self._starts = (start_offset, *self._starts[slot:])
         self.write()
 
-    def relocate(self, path: Path) -> None:
-        """Goes on with another file, which says the same or is written soon."""
-        self._path = path
+    def relocate(self, directory: Path) -> None:
+        """Goes on with the file of another directory, which says the same or is written soon."""
+        self._directory = directory
 
-    def write(self, path: Path | None = None) -> None:
-        """Replaces the file, or writes another one of the same content.
+    def write(self, directory: Path | None = None) -> None:
+        """Replaces the file, or writes one of the same content in another directory.
 
         Raises:
             StorageFault: it failed.
         """
         lines = (f"{epoch} {start}" for epoch, start in self.entries())
-        replace_file(path or self._path, encode_entries(lines), durable=False)
-        if path is None:
+        path = (directory or self._directory) / LEADER_EPOCHS
+        replace_file(path, encode_entries(lines), durable=False)
+        if directory is None:
             self.is_due = False
             self._cut_in_memory = None
 
@@ -194,5 +194,5 @@ class LeaderEpochs:
 
     def check(self) -> None:
         """Raises ApplianceDefect where epochs or their starts do not rise strictly."""
-        if self._epochs != sorted(set(self._epochs)) or self._starts != sorted(set(self._starts)):
-            raise ApplianceDefect(f"{self._path}: leader epochs do not rise: {self.entries()}")
+        if any(a[0] >= b[0] or a[1] >= b[1] for a, b in pairwise(self.entries())):
+            raise ApplianceDefect(f"{self._directory}: leader epochs do not rise: {self.entries()}")

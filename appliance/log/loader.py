@@ -237,8 +237,8 @@ class Loader:
             os.rename(self._directory / name, self._directory / name.removesuffix(SWAP))
 
     def _end_of_swap(self, name: str, offset: int) -> int:
-        path = self._directory / name
-        file = SegmentFile(path, path.stat().st_size)
+        size_bytes = (self._directory / name).stat().st_size
+        file = SegmentFile(self._directory, offset, size_bytes=size_bytes, suffix=LOG + SWAP)
         try:
             for _, header in file.headers(0, end=file.size_bytes):
                 offset = header[0] + header[6] + 1

@@ -49,7 +49,7 @@ class LocalLog:
         self._clock = clock
         self._snapshots = snapshots
         self._removals = removals
-        self._sealed_open: deque[Segment] = deque()
+        self._sealed_open: tuple[Segment, ...] = ()
         self.segments = segments
         segments.active.jitter_ms = self._jitter_ms()
 
@@ -66,11 +66,11 @@ class LocalLog:
             raise ApplianceDefect(f"{self._directory}: no segment holds offset {offset}")
         sealed_open = self._sealed_open
         if segment is not self.segments.active and not (sealed_open and sealed_open[-1] is segment):
-            if segment in sealed_open:
-                sealed_open.remove(segment)
-            elif len(sealed_open) == _SEALED_OPEN_MAX:
-                sealed_open.popleft().release()
-            sealed_open.append(segment)
+            others = tuple(each for each in sealed_open if each is not segment)
+            if len(others) == _SEALED_OPEN_MAX:
+                others[0].release()
+                others = others[1:]
+            self._sealed_open = (*others, segment)
         return segment
 
     @property
@@ -186,8 +186,7 @@ class LocalLog:
         return True
 
     def _keep_open_no_more(self, segment: Segment) -> None:
-        if segment in self._sealed_open:
-            self._sealed_open.remove(segment)
+        self._sealed_open = tuple(each for each in self._sealed_open if each is not segment)
 
     # Keeping
 
@@ -200,7 +199,7 @@ class LocalLog:
         """Goes on with the files of `directory`, which hold the same bytes. No file is touched."""
         for segment in self.segments:
             segment.relocate(directory)
-        self._sealed_open.clear()
+        self._sealed_open = ()
         self._snapshots.relocate(directory)
         self._directory = directory
         self._removals = removals
@@ -213,7 +212,7 @@ class LocalLog:
         """
         for segment in self._sealed_open:
             segment.release()
-        self._sealed_open.clear()
+        self._sealed_open = ()
 
     def abandon(self) -> None:
         """Lets go of all files as they are, as a crash would."""

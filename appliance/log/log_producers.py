@@ -29,14 +29,36 @@ _EXPIRY_CHECK_MS: Final = 600_000
 
 
 class LogProducers:
-    """`state` is what is known of each; it is another object after `reload` and `begin_anew`."""
+    """`state` is what is known of each; it is another object after `reload` and `begin_anew`.
 
-    __slots__ = ("_next_expiry_ms", "_snapshots", "state")
+    Of most logs nothing is: many producers say no id, and most partitions are silent. So it is made when there is one.
+    """
+
+    __slots__ = ("_known", "_next_expiry_ms", "_snapshots")
 
     def __init__(self, state: Producers, snapshots: Snapshots, *, now_ms: int) -> None:
-        self.state = state
+        self._known: Producers | None = None if state.is_blank else state
         self._snapshots = snapshots
         self._next_expiry_ms = now_ms + _EXPIRY_CHECK_MS
+
+    def __len__(self) -> int:
+        return 0 if self._known is None else len(self._known)
+
+    @property
+    def state(self) -> Producers:
+        known = self._known
+        if known is None:
+            known = self._known = Producers()
+        return known
+
+    @property
+    def first_open_offset(self) -> int | None:
+        """Where the oldest open transaction begins."""
+        return None if self._known is None else self._known.first_open_offset
+
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
+        """As that of `Producers`."""
+        return None if self._known is None else self._known.first_unstable_offset(high_watermark)
 
     def check(
         self, header: Header, origin: AppendOrigin, *, transaction_verified: bool
@@ -99,14 +121,15 @@ class LogProducers:
 
     def expire(self, now_ms: int, *, expiration_ms: int) -> None:
         """Forgets producers that were silent for `producer.id.expiration.ms`."""
-        self.state.expire(now_ms, expiration_ms=expiration_ms)
+        if self._known is not None:
+            self._known.expire(now_ms, expiration_ms=expiration_ms)
 
     def take_snapshot(self, offset: int, *, now_ms: int, expiration_ms: int) -> Path | None:
         """Writes the state as of `offset`, the log end; None if there is one, or if it failed (`Snapshots.take`)."""
         if now_ms >= self._next_expiry_ms:
             self._next_expiry_ms = now_ms + _EXPIRY_CHECK_MS
             self.expire(now_ms, expiration_ms=expiration_ms)
-        return self._snapshots.take(self.state, offset)
+        return self._snapshots.take(self._known or Producers(), offset)
 
     def reload(self, segments: Iterable[Segment], log_start: int, log_end: int) -> None:
         """The log was cut: what is left of it says who its producers are.
@@ -116,9 +139,9 @@ class LogProducers:
         """
         left = list(segments)
         self._snapshots.drop_outside(log_start, log_end)
-        self.state, start = self._snapshots.load_newest(log_start)
-        recall(self.state, left, start)
-        replay(self.state, left, start)
+        self._known, start = self._snapshots.load_newest(log_start)
+        recall(self._known, left, start)
+        replay(self._known, left, start)
 
     def begin_anew(self, offset: int) -> None:
         """Nothing is left of the log, which goes on at `offset`.
@@ -126,6 +149,6 @@ class LogProducers:
         Raises:
             StorageFault: snapshots of before could not be removed.
         """
-        self.state = Producers()
+        self._known = None
         self._snapshots.newest = offset
         self._snapshots.drop_outside(offset, offset)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
+from appliance.log.file_names import OFFSET_INDEX
 from appliance.log.index_file import IndexFile
 
 _ENTRY: Final = Struct(">ii")
@@ -25,6 +26,7 @@ class OffsetIndex(IndexFile):
     """Entries of (relative offset, position), both rising."""
 
     ENTRY_BYTES = _ENTRY.size
+    SUFFIX = OFFSET_INDEX
 
     __slots__ = ()
 

@@ -48,7 +48,7 @@ from appliance.log.segment_file import Header
 from appliance.log.segments import Segments
 from appliance.log.time_lookup import find_first, find_largest
 from appliance.log.transaction_index import AbortedTransaction
-from appliance.log.validator import Validator, check_frame
+from appliance.log.validator import check_frame, validator_of
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import (
     ATTRIBUTES,
@@ -107,7 +107,7 @@ class PartitionLog:
         self.settings = settings
         self.topic_id = topic_id
         self._clock = clock
-        self._validator = Validator(settings)
+        self._validator = validator_of(settings)
         self._segments = Segments(loaded.segments)
         self._active = self._segments.active
         self._local = LocalLog(
@@ -449,7 +449,7 @@ class PartitionLog:
     @property
     def last_stable_offset(self) -> int:
         """Where the oldest open transaction begins, else the log end: right where the log end is replicated."""
-        first = self._producers.state.first_open_offset
+        first = self._producers.first_open_offset
         # Retention asks no transaction: of an open one, what is left is what is unstable.
         return self.log_end_offset if first is None else max(first, self.log_start_offset)
 
@@ -458,7 +458,7 @@ class PartitionLog:
 
         Forgets transactions that ended below it, since high watermarks only grow.
         """
-        first = self._producers.state.first_unstable_offset(high_watermark)
+        first = self._producers.first_unstable_offset(high_watermark)
         return high_watermark if first is None else min(max(first, self.log_start_offset), high_watermark)
 
     # Epochs
@@ -677,7 +677,7 @@ class PartitionLog:
         if settings == self.settings:
             return
         self.settings = settings
-        self._validator = Validator(settings)
+        self._validator = validator_of(settings)
         self._local.update_settings(settings)
 
     def relocate(
@@ -693,7 +693,7 @@ class PartitionLog:
         Below `recovery_point` those are on the disk. Flushes of the old files that are under way say nothing of them.
         """
         self._local.relocate(directory, removals)
-        self._epochs.relocate(directory / LEADER_EPOCHS)
+        self._epochs.relocate(directory)
         self._point = RecoveryPoint(min(recovery_point, self.log_end_offset), cuts=self._point.cuts)
         self._flushes = flushes
         self.directory = directory
@@ -704,7 +704,7 @@ class PartitionLog:
         Raises:
             StorageFault: it failed.
         """
-        self._epochs.write(directory / LEADER_EPOCHS)
+        self._epochs.write(directory)
 
     def expire_producers(self, now_ms: int) -> None:
         """Forgets producers that were silent for `producer.id.expiration.ms`."""
@@ -861,6 +861,6 @@ class PartitionLog:
             segments=len(segments),
             size_bytes=sum(segment.size_bytes for segment in segments),
             allocated_bytes=sum(segment.allocated_bytes for segment in segments),
-            producers=len(self._producers.state),
+            producers=len(self._producers),
             open_segments=sum(segment.is_open for segment in segments),
         )

@@ -132,6 +132,11 @@ class Producers:
     def __len__(self) -> int:
         return len(self._entries)
 
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing at all is known."""
+        return not self._entries and not self._undecided_by_readers
+
     # Before an append
 
     def duplicate_of(

@@ -42,6 +42,8 @@ from appliance.protocol.records.batch import HEADER_BYTES, LOG_OVERHEAD, NO_TIME
 
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 _RECENT_BATCHES: Final = 256
+_NOTHING_RECENT: Final = array("q")
+"""Of all segments that nobody appends to; never changed."""
 _UNKNOWN: Final = -2
 _SCAN_BYTES_MAX: Final = 64 * 1024
 
@@ -101,24 +103,27 @@ class Segment:
         self.has_files = True
         self.before_files: Callable[[], None] | None = None
         self.file = SegmentFile(
-            self.path(LOG), size_bytes, growth_bytes_max=max(settings.segment_bytes, size_bytes)
+            directory,
+            base_offset,
+            size_bytes=size_bytes,
+            growth_bytes_max=max(settings.segment_bytes, size_bytes),
         )
         index_bytes_max = settings.segment_index_bytes
         self.offset_index = OffsetIndex(
-            self.path(OFFSET_INDEX), base_offset, size_bytes=offset_index_bytes, bytes_max=index_bytes_max
+            directory, base_offset, size_bytes=offset_index_bytes, bytes_max=index_bytes_max
         )
         self.time_index = TimeIndex(
-            self.path(TIME_INDEX), base_offset, size_bytes=time_index_bytes, bytes_max=index_bytes_max
+            directory, base_offset, size_bytes=time_index_bytes, bytes_max=index_bytes_max
         )
-        self.transaction_index = TransactionIndex(self.path(TRANSACTION_INDEX))
+        self.transaction_index = TransactionIndex(directory, base_offset)
         self._index_interval_bytes = settings.index_interval_bytes
         self._bytes_since_entry = 0
         self._max_timestamp_ms = _UNKNOWN
         self._max_timestamp_offset = base_offset
         self._first_timestamp_ms = _UNKNOWN
         self._recent_first_offset = RELATIVE_OFFSET_MAX << 32
-        self._recent_last_offsets = array("q")
-        self._recent_positions = array("q")
+        self._recent_last_offsets = _NOTHING_RECENT
+        self._recent_positions = _NOTHING_RECENT
 
     def path(self, suffix: str) -> Path:
         """Where the file of this segment with a suffix lies."""
@@ -127,10 +132,10 @@ class Segment:
     def relocate(self, directory: Path) -> None:
         """Goes on with the files of the same names and contents in another directory."""
         self.directory = directory
-        self.file.relocate(self.path(LOG))
-        self.offset_index.relocate(self.path(OFFSET_INDEX))
-        self.time_index.relocate(self.path(TIME_INDEX))
-        self.transaction_index.path = self.path(TRANSACTION_INDEX)
+        self.file.relocate(directory)
+        self.offset_index.relocate(directory)
+        self.time_index.relocate(directory)
+        self.transaction_index.relocate(directory)
 
     def create(self) -> None:
         """Makes the empty files.
@@ -207,6 +212,8 @@ class Segment:
         recent = self._recent_positions
         if not recent:
             self._recent_first_offset = base_offset
+            recent = self._recent_positions = array("q")
+            self._recent_last_offsets = array("q")
         elif len(recent) == _RECENT_BATCHES:
             self._forget_older_half()
         recent.append(position)
@@ -225,8 +232,7 @@ class Segment:
 
     def _forget_recent(self) -> None:
         self._recent_first_offset = RELATIVE_OFFSET_MAX << 32
-        self._recent_positions = array("q")
-        self._recent_last_offsets = array("q")
+        self._recent_positions = self._recent_last_offsets = _NOTHING_RECENT
 
     def must_roll(
         self,

@@ -17,7 +17,8 @@ double), so a full disk is an error of the allocation and never of the write, no
                     every 4 KiB, which is dearer than the system call (figures: README, "mmap or pwrite").
 
 Both meet in the page cache, so a reader of the file sees them alike, and what is there survives the process.
-A file is opened when it is first needed and can be let go at any time (`release`).
+A file is opened when it is first needed and can be let go at any time (`release`). Its path is put together when it is
+asked for: a log may have thousands of segments that nobody reads.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from typing import Final
 
 from appliance.errors import CorruptFile
 from appliance.log.faults import storage_fault, storage_faults
+from appliance.log.file_names import LOG, segment_file_name
 from appliance.protocol.records.batch import (
     HEADER,
     HEADER_BYTES,
@@ -53,17 +55,29 @@ class SegmentFile:
 
     __slots__ = (
         "_descriptor",
+        "_directory",
+        "_suffix",
         "_window",
         "_window_end",
         "_window_start",
         "allocated_bytes",
+        "base_offset",
         "growth_bytes_max",
-        "path",
         "size_bytes",
     )
 
-    def __init__(self, path: Path, size_bytes: int, *, growth_bytes_max: int = 1 << 31) -> None:
-        self.path = path
+    def __init__(
+        self,
+        directory: Path,
+        base_offset: int,
+        *,
+        size_bytes: int = 0,
+        growth_bytes_max: int = 1 << 31,
+        suffix: str = LOG,
+    ) -> None:
+        self._directory = directory
+        self._suffix = suffix
+        self.base_offset = base_offset
         self.size_bytes = size_bytes
         self.allocated_bytes = size_bytes
         """Where the room ends that is ours."""
@@ -72,6 +86,10 @@ class SegmentFile:
         self._window: memoryview | None = None
         self._window_start = 0
         self._window_end = 0
+
+    @property
+    def path(self) -> Path:
+        return self._directory / segment_file_name(self.base_offset, self._suffix)
 
     # Writing
 
@@ -281,10 +299,10 @@ class SegmentFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def relocate(self, path: Path) -> None:
-        """Goes on in another file, which holds the same batches and no room ahead."""
+    def relocate(self, directory: Path) -> None:
+        """Goes on in the file of another directory, which holds the same batches and no room ahead."""
         self.abandon()
-        self.path = path
+        self._directory = directory
         self.allocated_bytes = self.size_bytes
 
     @property

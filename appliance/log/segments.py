@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
-
-from sortedcontainers import SortedDict
+from itertools import accumulate, pairwise
+from operator import attrgetter
+from typing import Final
 
 from appliance.errors import ApplianceDefect
 from appliance.log.segment import Segment
 
+_base: Final = attrgetter("base_offset")
+
 
 class Segments:
-    """Base offset → segment, in order. Lookups are O(log segments)."""
+    """Segments by their base offsets. Lookups are O(log segments).
 
-    __slots__ = ("_by_base", "_largest_so_far", "active", "first_base_offset")
+    A plain list: most logs have one segment, and what a sorted container is made of costs a log without records more
+    than all the rest of it.
+    """
+
+    __slots__ = ("_in_order", "_largest_so_far", "active", "first_base_offset")
 
     active: Segment
     """The last one, which appends go to."""
@@ -23,64 +29,63 @@ class Segments:
     """Where the first one begins; any thread may read it."""
 
     def __init__(self, segments: Iterable[Segment]) -> None:
-        self._by_base: SortedDict[int, Segment] = SortedDict()
+        self._in_order: list[Segment] = []
         # For each of the first closed segments the largest timestamp up to its end: it never falls, so it can be
         # bisected. Learnt when somebody asks, forgotten when segments before the last one change.
-        self._largest_so_far: list[int] = []
+        self._largest_so_far: tuple[int, ...] = ()
         for segment in segments:
             self.add(segment)
 
     def __len__(self) -> int:
-        return len(self._by_base)
+        return len(self._in_order)
 
     def __iter__(self) -> Iterator[Segment]:
-        return iter(self._by_base.values())
+        return iter(self._in_order)
 
     @property
     def first(self) -> Segment:
-        segment: Segment = self._by_base.peekitem(0)[1]
-        return segment
+        return self._in_order[0]
 
     def add(self, segment: Segment) -> None:
         """Adds a segment; the one with the greatest base offset is the active one."""
-        if self._by_base and segment.base_offset <= self.active.base_offset:
-            self._largest_so_far.clear()
-        self._by_base[segment.base_offset] = segment
-        self.first_base_offset = self._by_base.peekitem(0)[0]
-        self.active = self._by_base.peekitem(-1)[1]
+        in_order = self._in_order
+        if in_order and segment.base_offset <= self.active.base_offset:
+            self._largest_so_far = ()
+        slot = bisect_left(in_order, segment.base_offset, key=_base)
+        if slot < len(in_order) and in_order[slot].base_offset == segment.base_offset:
+            in_order[slot] = segment
+        else:
+            in_order.insert(slot, segment)
+        self._ends_moved()
 
     def remove(self, segment: Segment) -> None:
         """Takes a segment out. Its files are not touched."""
-        del self._by_base[segment.base_offset]
-        self._largest_so_far.clear()
-        if self._by_base:
-            self.first_base_offset = self._by_base.peekitem(0)[0]
-            self.active = self._by_base.peekitem(-1)[1]
+        slot = bisect_left(self._in_order, segment.base_offset, key=_base)
+        del self._in_order[slot]
+        self._largest_so_far = ()
+        if self._in_order:
+            self._ends_moved()
 
-    def get(self, base_offset: int) -> Segment | None:
-        segment: Segment | None = self._by_base.get(base_offset)
-        return segment
+    def _ends_moved(self) -> None:
+        self.first_base_offset = self._in_order[0].base_offset
+        self.active = self._in_order[-1]
 
     def floor(self, offset: int) -> Segment | None:
         """The segment that `offset` lies in, the one with the greatest base offset not above it."""
-        slot: int = self._by_base.bisect_right(offset) - 1
-        if slot < 0:
-            return None
-        segment: Segment = self._by_base.peekitem(slot)[1]
-        return segment
+        slot = bisect_right(self._in_order, offset, key=_base) - 1
+        return self._in_order[slot] if slot >= 0 else None
 
     def after(self, segment: Segment) -> Segment | None:
         """The segment that follows."""
-        slot: int = self._by_base.bisect_right(segment.base_offset)
-        if slot == len(self._by_base):
-            return None
-        following: Segment = self._by_base.peekitem(slot)[1]
-        return following
+        slot = bisect_right(self._in_order, segment.base_offset, key=_base)
+        return self._in_order[slot] if slot < len(self._in_order) else None
 
     def since(self, offset: int) -> list[Segment]:
         """The segment that `offset` lies in and all later ones."""
-        slot: int = max(self._by_base.bisect_right(offset) - 1, 0)
-        return list(self._by_base.values()[slot:])
+        return self._in_order[self._slot_of(offset) :]
+
+    def _slot_of(self, offset: int) -> int:
+        return max(bisect_right(self._in_order, offset, key=_base) - 1, 0)
 
     def reaching(self, timestamp_ms: int, *, start: int) -> Iterator[Segment]:
         """In order, the segments from the one of offset `start` on that hold a batch of `timestamp_ms` or later.
@@ -88,10 +93,8 @@ class Segments:
         Raises:
             StorageFault, CorruptFile: the largest timestamp of a segment cannot be read.
         """
-        by_base = self._by_base.values()
-        first: int = max(self._by_base.bisect_right(start) - 1, 0)
-        for slot in range(max(first, bisect_left(self._largest(), timestamp_ms)), len(by_base)):
-            segment: Segment = by_base[slot]
+        first = max(self._slot_of(start), bisect_left(self._largest(), timestamp_ms))
+        for segment in self._in_order[first:]:
             if segment.max_timestamp()[0] >= timestamp_ms:
                 yield segment
 
@@ -101,30 +104,31 @@ class Segments:
         Raises:
             StorageFault, CorruptFile: the largest timestamp of a segment cannot be read.
         """
-        if self._by_base.bisect_right(start) > 1:
+        if self._slot_of(start):
             return max(self.since(start), key=lambda segment: segment.max_timestamp()[0])
         largest = self._largest()
         if not largest or self.active.max_timestamp()[0] > largest[-1]:
             return self.active
-        segment: Segment = self._by_base.peekitem(bisect_left(largest, largest[-1]))[1]
-        return segment
+        return self._in_order[bisect_left(largest, largest[-1])]
 
-    def _largest(self) -> list[int]:
+    def _largest(self) -> tuple[int, ...]:
         """Of all closed segments, see `_largest_so_far`."""
-        largest = self._largest_so_far
-        known = len(largest)
-        if known < len(self._by_base) - 1:
-            for segment in self._by_base.values()[known:-1]:
-                timestamp_ms = segment.max_timestamp()[0]
-                largest.append(max(timestamp_ms, largest[-1]) if largest else timestamp_ms)
-        return largest
+        known = self._largest_so_far
+        unknown = self._in_order[len(known) : -1]
+        if unknown:
+            timestamps = (segment.max_timestamp()[0] for segment in unknown)
+            if known:
+                self._largest_so_far = (*known[:-1], *accumulate(timestamps, max, initial=known[-1]))
+            else:
+                self._largest_so_far = tuple(accumulate(timestamps, max))
+        return self._largest_so_far
 
     def check(self) -> None:
         """Raises ApplianceDefect where order or the active segment is wrong."""
-        bases = list(self._by_base)
-        if bases != sorted(bases) or not bases or self.active.base_offset != bases[-1]:
+        bases = [segment.base_offset for segment in self]
+        if not bases or any(a >= b for a, b in pairwise(bases)) or self.active is not self._in_order[-1]:
             raise ApplianceDefect(f"segments {bases} have {self.active.base_offset} as the active one")
         known = list(self)[: len(self._largest_so_far)]
-        largest = list(accumulate((segment.max_timestamp()[0] for segment in known), max))
+        largest = tuple(accumulate((segment.max_timestamp()[0] for segment in known), max))
         if largest != self._largest_so_far or len(known) == len(bases):
             raise ApplianceDefect(f"largest timestamps {self._largest_so_far} are not those of {known}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
+from appliance.log.file_names import TIME_INDEX
 from appliance.log.index_file import IndexFile
 from appliance.protocol.records.batch import NO_TIMESTAMP
 
@@ -22,6 +23,7 @@ class TimeIndex(IndexFile):
     """Entries of (timestamp in ms, relative offset), both rising."""
 
     ENTRY_BYTES = _ENTRY.size
+    SUFFIX = TIME_INDEX
 
     __slots__ = ()
 

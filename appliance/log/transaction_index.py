@@ -17,6 +17,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from appliance.log.faults import storage_faults
+from appliance.log.file_names import TRANSACTION_INDEX, segment_file_name
 
 _ENTRY: Final = Struct(">hqqqq")
 _VERSION: Final = 0
@@ -42,14 +43,37 @@ def encode_transactions(transactions: Iterable[AbortedTransaction]) -> bytes:
     return b"".join(_ENTRY.pack(_VERSION, *transaction) for transaction in transactions)
 
 
+def read_transactions(path: Path) -> list[AbortedTransaction]:
+    """The entries of an index file; none where there is no file.
+
+    Raises:
+        StorageFault: it cannot be read.
+    """
+    with storage_faults(path):
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            content = b""
+    return decode_transactions(content)
+
+
 class TransactionIndex:
     """Aborted transactions of one segment, in memory once they were asked for."""
 
-    __slots__ = ("_entries", "path")
+    __slots__ = ("_base_offset", "_directory", "_entries")
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, directory: Path, base_offset: int) -> None:
+        self._directory = directory
+        self._base_offset = base_offset
         self._entries: list[AbortedTransaction] | None = None
+
+    @property
+    def path(self) -> Path:
+        return self._directory / segment_file_name(self._base_offset, TRANSACTION_INDEX)
+
+    def relocate(self, directory: Path) -> None:
+        """Goes on in the file of another directory, which holds the same entries."""
+        self._directory = directory
 
     def entries(self) -> list[AbortedTransaction]:
         """All entries.
@@ -58,12 +82,7 @@ class TransactionIndex:
             StorageFault: the file cannot be read.
         """
         if self._entries is None:
-            with storage_faults(self.path):
-                try:
-                    content = self.path.read_bytes()
-                except FileNotFoundError:
-                    content = b""
-            self._entries = decode_transactions(content)
+            self._entries = read_transactions(self.path)
         return self._entries
 
     @property
@@ -83,8 +102,9 @@ class TransactionIndex:
         """
         entries = self.entries()
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
-        with storage_faults(self.path):
-            descriptor = os.open(self.path, flags, 0o644)
+        path = self.path
+        with storage_faults(path):
+            descriptor = os.open(path, flags, 0o644)
             start = len(entries) * _ENTRY.size
             rest = _ENTRY.pack(_VERSION, *transaction)
             try:
@@ -106,8 +126,9 @@ class TransactionIndex:
         kept = [entry for entry in self.entries() if entry.last_offset < offset]
         if len(kept) != len(self.entries()):
             self._entries = kept
-            with storage_faults(self.path):
-                os.truncate(self.path, len(kept) * _ENTRY.size)
+            path = self.path
+            with storage_faults(path):
+                os.truncate(path, len(kept) * _ENTRY.size)
 
     def reset(self) -> None:
         """Forgets everything and removes the file.
@@ -115,6 +136,7 @@ class TransactionIndex:
         Raises:
             StorageFault: it failed.
         """
-        with storage_faults(self.path):
-            self.path.unlink(missing_ok=True)
+        path = self.path
+        with storage_faults(path):
+            path.unlink(missing_ok=True)
         self._entries = []

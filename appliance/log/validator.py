@@ -24,6 +24,7 @@ its size hold for both forms). Control batches keep their codec.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from appliance.errors import RejectedRequest
@@ -55,6 +56,7 @@ from appliance.protocol.records.walk import check_records
 
 _TIMESTAMP_MAX: Final = 2**63 - 1
 _LEGACY_OVERHEAD_BYTES: Final = 14
+_VALIDATORS_MAX: Final = 64
 
 
 def check_frame(batch: memoryview) -> Header:
@@ -213,6 +215,12 @@ class Validator:
                 raise InvalidTimestamp(
                     f"timestamp {record.timestamp_ms} of a record is outside of [{earliest}, {latest}]"
                 )
+
+
+@lru_cache(maxsize=_VALIDATORS_MAX)
+def validator_of(settings: LogSettings) -> Validator:
+    """One for all logs of the same settings."""
+    return Validator(settings)
 
 
 def _restamped(batch: memoryview, attributes: int, max_timestamp_ms: int) -> memoryview:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from appliance.log.faults import storage_faults
 from appliance.log.file_names import TRANSACTION_INDEX, parse_segment_file_name, segment_file_name
-from appliance.log.transaction_index import TransactionIndex
+from appliance.log.transaction_index import read_transactions
 from appliance.protocol.fetch_response import AbortedTransaction
 
 
@@ -33,7 +33,7 @@ def aborted_in(
     )
     found: list[AbortedTransaction] = []
     for base in bases:
-        for entry in TransactionIndex(directory / segment_file_name(base, TRANSACTION_INDEX)).entries():
+        for entry in read_transactions(directory / segment_file_name(base, TRANSACTION_INDEX)):
             if entry.last_offset >= offset and entry.first_offset < upper_bound:
                 found.append(AbortedTransaction(entry.producer_id, entry.first_offset))
             if entry.last_stable_offset >= upper_bound:

@@ -15,9 +15,8 @@ from tests.log.batches import batch_of
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[SegmentFile]:
-    path = tmp_path / "00000000000000000000.log"
-    path.touch()
-    file = SegmentFile(path, 0)
+    file = SegmentFile(tmp_path, 0)
+    file.path.touch()
     yield file
     file.abandon()
 
@@ -67,9 +66,8 @@ def test_room_is_taken_in_stretches_that_double_and_given_back(file: SegmentFile
 
 
 def test_room_is_never_taken_beyond_the_segment_size(tmp_path: Path) -> None:
-    path = tmp_path / "segment.log"
-    path.touch()
-    file = SegmentFile(path, 0, growth_bytes_max=20_000)
+    file = SegmentFile(tmp_path, 0, growth_bytes_max=20_000)
+    file.path.touch()
     append(file, batch_of())
     assert file.allocated_bytes == 20_000
     file.abandon()
@@ -126,4 +124,4 @@ def test_headers_are_found_whatever_piece_is_read_at_once(file: SegmentFile) -> 
 
 def test_a_file_that_is_gone_is_a_storage_fault(tmp_path: Path) -> None:
     with pytest.raises(StorageFault):
-        SegmentFile(tmp_path / "gone.log", 0).reserve(1)
+        SegmentFile(tmp_path / "gone", 0).reserve(1)
