@@ -117,9 +117,9 @@ class Apis:
             MalformedFrame: it does not parse.
         """
         view = block.view
-        memo: Any = connection.produce_memo
+        memo = connection.produce_memo
         # The usual request of a busy producer is recognised by its bytes, before anything is parsed.
-        if view[start : start + 2] == b"\x00\x00":
+        if memo is not None and view[start : start + 2] == b"\x00\x00":
             version = view[start + 2] << 8 | view[start + 3]
             produce = memo.parse(view, start, end, version)
             if produce is not None:
@@ -142,7 +142,7 @@ class Apis:
                 self._finish(pending, [encode_unsupported_api_versions(header.correlation_id)])
             elif header.api_key == _PRODUCE:
                 request = parse_produce(view, header.body_position, end, header.version)
-                memo.remember(view, start, header=header, request=request)
+                connection.own_memo().remember(view, start, header=header, request=request)
                 self._produce.place(pending, request)
             elif header.api_key == _FETCH:
                 self._fetch.begin(pending, view, header.body_position, end)

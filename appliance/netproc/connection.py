@@ -2,18 +2,20 @@
 
 Responses leave in request order, so every request has a `Pending` place in `queue` from the moment its frame is
 cut; its answer fills the place, and only the head of the queue leaves.
+
+There may be thousands that say nothing: both queues are lists, of which an empty one is a tenth of a deque.
 """
 
 from __future__ import annotations
 
 import socket
-from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 from appliance.ipc.buffer_pool import Block, BufferPool
 from appliance.netproc.log_handlers.refused_batches import RefusedBatches
 from appliance.netproc.segment_files import SegmentFile
+from appliance.protocol.produce import ProduceMemo
 
 LANDING_BYTES: Final = 16 * 1024
 
@@ -122,14 +124,23 @@ class Connection:
         self.muted = False
         self.starved = False
         # Sending
-        self.queue: deque[Pending] = deque()
-        self.out: deque[Piece] = deque()
+        self.queue: list[Pending] = []
+        self.out: list[
+            Piece
+        ] = []  # what leaves next is the last: so taking it costs the same, however many follow
         self.owed_bytes = 0  # answers beside records, since the last time that all were sent
         self.was_sent_records = False
         self.mask = 0
         self.last_active_ns = now_ns
-        self.produce_memo: object | None = None
+        self.produce_memo: ProduceMemo | None = None  # of who has produced
         self.refused_batches: RefusedBatches | None = None  # nearly always
+
+    def own_memo(self) -> ProduceMemo:
+        """The connection's memo, made with its first produce request."""
+        memo = self.produce_memo
+        if memo is None:
+            memo = self.produce_memo = ProduceMemo()
+        return memo
 
     def __str__(self) -> str:
         name = f" ({self.client_id})" if self.client_id else ""

@@ -15,7 +15,6 @@ import array
 import fcntl
 import os
 import socket
-from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from termios import TIOCOUTQ as SIOCOUTQ  # the same number, as tcp(7) says
@@ -51,13 +50,21 @@ def unpace(sock: socket.socket) -> None:
 
 def collect(connection: Connection) -> bool:
     """Moves the answers at the head of the queue into `out`; whether there were any."""
-    queue, out = connection.queue, connection.out
-    moved = False
-    while queue and (answer := queue[0].answer) is not None:
-        out.extend(answer)
-        queue.popleft()
-        moved = True
-    return moved
+    queue = connection.queue
+    pieces: list[Piece] = []
+    count = 0
+    for pending in queue:
+        answer = pending.answer
+        if answer is None:
+            break
+        pieces += answer
+        count += 1
+    if not count:
+        return False
+    del queue[:count]
+    pieces.reverse()
+    connection.out[:0] = pieces
+    return True
 
 
 def flush(connection: Connection) -> int:
@@ -74,7 +81,7 @@ def flush(connection: Connection) -> int:
     sent_bytes = 0
     try:
         while out:
-            piece = out[0]
+            piece = out[-1]
             if sent_bytes >= TURN_BYTES and (
                 isinstance(piece, FilePiece) or sent_bytes >= TURN_BYTES + JOIN_BYTES
             ):
@@ -91,7 +98,7 @@ def flush(connection: Connection) -> int:
                 if not piece.remaining:
                     connection.was_sent_records = True
                     piece.file.release()
-                    out.popleft()
+                    out.pop()
             else:
                 if len(out) > 1:
                     piece = _join(out)
@@ -99,9 +106,9 @@ def flush(connection: Connection) -> int:
                 count = sock.send(piece, more)
                 sent_bytes += count
                 if count == len(piece):
-                    out.popleft()
+                    out.pop()
                 else:
-                    out[0] = piece[count:]
+                    out[-1] = piece[count:]
     except BlockingIOError:
         pass
     return sent_bytes
@@ -143,25 +150,25 @@ def _has_taken_all(sock: socket.socket) -> bool:
     return _left[0] <= TAKEN_ALL_BYTES
 
 
-def _are_records_next(out: deque[Piece]) -> bool:
+def _are_records_next(out: list[Piece]) -> bool:
     """Whether records are the next to leave, alone or behind their header; few of them are left to `_join`."""
-    piece = out[0]
+    piece = out[-1]
     if isinstance(piece, FilePiece):
         return True
     if len(out) == 1 or len(piece) > JOIN_BYTES:
         return False
-    piece = out[1]
+    piece = out[-2]
     return isinstance(piece, FilePiece) and piece.remaining > READ_BYTES_MAX
 
 
-def _copy(out: deque[Piece]) -> int:
+def _copy(out: list[Piece]) -> int:
     """Copies a turn's records, and what stands before, between and behind them; how many bytes.
 
     Raises:
         StorageFault: the first piece's segment ends too early. Of a later one, what is before it is copied.
     """
     filled, records_left, others_left = 0, TURN_BYTES, JOIN_BYTES
-    for piece in out:
+    for piece in reversed(out):
         if isinstance(piece, FilePiece):
             wanted = min(piece.remaining, records_left)
             end = filled + wanted
@@ -184,10 +191,10 @@ def _copy(out: deque[Piece]) -> int:
     return filled
 
 
-def _leave(out: deque[Piece], count: int) -> None:
-    """So many bytes of the pieces at the head of `out` have left."""
+def _leave(out: list[Piece], count: int) -> None:
+    """So many bytes of the next pieces of `out` have left."""
     while count:
-        piece = out[0]
+        piece = out[-1]
         if isinstance(piece, FilePiece):
             taken = min(count, piece.remaining)
             piece.position += taken
@@ -198,9 +205,9 @@ def _leave(out: deque[Piece], count: int) -> None:
         else:
             taken = len(piece)
             if count < taken:
-                out[0] = piece[count:]
+                out[-1] = piece[count:]
                 break
-        out.popleft()
+        out.pop()
         count -= taken
 
 
@@ -216,8 +223,8 @@ def _read_file(piece: FilePiece) -> bytes:
     return records
 
 
-def _join(out: deque[Piece]) -> bytes:
-    """Joins the small answers at the head of `out`, and few records among them, so that they leave in one system call.
+def _join(out: list[Piece]) -> bytes:
+    """Joins the next small answers of `out`, and few records among them, so that they leave in one system call.
 
     Raises:
         OSError, StorageFault: the records cannot be read.
@@ -225,7 +232,7 @@ def _join(out: deque[Piece]) -> bytes:
     joined: list[bytes] = []
     size_bytes, records_left = 0, READ_BYTES_MAX
     while out and size_bytes < JOIN_BYTES:
-        piece = out[0]
+        piece = out[-1]
         if isinstance(piece, FilePiece):
             if piece.remaining > records_left or size_bytes > READ_BYTES_MAX:
                 break
@@ -233,7 +240,7 @@ def _join(out: deque[Piece]) -> bytes:
             piece = _read_file(piece)
         joined.append(piece)
         size_bytes += len(piece)
-        out.popleft()
+        out.pop()
     whole = joined[0] if len(joined) == 1 else b"".join(joined)
-    out.appendleft(whole)
+    out.append(whole)
     return whole

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -46,7 +47,6 @@ from appliance.netproc.questions import Questions
 from appliance.netproc.segment_files import SegmentFiles
 from appliance.netproc.topic_routes import TopicRoutes
 from appliance.netproc.worker_lines import WorkerLines
-from appliance.protocol.produce import ProduceMemo
 
 _log: Final = logging.getLogger(__name__)
 
@@ -259,12 +259,11 @@ class Processor:
                 sock,
                 connection_id=assignment.connection_id,
                 slot=assignment.slot,
-                listener=assignment.listener,
+                listener=sys.intern(assignment.listener),
                 peer=f"{assignment.peer_host}:{assignment.peer_port}",
                 now_ns=now_ns,
                 is_local=sock.getsockname()[0] == assignment.peer_host,
             )
-            connection.produce_memo = ProduceMemo()
             if connection.is_local:
                 unpace(sock)
             self._connections[connection.fd] = connection

@@ -240,6 +240,10 @@ def _parse_flexible(  # noqa: PLR0912, PLR0915
     return _new(ProduceRequest, (version, transactional_id, acks, timeout_ms, tuple(partitions)))
 
 
+_NO_REQUEST: Final = ProduceRequest(-1, None, 0, 0, ())
+"""Of who has remembered none yet."""
+
+
 class ProduceMemo:
     """What a connection's last produce request of one partition said before its partition index.
 
@@ -261,7 +265,7 @@ class ProduceMemo:
         self._index_offset = 0
         self._flexible = False
         self._topic: str | UUID = ""
-        self._request = ProduceRequest(-1, None, 0, 0, ())
+        self._request = _NO_REQUEST
         self.client_id: str | None = None
 
     def parse(self, buffer: memoryview, start: int, end: int, version: int) -> ProduceRequest | None:

@@ -196,6 +196,15 @@ def test_answers_leave_in_the_order_of_requests(pair: Pair) -> None:
     assert read(pair, 11) == b"onetwothree"
 
 
+def test_what_is_answered_later_leaves_behind_what_waits_to_be_sent(pair: Pair) -> None:
+    for answers in ([[b"a", b"b"], [b"c"]], [[b"d"], [b"e", b"f"]]):
+        for answer in answers:
+            pending(pair).answer = [*answer]
+        assert collect(pair.connection)
+    assert flush(pair.connection) == 6
+    assert read(pair, 6) == b"abcdef"
+
+
 @pytest.fixture(params=["another host", "this host"])
 def reader(request: pytest.FixtureRequest, pair: Pair) -> Pair:
     """A client that is sent to by sendfile, and one that is sent copies."""
