@@ -51,19 +51,15 @@ def unpace(sock: socket.socket) -> None:
 def collect(connection: Connection) -> bool:
     """Moves the answers at the head of the queue into `out`; whether there were any."""
     queue = connection.queue
-    pieces: list[Piece] = []
-    count = 0
-    for pending in queue:
-        answer = pending.answer
-        if answer is None:
-            break
+    if not queue or (pieces := queue[0].answer) is None:
+        return False
+    count = 1
+    while count < len(queue) and (answer := queue[count].answer) is not None:
         pieces += answer
         count += 1
-    if not count:
-        return False
     del queue[:count]
     pieces.reverse()
-    connection.out[:0] = pieces
+    connection.out = pieces + connection.out if connection.out else pieces
     return True
 
 
