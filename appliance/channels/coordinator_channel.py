@@ -1,7 +1,7 @@
 """What network processes and the coordinator say to each other: whole requests one way, whole responses the other.
 
     netproc ──REQUEST(where its frame lies)──→ coordinator         the frame stays in the network process's pool
-    coordinator ──TAKEN(id)──→ netproc                             it has been read; its answer may take minutes
+    coordinator ──TAKEN(id)──→ netproc                             it was read, where nothing else keeps its frame
     coordinator ──ANSWER(where it lies)──→ netproc ──RELEASE──→    the frame of the response, in the coordinator's pool
 
 From a network process, 64 bytes, little endian:
@@ -14,7 +14,8 @@ To a network process:
 
 `slot` is the one whose port the client spoke to; `address` the client's, as IPv6 (an IPv4 one is mapped). REQUEST's
 bytes are the request's frame without its size: header and body. A response longer than a block comes in pieces, in
-order, MORE on each but the last; each piece is released for itself, by its position.
+order, MORE on each but the last; each piece is released for itself, by its position. For RELEASE alone nobody rings,
+unless much is released: a coordinator that is short of room looks by itself.
 
 Requests of one connection may be answered in any order; the network process keeps the order of the responses.
 """

@@ -4,6 +4,9 @@ The block of a request stays held until the coordinator has read it, and until t
 beside what was asked. Every request is answered once: by the coordinator, or with COORDINATOR_NOT_AVAILABLE when it
 is down, dies, or its ring is full. A connection that closes meanwhile changes nothing: its answer is dropped when it
 comes.
+
+What is released is visible at once, but nobody is woken for it: the coordinator is awake with the next request, and
+where it has no room it looks again by itself. Only when much is out on loan it is told.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from appliance.channels.request_channel import REQUEST_ID_LIMIT
 from appliance.channels.roles import COORDINATOR
 from appliance.channels.wiring import Attachment
 from appliance.errors import MalformedFrame
+from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import Block
 from appliance.netproc.connection import Pending
 from appliance.netproc.log_handlers.finish import Finish, Refuse
@@ -33,6 +37,12 @@ _RELEASE: Final = int(CoordinatorOp.RELEASE)
 _MORE: Final = int(CoordinatorFlag.MORE)
 _REFUSED: Final = int(CoordinatorFlag.REFUSED)
 _NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+# Blocks and bytes of the coordinator's pool that were released and nobody was woken for.
+QUIET_RELEASES_MAX: Final = 16
+QUIET_BYTES_MAX: Final = 256 * 1024
+# From a commit to its answer: the coordinator twice, its worker, and a wake-up of each.
+ANSWER_NS: Final = 150_000
+
 _NO_ADDRESS: Final = bytes(16)
 _WAIT_FOR_OTHERS: Final = frozenset({int(ApiKey.JOIN_GROUP), int(ApiKey.SYNC_GROUP)})
 
@@ -55,31 +65,44 @@ class CoordinatorLine:
 
     Args:
         give: gives a reference on a block of the pool back.
+        brief_wait: looks out for the answer to a lone request.
     """
 
     __slots__ = (
+        "_asked",
         "_attachment",
+        "_brief_wait",
         "_finish",
         "_give",
         "_next",
         "_owed",
+        "_quiet_bytes",
+        "_quiet_releases",
         "_reader",
         "_refuse",
-        "_touched",
         "_waiting",
     )
 
     def __init__(
-        self, attachment: Attachment, *, finish: Finish, refuse: Refuse, give: Callable[[Block], None]
+        self,
+        attachment: Attachment,
+        *,
+        finish: Finish,
+        refuse: Refuse,
+        give: Callable[[Block], None],
+        brief_wait: BriefWait,
     ) -> None:
         self._attachment = attachment
+        self._brief_wait = brief_wait
         self._finish = finish
         self._refuse = refuse
         self._give = give
         self._next = 0
         self._waiting: dict[int, _Waiting] = {}
         self._owed: deque[int] = deque()
-        self._touched = False
+        self._asked = False
+        self._quiet_releases = 0
+        self._quiet_bytes = 0
         self._reader = attachment.inbound.get(COORDINATOR)
 
     def begin(self, pending: Pending, view: memoryview, position: int, end: int, *, start: int) -> None:
@@ -107,12 +130,12 @@ class CoordinatorLine:
             self._fail(waiting)
             return
         self._waiting[identity] = waiting
-        self._touched = True
+        self._asked = True
 
     @property
     def wants_turn(self) -> bool:
         """Whether there is something to say or to hear."""
-        return self._touched or (self._reader is not None and not self._reader.is_empty())
+        return self._asked or bool(self._owed) or (self._reader is not None and not self._reader.is_empty())
 
     def turn(self) -> None:
         """Takes the answers that have arrived, and makes visible what was placed."""
@@ -127,9 +150,20 @@ class CoordinatorLine:
             return
         while self._owed and writer.put(_RELEASE, 0, 0, 0, self._owed[0], 0, _NO_ADDRESS):
             self._owed.popleft()
+            self._quiet_releases += 1
         writer.publish()
-        self._attachment.bells[COORDINATOR].ring()
-        self._touched = bool(self._owed)
+        if self._asked or self._quiet_releases >= QUIET_RELEASES_MAX or self._quiet_bytes >= QUIET_BYTES_MAX:
+            self._attachment.bells[COORDINATOR].ring()
+            self._asked = False
+            self._quiet_releases = self._quiet_bytes = 0
+
+    def await_lone_answer(self) -> None:
+        """After a turn: looks out for the answer to a request that is all that is under way and waits for no member."""
+        if len(self._waiting) != 1 or self._reader is None:
+            return
+        (waiting,) = self._waiting.values()
+        if waiting.pending.api_key not in _WAIT_FOR_OTHERS:
+            self._brief_wait.look_out((self._reader,))
 
     def coordinator_up(self) -> Any:
         """The coordinator serves again: its new inbox, for the duty cycle."""
@@ -140,7 +174,8 @@ class CoordinatorLine:
         """The coordinator died with what it was asked: everybody may ask its next life."""
         self._reader = None
         self._owed.clear()
-        self._touched = False
+        self._asked = False
+        self._quiet_releases = self._quiet_bytes = 0
         waiting, self._waiting = self._waiting, {}
         for each in waiting.values():
             try:
@@ -163,6 +198,7 @@ class CoordinatorLine:
     def _answered(self, flags: int, identity: int, position: int, length_bytes: int) -> None:
         piece = bytes(self._attachment.pools[COORDINATOR].view[position : position + length_bytes])
         self._owed.append(position)
+        self._quiet_bytes += length_bytes
         waiting = self._waiting.get(identity)
         if waiting is None:
             return  # we stop, and have answered it

@@ -37,7 +37,7 @@ from appliance.ipc.buffer_pool import BufferPool
 from appliance.ipc.process_table import BYTES_IN, BYTES_OUT, CONNECTIONS, ERRORS, REQUESTS, ProcessState
 from appliance.netproc.apis import Apis
 from appliance.netproc.connection import Connection, Pending, Piece
-from appliance.netproc.coordinator_line import CoordinatorLine
+from appliance.netproc.coordinator_line import ANSWER_NS, CoordinatorLine
 from appliance.netproc.fan_out import FanOut
 from appliance.netproc.intake import CLOSED, STARVED, Intake
 from appliance.netproc.memory_relief import MemoryRelief
@@ -118,7 +118,11 @@ class Processor:
         self._lines = WorkerLines(attachment, brief_wait=BriefWait(clock.monotonic_ns))
         self._purgatory = PurgatoryLine(attachment)
         self._coordinator = CoordinatorLine(
-            attachment, finish=self._finish_owed, refuse=self._refuse, give=self._pool.give
+            attachment,
+            finish=self._finish_owed,
+            refuse=self._refuse,
+            give=self._pool.give,
+            brief_wait=BriefWait(clock.monotonic_ns, limit_ns=ANSWER_NS),
         )
         self._questions = Questions(controller, self._cycle.timers, clock)
         table = attachment.partitions
@@ -166,6 +170,7 @@ class Processor:
         while self._running:
             self.turn()
             self._lines.await_lone_answer()
+            self._coordinator.await_lone_answer()
         self._end()
 
     def join(self) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
@@ -79,6 +81,32 @@ def test_first_question_for_a_coordinator_creates_the_topic_as_kafka_does(tmp_pa
                 request = FindCoordinatorRequest("x", kind)
                 assert ask(connection, ApiKey.FIND_COORDINATOR, request, version=3).error_code == error
             assert commit(connection, OffsetCommitRequest("g")) == []
+    finally:
+        appliance.stop()
+
+
+def test_coordinator_sleeps_when_nobody_asks_any_more(tmp_path: Path) -> None:
+    """It looks out for the next request of a member that commits again and again, but not for ever."""
+    appliance = Appliance(tmp_path)
+    appliance.start()
+    try:
+        create_topic(appliance.port, "quiet")
+        with WireSocket(appliance.port, timeout_s=20) as connection:
+            for offset in range(100):
+                assert commit(connection, commit_request("quiet", "quiet", offset)) == [0]
+            (pid,) = appliance.pids("coordinator")
+            watched = [
+                psutil.Process(each) for each in (pid, *appliance.pids("ioproc"), *appliance.pids("netproc"))
+            ]
+
+            def is_asleep() -> bool:
+                before = [each.num_ctx_switches() for each in watched]
+                time.sleep(0.3)
+                return [each.num_ctx_switches() for each in watched] == before and all(
+                    each.status() == psutil.STATUS_SLEEPING for each in watched
+                )
+
+            wait_until(is_asleep, "everybody sleeps while a member is connected and silent")
     finally:
         appliance.stop()
 

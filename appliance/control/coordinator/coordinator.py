@@ -477,12 +477,13 @@ class Coordinator:
 
     def _expire(self) -> None:
         """Looks at every group with offsets, some at a time; again after the interval, as long as there are any."""
-        self._expire_some(
-            (shard, group)
-            for shard in list(self._shards)
-            if shard.state is State.ACTIVE
-            for group in shard.book.groups()
-        )
+        self._expire_some(self._groups_with_offsets())
+
+    def _groups_with_offsets(self) -> Iterator[tuple[Shard, str]]:
+        for shard in list(self._shards):
+            if shard.state is State.ACTIVE:
+                for group in shard.book.groups():
+                    yield shard, group
 
     def _expire_some(self, left: Iterator[tuple[Shard, str]]) -> None:
         looked_at = 0

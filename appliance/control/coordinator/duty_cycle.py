@@ -25,12 +25,16 @@ from appliance.control.coordinator.internal_logs import InternalLogs
 from appliance.control.coordinator.request_lines import RequestLines
 from appliance.control.coordinator.topics import ImageTopics
 from appliance.ipc.agent import DutyCycle
+from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.ipc.process_table import BYTES_IN, COUNTER_0, REQUESTS, ProcessState
+from appliance.ipc.ring import RingReader
 
 CONGESTED_LOOK_MS = 1
 REQUESTS_AT_ONCE = 64
 """Requests of one network process in one turn: what they write is one batch a log."""
+NEXT_REQUEST_NS = 150_000
+"""From an answer to the client's next request: two socket calls, two wake-ups and the network process twice."""
 COUNTERS = ("commits", "appends")
 """The process row's counters of its own, by place."""
 _NS_PER_MS = 1_000_000
@@ -57,6 +61,7 @@ class CoordinatorDutyCycle:
             attachment,
             pool,
             directories={slot: settings.log_directories(slot) for slot in range(settings.slots)},
+            is_lone=lambda: self._lines.under_way == 1,
         )
         self._coordinator = Coordinator(
             settings,
@@ -67,6 +72,9 @@ class CoordinatorDutyCycle:
             timers=self._cycle.timers,
             clock=clock,
         )
+        self._log_wait = BriefWait(clock.monotonic_ns)
+        self._request_wait = BriefWait(clock.monotonic_ns, limit_ns=NEXT_REQUEST_NS)
+        self._expects_request = False
         self._no_room = False
         self._running = True
 
@@ -78,8 +86,10 @@ class CoordinatorDutyCycle:
             for descriptor, _ in self._cycle.wait(self._timeout_ms()):
                 if descriptor == supervision_fd:
                     self._supervised()
+            was_lone = self._lines.under_way == 1
             self._hear()
             self._end_turn()
+            self._look_out(was_lone=was_lone)
         self._attachment.row.set_state(ProcessState.STOPPING)
         self._cycle.close()
 
@@ -89,6 +99,23 @@ class CoordinatorDutyCycle:
             return CONGESTED_LOOK_MS
         due_ns = self._coordinator.next_due_ns()
         return None if due_ns is None else max(0, -(-(due_ns - self._clock.monotonic_ns()) // _NS_PER_MS))
+
+    def _look_out(self, *, was_lone: bool) -> None:
+        """Before sleep: for the log's answer to the only request under way, and after that for the next request.
+
+        With more under way there is other work, and cores are better left to whoever does it.
+        """
+        under_way = self._lines.under_way
+        if under_way == 1 and self._logs.is_asked:
+            self._log_wait.look_out(self._inboxes(RoleKind.IOPROC))
+        elif not under_way and (was_lone or self._expects_request):
+            # Once more where nothing came but what the last answer had lent.
+            self._expects_request = self._request_wait.look_out(self._inboxes(RoleKind.NETPROC)) and was_lone
+            return
+        self._expects_request = False
+
+    def _inboxes(self, kind: RoleKind) -> list[RingReader]:
+        return [reader for role, reader in self._attachment.inbound.items() if role.kind is kind]
 
     def _hear(self) -> None:
         self._coordinator.follow_image()

@@ -33,6 +33,7 @@ COMMIT_TIMEOUT_MS: Final = 5_000
 _PRODUCE: Final = int(Op.PRODUCE)
 _FETCH: Final = int(Op.FETCH)
 _MIN_ONE_BATCH: Final = int(RequestFlag.MIN_ONE_BATCH)
+_LONE: Final = int(RequestFlag.LONE)
 _ACKS_ALL: Final = -1
 _PRODUCE_VERSION: Final = 9
 
@@ -82,12 +83,14 @@ class InternalLogs:
     Args:
         pool: this process's own, shared with the answers to clients.
         directories: the log directories of each slot.
+        is_lone: whether an append is of the only request that is under way.
     """
 
     __slots__ = (
         "_attachment",
         "_directories",
         "_ids",
+        "_is_lone",
         "_pool",
         "_touched",
         "_waiting",
@@ -99,10 +102,12 @@ class InternalLogs:
         pool: BufferPool,
         *,
         directories: Mapping[int, tuple[Path, ...]],
+        is_lone: Callable[[], bool],
     ) -> None:
         self._attachment = attachment
         self._pool = pool
         self._directories = directories
+        self._is_lone = is_lone
         self._ids = itertools.count()
         self._waiting: dict[int, _Append | _Reading] = {}
         self._touched: set[Role] = set()
@@ -137,7 +142,7 @@ class InternalLogs:
         identity = next(self._ids) % (REQUEST_ID_LIMIT - 1) + 1
         if not writer.put(
             _PRODUCE,
-            0,
+            _LONE if self._is_lone() else 0,
             _ACKS_ALL,
             identity,
             0,
@@ -196,6 +201,11 @@ class InternalLogs:
         self._touched.clear()
 
     # Answers
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a worker owes an answer."""
+        return bool(self._waiting)
 
     def take(self, answers: list[tuple[Any, ...]]) -> None:
         """Answers of a worker, fields as in `channels.request_channel`."""

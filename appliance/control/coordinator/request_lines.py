@@ -1,9 +1,10 @@
 """Requests of network processes and the answers to them: `channels.coordinator_channel` from the coordinator's side.
 
 A request is read where it was received, in the network process's pool, and the network process is told so (TAKEN)
-unless its answer comes in the same turn. An answer is copied into a block of our pool and is there until it is
-released. Answers that find no block, or no room on the ring, wait in order; what waits is bounded by the requests of
-clients under way. The death of a network process frees what was lent to it and forgets its requests.
+unless its answer comes in the same turn, or it keeps the request until the answer anyhow. An answer is copied into a
+block of our pool and is there until it is released. Answers that find no block, or no room on the ring, wait in order;
+what waits is bounded by the requests of clients under way. The death of a network process frees what was lent to it and
+forgets its requests.
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Any, Final
 
-import msgspec
-
 from appliance.channels.coordinator_channel import CoordinatorFlag, CoordinatorOp
 from appliance.channels.roles import Role
 from appliance.channels.wiring import Attachment
 from appliance.ipc.buffer_pool import Block, BufferPool
 from appliance.ipc.process_table import BYTES_OUT
+from appliance.protocol.coordinator_errors import NEEDS_REQUEST
 from appliance.protocol.headers import RequestHeader, parse_request_header
 
 PIECE_BYTES: Final = 1 << 20
@@ -32,34 +32,59 @@ _MORE: Final = int(CoordinatorFlag.MORE)
 _REFUSED: Final = int(CoordinatorFlag.REFUSED)
 
 
-class Reply(msgspec.Struct, eq=False):
+class Reply:
     """Where the answer to one request goes. `length_bytes` is what the request counts for until it is answered."""
 
-    peer: Role
-    generation: int
-    request_id: int
-    header: RequestHeader
-    length_bytes: int
-    slot: int
-    host: str
-    answered: bool = False
+    __slots__ = ("answered", "generation", "header", "host", "length_bytes", "peer", "request_id", "slot")
+
+    def __init__(
+        self,
+        peer: Role,
+        generation: int,
+        *,
+        request_id: int,
+        header: RequestHeader,
+        length_bytes: int,
+        slot: int,
+        host: str,
+    ) -> None:
+        self.peer = peer
+        self.generation = generation
+        self.request_id = request_id
+        self.header = header
+        self.length_bytes = length_bytes
+        self.slot = slot
+        self.host = host
+        self.answered = False
 
 
-class Received(msgspec.Struct, frozen=True):
+class Received:
     """A request to serve: its body is view[header.body_position:end], in memory that is not ours."""
 
-    reply: Reply
-    view: memoryview
-    end: int
+    __slots__ = ("end", "reply", "view")
+
+    def __init__(self, reply: Reply, view: memoryview, end: int) -> None:
+        self.reply = reply
+        self.view = view
+        self.end = end
 
 
 class RequestLines:
     """The rings to and from the network processes.
 
-    `under_way_bytes` counts the requests that were taken and are not answered.
+    `under_way` counts the requests that were taken and are not answered, `under_way_bytes` their bytes.
     """
 
-    __slots__ = ("_attachment", "_fresh", "_kept_back", "_lent", "_pool", "_touched", "under_way_bytes")
+    __slots__ = (
+        "_attachment",
+        "_fresh",
+        "_kept_back",
+        "_lent",
+        "_pool",
+        "_touched",
+        "under_way",
+        "under_way_bytes",
+    )
 
     def __init__(self, attachment: Attachment, pool: BufferPool) -> None:
         self._attachment = attachment
@@ -68,6 +93,7 @@ class RequestLines:
         self._lent: dict[Role, dict[int, Block]] = {}
         self._fresh: list[Reply] = []
         self._touched: set[Role] = set()
+        self.under_way = 0
         self.under_way_bytes = 0
 
     def receive(self, peer: Role, messages: list[tuple[Any, ...]]) -> list[Received]:
@@ -85,9 +111,19 @@ class RequestLines:
             elif op == _REQUEST:
                 end = position + length_bytes
                 header = parse_request_header(pool.view, position, end)
-                reply = Reply(peer, generation, request_id, header, length_bytes, slot, shown_host(address))
+                reply = Reply(
+                    peer,
+                    generation,
+                    request_id=request_id,
+                    header=header,
+                    length_bytes=length_bytes,
+                    slot=slot,
+                    host=shown_host(address),
+                )
+                self.under_way += 1
                 self.under_way_bytes += length_bytes
-                self._fresh.append(reply)
+                if header.api_key not in NEEDS_REQUEST:
+                    self._fresh.append(reply)
                 requests.append(Received(reply, pool.view, end))
         return requests
 
@@ -103,6 +139,7 @@ class RequestLines:
         if reply.answered:
             raise AssertionError(f"request {reply.request_id} of {reply.peer} was answered before")
         reply.answered = True
+        self.under_way -= 1
         self.under_way_bytes -= reply.length_bytes
         if self._attachment.generations.get(reply.peer) != reply.generation:
             return
@@ -169,6 +206,7 @@ class RequestLines:
 
     def statistics(self) -> dict[str, int]:
         return {
+            "under_way": self.under_way,
             "under_way_bytes": self.under_way_bytes,
             "kept_back": sum(map(len, self._kept_back.values())),
             "lent_blocks": sum(map(len, self._lent.values())),

@@ -22,8 +22,6 @@ from enum import StrEnum
 from itertools import chain
 from typing import Final, Protocol
 
-import msgspec
-
 from appliance.channels.partition_table import LOG_START, PartitionTable
 from appliance.control.coordinator.internal_logs import UNKNOWN_OUTCOME, InternalLogs, Read
 from appliance.control.coordinator.offsets.offset_book import OffsetBook, Replay
@@ -87,12 +85,15 @@ class Listener(Protocol):
     def warn(self, text: str) -> None: ...
 
 
-class _Entry(msgspec.Struct, eq=False):
+class _Entry:
     """What one request writes: all of it in one batch, or nothing."""
 
-    records: Sequence[Pair]
-    length_bytes: int
-    done: Callable[[int], None]
+    __slots__ = ("done", "length_bytes", "records")
+
+    def __init__(self, records: Sequence[Pair], length_bytes: int, done: Callable[[int], None]) -> None:
+        self.records = records
+        self.length_bytes = length_bytes
+        self.done = done
 
 
 class Shard:

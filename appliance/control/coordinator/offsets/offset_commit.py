@@ -15,9 +15,8 @@ out: nothing. Source: `OffsetMetadataManager.java`, `KafkaApis.scala` of Kafka 4
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 from uuid import UUID
-
-import msgspec
 
 from appliance.control.coordinator.group.effects import Topic, Topics
 from appliance.control.coordinator.offsets.offset_records import (
@@ -41,7 +40,7 @@ _UNKNOWN_PARTITION = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 _METADATA_TOO_LARGE = int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
 
 
-class CommitPlan(msgspec.Struct, frozen=True):
+class CommitPlan(NamedTuple):
     """`errors` holds once `records`, (key, value), are committed; `puts` is what they will have changed.
 
     `puts`: topic and, for each of its partitions, the value.

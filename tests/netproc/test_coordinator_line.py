@@ -1,0 +1,157 @@
+"""A network process and the coordinator over real rings: who is told what, and who is woken for it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from appliance.channels.coordinator_channel import CoordinatorOp
+from appliance.channels.roles import COORDINATOR, Role, RoleKind
+from appliance.channels.wiring import Attachment, Wiring, remove_stale
+from appliance.config import Settings
+from appliance.control.coordinator.request_lines import Received, RequestLines
+from appliance.ipc.brief_wait import BriefWait
+from appliance.ipc.buffer_pool import BufferPool
+from appliance.ipc.doorbell import Doorbell
+from appliance.netproc.connection import Connection, Pending
+from appliance.netproc.coordinator_line import QUIET_BYTES_MAX, QUIET_RELEASES_MAX, CoordinatorLine
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.heartbeat import HeartbeatRequest
+from appliance.protocol.apis.offset_commit import OffsetCommitRequest
+from appliance.protocol.headers import parse_request_header
+from appliance.protocol.messages import encode_request
+
+NETPROC = Role(RoleKind.NETPROC, 0)
+REQUESTS = {ApiKey.OFFSET_COMMIT: OffsetCommitRequest("g"), ApiKey.HEARTBEAT: HeartbeatRequest("g", 1, "m")}
+
+
+class Conversation:
+    """Both ends, in one process: the network process's line, and the coordinator's."""
+
+    def __init__(self, data_dir: Path) -> None:
+        settings = Settings(data_dir=data_dir)
+        settings = replace(settings, network=replace(settings.network, processes=1))
+        self.instance = f"appliance-test{os.getpid()}"
+        remove_stale(self.instance)
+        bells = {role: Doorbell.create_eventfd() for role in (NETPROC, COORDINATOR)}
+        self.wiring = Wiring(settings, self.instance, data_dir, bells)
+        self.wiring.create_standing_regions()
+        self.wiring.create_for(NETPROC, 1, {})
+        self.wiring.create_for(COORDINATOR, 1, {NETPROC: 1})
+        self.netproc = Attachment(self.wiring, NETPROC, 1, {COORDINATOR: 1})
+        self.coordinator = Attachment(self.wiring, COORDINATOR, 1, {NETPROC: 1})
+        assert self.netproc.pool is not None
+        assert self.coordinator.pool is not None
+        self.pool = BufferPool(self.netproc.pool.view)
+        self.finished: list[bytes] = []
+        self.line = CoordinatorLine(
+            self.netproc,
+            finish=lambda _, pieces: self.finished.extend(
+                piece for piece in pieces if isinstance(piece, bytes)
+            ),
+            refuse=lambda _, why: pytest.fail(why),
+            give=self.pool.give,
+            brief_wait=BriefWait(lambda: 0, limit_ns=0),
+        )
+        self.lines = RequestLines(self.coordinator, BufferPool(self.coordinator.pool.view))
+        ours, self.client = socket.socketpair()
+        self.connection = Connection(
+            ours, connection_id=1, slot=0, listener="PLAINTEXT", peer="127.0.0.1:1", now_ns=0
+        )
+
+    def ask(self, api: ApiKey) -> None:
+        """The network process hands a request over."""
+        frame = encode_request(api, 8 if api is ApiKey.OFFSET_COMMIT else 4, REQUESTS[api], 7)[4:]
+        block = self.pool.take(len(frame))
+        assert block is not None
+        block.view[: len(frame)] = frame
+        header = parse_request_header(block.view, 0, len(frame))
+        pending = Pending(self.connection, block, header.api_key, header.version, header.correlation_id)
+        self.line.begin(pending, block.view, header.body_position, len(frame), start=0)
+        pending.give_block(self.pool)
+        self.line.turn()
+
+    def hear(self) -> list[Received]:
+        """The coordinator takes what came, releases too."""
+        return self.lines.receive(NETPROC, self.coordinator.inbound[NETPROC].drain())
+
+    def answer(self, received: Received, answer: bytes) -> None:
+        self.lines.answer(received.reply, answer)
+        self.lines.publish()
+
+    def coordinator_sleeps(self) -> None:
+        self.coordinator.doorbell.drain()
+        self.coordinator.doorbell.announce_sleep()
+
+    def is_woken(self) -> bool:
+        """Whether somebody has rung the coordinator's bell since it slept."""
+        return self.coordinator.doorbell.drain() > 0
+
+
+@pytest.fixture
+def conversation(tmp_path: Path) -> Iterator[Conversation]:
+    made = Conversation(tmp_path)
+    yield made
+    made.client.close()
+    made.connection.sock.close()
+    remove_stale(made.instance)
+
+
+def told(conversation: Conversation) -> list[Any]:
+    return [message[0] for message in conversation.netproc.inbound[COORDINATOR].drain()]
+
+
+def test_request_that_is_kept_for_its_answer_is_not_said_to_be_taken(conversation: Conversation) -> None:
+    conversation.ask(ApiKey.HEARTBEAT)
+    conversation.ask(ApiKey.OFFSET_COMMIT)
+    assert len(conversation.hear()) == 2
+    conversation.lines.publish()
+    assert told(conversation) == [CoordinatorOp.TAKEN]
+    conversation.ask(ApiKey.OFFSET_COMMIT)
+    conversation.hear()
+    conversation.netproc.doorbell.announce_sleep()
+    conversation.lines.publish()
+    assert told(conversation) == []
+    assert conversation.netproc.doorbell.drain() == 0
+
+
+def test_request_wakes_a_coordinator_that_sleeps(conversation: Conversation) -> None:
+    conversation.coordinator_sleeps()
+    conversation.ask(ApiKey.OFFSET_COMMIT)
+    assert conversation.is_woken()
+
+
+def test_release_is_visible_at_once_and_wakes_nobody(conversation: Conversation) -> None:
+    conversation.coordinator_sleeps()
+    conversation.ask(ApiKey.OFFSET_COMMIT)
+    (received,) = conversation.hear()
+    conversation.answer(received, b"answer")
+    conversation.coordinator_sleeps()
+    conversation.line.turn()
+    assert conversation.finished == [b"answer"]
+    assert not conversation.is_woken()
+    assert conversation.lines.statistics()["lent_blocks"] == 1
+    assert not conversation.hear()
+    assert conversation.lines.statistics()["lent_blocks"] == 0
+
+
+@pytest.mark.parametrize(
+    ("answers", "length_bytes"), [(QUIET_RELEASES_MAX, 16), (2, QUIET_BYTES_MAX // 2)], ids=["many", "large"]
+)
+def test_coordinator_is_woken_when_much_is_out_on_loan(
+    conversation: Conversation, answers: int, length_bytes: int
+) -> None:
+    for _ in range(answers):
+        conversation.ask(ApiKey.OFFSET_COMMIT)
+    received = conversation.hear()
+    for number, each in enumerate(received, 1):
+        conversation.answer(each, bytes(length_bytes))
+        conversation.coordinator_sleeps()
+        conversation.line.turn()
+        assert conversation.is_woken() is (number == answers)
