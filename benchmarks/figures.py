@@ -75,14 +75,20 @@ def _stream(case: str, title: str, *goals: Goal) -> tuple[Figure, ...]:
         Figure(f"{case}.in_mb_s", f"in, {title}", "MB/s", MORE, goals),
         Figure(f"{case}.ceiling_mb_s", f"in, {title}: a plain pwrite loop just before", "MB/s", MORE),
         Figure(f"{case}.in_records_s", f"in, {title}", "records/s", MORE),
-        Figure(f"{case}.in_cpu_s_per_gb", f"in, {title}: broker", "CPU s/GB", LESS, (KAFKA_HALF,)),
-        Figure(f"{case}.in_cpu_s_per_million", f"in, {title}: broker", "CPU s/million records", LESS),
+        Figure(
+            f"{case}.in_cpu_s_per_gb", f"in, {title}: broker's processor", "CPU s/GB", LESS, (KAFKA_HALF,)
+        ),
+        Figure(
+            f"{case}.in_cpu_s_per_million", f"in, {title}: broker's processor", "CPU s/million records", LESS
+        ),
         Figure(f"{case}.pss_mb", f"in, {title}: memory (PSS) afterwards", "MB", LESS),
         Figure(f"{case}.in_switches_per_mb", f"in, {title}: context switches", "/MB", LESS),
         Figure(f"{case}.disk_bytes_per_byte", f"in, {title}: disk bytes a byte", "B/B", LESS),
         Figure(f"{case}.out_mb_s", f"out, {title}", "MB/s", MORE, goals),
         Figure(f"{case}.out_records_s", f"out, {title}", "records/s", MORE),
-        Figure(f"{case}.out_cpu_s_per_gb", f"out, {title}: broker", "CPU s/GB", LESS, (KAFKA_HALF,)),
+        Figure(
+            f"{case}.out_cpu_s_per_gb", f"out, {title}: broker's processor", "CPU s/GB", LESS, (KAFKA_HALF,)
+        ),
         Figure(f"{case}.out_switches_per_mb", f"out, {title}: context switches", "/MB", LESS),
     )
 
@@ -93,7 +99,7 @@ def _requests(case: str, title: str, *goals: Goal) -> tuple[Figure, ...]:
         Figure(f"{case}.p50_us", f"{title}: p50", "µs", LESS),
         Figure(f"{case}.p99_us", f"{title}: p99", "µs", LESS),
         Figure(f"{case}.p999_us", f"{title}: p99.9", "µs", LESS),
-        Figure(f"{case}.cpu_us_per_request", f"{title}: broker", "CPU s/million", LESS),
+        Figure(f"{case}.cpu_us_per_request", f"{title}: broker's processor", "CPU s/million", LESS),
         Figure(f"{case}.switches_per_request", f"{title}: context switches", "/request", LESS),
         Figure(f"{case}.pss_mb", f"{title}: memory (PSS) afterwards", "MB", LESS),
         Figure(f"{case}.disk_bytes_per_record", f"{title}: disk bytes a record", "B", LESS),
@@ -116,7 +122,7 @@ def _rate(case: str, title: str) -> tuple[Figure, ...]:
         Figure(f"{case}.end_p50_us", f"{title}, end to end: p50", "µs", LESS),
         Figure(f"{case}.end_p99_us", f"{title}, end to end: p99", "µs", LESS),
         Figure(f"{case}.end_p999_us", f"{title}, end to end: p99.9", "µs", LESS),
-        Figure(f"{case}.cpu_percent", f"{title}: broker", "% of a core", LESS),
+        Figure(f"{case}.cpu_percent", f"{title}: broker's processor", "% of a core", LESS),
     )
 
 
@@ -132,7 +138,11 @@ def _backlog(case: str, title: str, reader: str) -> Iterator[Figure]:
             plain = f"{title}, disk: a plain read loop just before, as cold"
             yield Figure(f"{case}.cold_ceiling_mb_s", plain, "MB/s", MORE)
         yield Figure(
-            f"{case}.{name}_cpu_s_per_gb", f"{title}, {what}: broker", "CPU s/GB", LESS, (KAFKA_HALF,)
+            f"{case}.{name}_cpu_s_per_gb",
+            f"{title}, {what}: broker's processor",
+            "CPU s/GB",
+            LESS,
+            (KAFKA_HALF,),
         )
 
 
@@ -141,7 +151,7 @@ def _commits(case: str, title: str) -> tuple[Figure, ...]:
         Figure(f"{case}.commits_s", title, "commits/s", MORE),
         Figure(f"{case}.p50_us", f"{title}: p50", "µs", LESS),
         Figure(f"{case}.p99_us", f"{title}: p99", "µs", LESS),
-        Figure(f"{case}.cpu_us_per_commit", f"{title}: broker", "CPU s/million", LESS),
+        Figure(f"{case}.cpu_us_per_commit", f"{title}: broker's processor", "CPU s/million", LESS),
     )
 
 
@@ -150,7 +160,7 @@ def _rebalance(case: str, title: str) -> tuple[Figure, ...]:
         Figure(f"{case}.all_join_s", f"{title}: all join at once", "s", LESS),
         Figure(f"{case}.one_leaves_s", f"{title}: one leaves", "s", LESS),
         Figure(f"{case}.one_joins_s", f"{title}: one joins", "s", LESS),
-        Figure(f"{case}.cpu_s", f"{title}: broker", "CPU s", LESS),
+        Figure(f"{case}.cpu_s", f"{title}: broker's processor", "CPU s", LESS),
     )
 
 
@@ -271,7 +281,7 @@ FIGURES: tuple[Figure, ...] = (
     *_under("slots", "3 slots", THROUGHPUT_1K, mock=False),
     Figure(
         "slots/throughput_1k.in_of_one_slot",
-        "3 slots: in, 1 KiB, acks=all, three replicas: of what one slot takes, where acks=1 is the same",
+        "3 slots: in, 1 KiB, acks=all, three replicas: beside acks=1 on one slot",
         "×",
         MORE,
         (Goal(0.5),),

@@ -220,7 +220,7 @@ def _table(run: Run, made: list[Row]) -> str:
             f"{row.figure.unit} {arrow(row)}",
             str(max(each.rounds for each in row.values.values())),
         ]
-        cells += [_cell(row.values.get(name)) for name in brokers]
+        cells += [_cell(row.values.get(name)) or absent(run, row, name) for name in brokers]
         cells += [
             f"{row.ratios[rival]:.2f}" if rival in row.ratios else _no_ratio(run, rival) for rival in rivals
         ]
@@ -239,6 +239,12 @@ def bounds(row: Row) -> str:
     return "; ".join(
         f"{bound.text(row.figure.better)}: {told[reached(row, bound)]}" for bound in row.figure.goals
     )
+
+
+def absent(run: Run, row: Row, broker: str) -> str:
+    """What stands in the place of a figure that was void in each round."""
+    is_void = any((void.broker, void.case) == (broker, row.figure.case) for void in run.voids)
+    return "void" if is_void and broker not in row.values else ""
 
 
 def _cell(spread: Spread | None) -> str:

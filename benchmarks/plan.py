@@ -78,7 +78,7 @@ class Plan:
             if number <= min(case.rounds, setting.rounds):
                 for name in (*names[first:], *names[:first]):
                     if name not in case.not_for and not (
-                        name == "mock" and (setting.fsync or setting.slots > 1)
+                        name == "mock" and _spares_the_mock(setting, number)
                     ):
                         yield case, name
 

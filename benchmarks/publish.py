@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks import host, scaling_page
 from benchmarks.log_figures import kept_pages
-from benchmarks.page import arrow, bounds, number, page
+from benchmarks.page import absent, arrow, bounds, number, page
 from benchmarks.places import RESULTS, ROOT
 from benchmarks.plots import draw
 from benchmarks.results import OURS, Row, Run, kept_runs, last_kept, rows
@@ -108,7 +108,7 @@ def block(run: Run) -> str:
     lines = [
         f"| {run.machine['cores']} shared cores, {run.date} | appliance | Kafka | ÷ Kafka | ÷ mock | goal |",
         "|---|--:|--:|--:|--:|---|",
-        *(_line(made[key]) for key in KEYS if key in made and OURS in made[key].values),
+        *(_line(run, made[key]) for key in KEYS if key in made and OURS in made[key].values),
     ]
     unbuilt = "; ".join(f"{workload.what} ({workload.name})" for workload in NOT_BUILT)
     return "\n".join(
@@ -138,13 +138,13 @@ def _spark() -> list[str]:
     return [f"Spark ([figures]({kept.relative_to(ROOT)})): {'; '.join(told)}."]
 
 
-def _line(row: Row) -> str:
+def _line(run: Run, row: Row) -> str:
     ours, theirs = row.values[OURS], row.values.get("kafka")
     unit = f" {row.figure.unit}"
     cells = [
         f"{row.figure.title} {arrow(row)}",
         number(ours.median) + unit,
-        number(theirs.median) + unit if theirs else "missing",
+        number(theirs.median) + unit if theirs else absent(run, row, "kafka") or "missing",
         f"{row.ratios['kafka']:.2f}" if "kafka" in row.ratios else "missing",
         f"{row.ratios['mock']:.2f}" if "mock" in row.ratios else "",
         bounds(row),

@@ -49,6 +49,21 @@ def test_each_broker_comes_first_in_some_round() -> None:
     assert firsts == set(names)
 
 
+def test_a_bound_in_memory_takes_three_rounds_and_none_where_it_has_no_part() -> None:
+    names = list(USUAL.brokers)
+
+    def turns_of_the_mock(setting: str) -> list[int]:
+        return [
+            number
+            for number in range(1, USUAL.rounds + 1)
+            for case, name in USUAL.turns(SETTINGS[setting], names, number)
+            if (case.name, name) == ("throughput_1k", "mock")
+        ]
+
+    assert turns_of_the_mock("") == [1, 2, 3]
+    assert turns_of_the_mock("fsync") == turns_of_the_mock("slots") == []
+
+
 def test_growth_with_all_that_can_grow_has_a_case() -> None:
     grown = {name.removeprefix("scale_") for name in CASES if name.startswith("scale_")}
     assert grown == {"partitions", "topics", "connections", "log", "slots", "workers"}

@@ -154,6 +154,13 @@ def test_the_guard_compares_with_the_newest_run_of_a_machine_alike(
     assert last_kept(newer) == older
 
 
+def test_a_figure_that_was_void_in_each_round_says_so_in_its_place() -> None:
+    voids = [VoidCase(1, "mock", "latency", "busy")]
+    text = page(replace(run([{P50: 50.0}], [{MB_S: 1.0}]), voids=voids), None)
+    assert "| one record at a time: p50 | µs ↓ | 1 | 50 | void |" in text
+    assert "| in, 1 KiB | MB/s ↑ | 1 |  | 1 |" in text
+
+
 def test_the_page_tells_goals_voids_and_falls() -> None:
     kept = run([{P50: 50.0}], [{P50: 25.0}])
     now = replace(
