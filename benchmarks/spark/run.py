@@ -28,6 +28,7 @@ from benchmarks.spark.cases import QUERIES, Places, Query, readers
 from benchmarks.spark.ceiling import CeilingSource
 from benchmarks.spark.latency import latencies_ms, p50_p99, streams
 from benchmarks.spark.verdicts import Seconds, SparkRun, newest_page, read_run, rows, verdicts
+from benchmarks.void import Void
 from spark_connector.session import session
 
 LATENCY = "spark_latency"
@@ -76,10 +77,10 @@ def _measure(options: argparse.Namespace, chosen: list[str], at: Path) -> int:
     for name in ("appliance", "kafka"):
         (at / name).mkdir()
     appliance = MAKERS[options.build](at / "appliance", AS_SHIPPED)
-    kafka = None if options.without_kafka else MAKERS["kafka"](at / "kafka", AS_SHIPPED)
+    kafka, missing = (None, "not asked for") if options.without_kafka else _kafka(at / "kafka")
+    if missing:
+        _say(f"kafka: {missing}")
     with appliance:
-        if kafka is not None:
-            kafka.start()
         try:
             brokers = [appliance, *([kafka] if kafka else [])]
             if queries:
@@ -108,12 +109,12 @@ def _measure(options: argparse.Namespace, chosen: list[str], at: Path) -> int:
         "broker_cpu_s": used_s,
         "latency_ms": slow,
     }
-    whole = not options.cases and not options.sets and not options.without_kafka
+    whole = not (options.cases or options.sets or missing)
     stem = (RESULTS if whole else CACHE / "results") / "spark" / name_of_now()
     stem.parent.mkdir(parents=True, exist_ok=True)
     stem.with_suffix(".json").write_text(json.dumps(kept, indent=1) + "\n")
     run = SparkRun({each.name: each.payload_bytes for each in wanted}, seconds, used_s, slow)
-    text = page(wanted, queries, run, rounds=options.rounds)
+    text = page(wanted, queries, run, rounds=options.rounds, missing=missing)
     fell = False
     if before := newest_page(but=stem.with_suffix(".md"), machine=machine.description()):
         kept_run = read_run(before)
@@ -124,6 +125,18 @@ def _measure(options: argparse.Namespace, chosen: list[str], at: Path) -> int:
     for line in wrong:
         print(f"readers differ: {line}", file=sys.stderr)
     return 1 if wrong or fell else 0
+
+
+def _kafka(data_dir: Path) -> tuple[Broker | None, str]:
+    """Apache Kafka, running; or why it cannot be had, and then the readers of it are left out."""
+    if not any(JARS.glob("*.jar")):
+        return None, "spark-sql-kafka is missing: scripts/install-spark-kafka.sh laid down no jars"
+    try:
+        kafka = MAKERS["kafka"](data_dir, AS_SHIPPED)
+        kafka.start()
+    except Void as why:
+        return None, str(why)
+    return kafka, ""
 
 
 def _fill(wanted: list[sets.DataSet], brokers: list[Broker], at: Path) -> None:
@@ -212,14 +225,21 @@ def _latency(
     return found
 
 
-def page(wanted: list[sets.DataSet], queries: list[Query], run: SparkRun, *, rounds: int) -> str:
-    """Tables of medians, and the goals; of those that were missed why, and what comes next."""
+def page(
+    wanted: list[sets.DataSet], queries: list[Query], run: SparkRun, *, rounds: int, missing: str = ""
+) -> str:
+    """Tables of medians, and the goals; of those that were missed why, and what comes next. `missing`: why Kafka is."""
     about = ", ".join(f"{key} {value}" for key, value in machine.description().items())
     lines = [
         f"# Spark, {name_of_now()}",
         "",
         f"{about}. `local[2]`; medians of {rounds} rounds, wall time.",
         "",
+        *(
+            [f"**kafka is missing.** Ratios to it are missing on this page: {missing}.", ""]
+            if missing
+            else []
+        ),
     ]
     for query in queries:
         shown = [

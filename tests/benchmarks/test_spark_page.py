@@ -92,3 +92,11 @@ def test_times_are_guarded_beside_sparks_own_source() -> None:
     assert [fall.row.figure.title for fall in fallen(slower, kept)] == ["spark_window of 1k_none"]
     slow_machine = rows(run(seconds("spark_window", appliance=(9.0, 9.0), kafka=(18.0, 36.0))))
     assert fallen(slow_machine, kept) == []
+
+
+def test_a_page_without_spark_sql_kafka_says_that_its_ratios_are_missing() -> None:
+    query = next(each for each in QUERIES if each.name == "spark_window")
+    alone = run(seconds("spark_window", appliance=(0.1, 0.1)))
+    text = page(SETS, [query], alone, rounds=3, missing="no jars")
+    assert "**kafka is missing.** Ratios to it are missing on this page: no jars." in text
+    assert "beside spark-sql-kafka" not in text
