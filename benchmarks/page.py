@@ -52,10 +52,9 @@ def _outcome(run: Run, kept: Run | None) -> str:
         f"The appliance{beside}, on {run.machine['cores']} cores of {run.machine['processor']} ([how](#how))."
     ]
     if found := [verdict.reached for verdict in verdicts(run)]:
-        without = f", {found.count(None)} have no ratio" if None in found else ""
+        without = f", {found.count(None)} without a ratio" if None in found else ""
         told.append(
-            f"Of {len(found)} bounds {found.count(True)} are [reached](#goals), "
-            f"{found.count(False)} are missed{without}."
+            f"Of {len(found)} bounds: {found.count(True)} [reached](#goals), {found.count(False)} missed{without}."
         )
     voids = sum(1 for void in run.voids if void.round)
     told.append(

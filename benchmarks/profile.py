@@ -31,6 +31,7 @@ from benchmarks.void import Void
 
 SAMPLES_PER_SECOND = 200
 LOOK_SECONDS = 0.02
+TOO_SHORT = "the case was over before py-spy had looked at it"
 
 
 def record(case: Case, options: argparse.Namespace) -> int:
@@ -120,7 +121,7 @@ class Watch:
                 self._raw(pid).rename(path)
                 lines.append(str(path))
             else:
-                lines.append(f"{path.name}: {said.strip()[-200:]}")
+                lines.append(f"{path.name}: {said.strip()[-200:] or TOO_SHORT}")
         return lines
 
     def _raw(self, pid: int) -> Path:
