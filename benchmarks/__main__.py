@@ -61,6 +61,7 @@ def main() -> int:
 
     log = commands.add_parser("log", help="the log by itself, without clients")
     log.add_argument("programs", nargs="*", metavar="PROGRAM", help="of benchmarks/micro")
+    _add_busy_limit(log)
     commands.add_parser("publish", help="README, docs/scaling.md and pages from the newest kept runs")
 
     options = parser.parse_args()
@@ -87,7 +88,7 @@ def main() -> int:
         case "log":
             from benchmarks.log_figures import measure
 
-            path, fell = measure(options.programs)
+            path, fell = measure(options.programs, busy_limit=options.busy_limit)
             print(path.relative_to(ROOT))
             return 1 if fell else 0
         case "publish":
@@ -103,9 +104,7 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("cases", nargs="*", metavar="CASE", help="all when none is given")
     parser.add_argument("--brokers", default="appliance,mock,kafka", help=f"of {', '.join(MAKERS)}")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--busy-limit", type=float, default=Scale().busy_limit_share, metavar="CORES", help="void above"
-    )
+    _add_busy_limit(parser)
     parser.add_argument("--quick", action="store_true", help="small, kept in the cache only")
     parser.add_argument(
         "--scaling", action="store_true", help="the cases about growth; kept as a page of its own"
@@ -120,6 +119,11 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
         metavar="NAME,…",
         help="of '' (as shipped), pinned, fsync and slots; by default each case under those it is made for",
     )
+
+
+def _add_busy_limit(parser: argparse.ArgumentParser) -> None:
+    limit = Scale().busy_limit_share
+    parser.add_argument("--busy-limit", type=float, default=limit, metavar="CORES", help="void above")
 
 
 def _chosen(names: list[str]) -> tuple[Case, ...]:

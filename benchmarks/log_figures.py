@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import guard, machine
+from benchmarks.cases.case import own_seconds, shares
 from benchmarks.figures import Better, Figure
 from benchmarks.places import CACHE, RESULTS, ROOT
 from benchmarks.results import BARE, OURS, Row, Spread
 from benchmarks.source import name_of_now
+from benchmarks.void import Busy
 
 PARTS: Final = (
     ("Append, beside CRC-32C and one `pwrite` of the same bytes", ("log_append",)),
@@ -73,8 +75,11 @@ LINES: Final = (
 )
 
 
-def measure(wanted: Iterable[str] = ()) -> tuple[Path, bool]:
-    """Runs the parts, those of the programs `wanted` or all; where the page is, and whether a row fell.
+def measure(wanted: Iterable[str] = (), *, busy_limit: float) -> tuple[Path, bool]:
+    """Runs the parts, those of the programs `wanted` or all; the page, and whether a row fell or a part is void.
+
+    A page with all parts is kept; one that lacks some, since they were not wanted or others used the machine, is none
+    to compare with.
 
     Raises:
         SystemExit: a part failed, or there is none of that name; nothing is kept.
@@ -85,23 +90,20 @@ def measure(wanted: Iterable[str] = ()) -> tuple[Path, bool]:
     build = "compiled" if any((ROOT / "appliance").rglob("*.so")) else "pure"
     about = ", ".join(f"{key} {value}" for key, value in machine.description().items())
     began = datetime.now(UTC).isoformat(timespec="seconds")
-    parts = [
-        f"# The log by itself, {name_of_now()}\n\n{build} build; {about}. One run, wall time; began {began}.\n"
-    ]
+    text = f"# The log by itself, {name_of_now()}\n\n{build} build; {about}. One run, wall time; began {began}.\n"
+    patience, whole = machine.Patience(), not names
     for title, (program, *arguments) in PARTS:
         if names and program not in names:
             continue
-        command = [sys.executable, "-m", f"benchmarks.micro.{program}", *arguments]
         print(f"{title} …", file=sys.stderr, flush=True)
-        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"{program} failed")
-        print(done.stdout, flush=True)
+        try:
+            printed = _printed(program, arguments, patience, busy_limit)
+        except Busy as busy:
+            printed, whole = f"void: {busy}", False
+        print(printed, flush=True)
         shown = " ".join(("python -m", f"benchmarks.micro.{program}", *arguments))
-        parts.append(f"\n## {title}\n\n`{shown}`\n\n```\n{done.stdout.strip()}\n```\n")
-    # A part of it is no page to compare with.
-    path = (CACHE / "results" if names else RESULTS) / f"{name_of_now()}-log.md"
-    text = "".join(parts)
+        text += f"\n## {title}\n\n`{shown}`\n\n```\n{printed.strip()}\n```\n"
+    path = (RESULTS if whole else CACHE / "results") / f"{name_of_now()}-log.md"
     kept = [page for page in kept_pages() if page != path and _alike(page.read_text(), text)]
     fell = False
     if kept:
@@ -112,7 +114,26 @@ def measure(wanted: Iterable[str] = ()) -> tuple[Path, bool]:
         fell = bool(guard.fallen(made, before))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    return path, fell
+    return path, fell or "\nvoid: " in text
+
+
+def _printed(program: str, arguments: list[str], patience: machine.Patience, busy_limit: float) -> str:
+    """What a program prints. Raises Busy when others used the machine meanwhile, twice; SystemExit when it fails."""
+    for attempt in (1, 2):
+        patience.await_quiet(busy_limit)
+        before, ours = machine.Activity.now(), own_seconds()
+        command = [sys.executable, "-m", f"benchmarks.micro.{program}", *arguments]
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"{program} failed")
+        try:
+            shares(before, machine.Activity.now(), ours_seconds=own_seconds() - ours, limit_share=busy_limit)
+        except Busy:
+            if attempt == 2:
+                raise
+            continue
+        break
+    return done.stdout
 
 
 def kept_pages() -> list[Path]:

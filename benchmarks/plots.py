@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import BY_KEY
-from benchmarks.results import Row, Run, rows
+from benchmarks.results import Row, Run, Spread, rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,72 +90,44 @@ def draw(run: Run, stem: Path) -> list[Path]:
         return []
     matplotlib.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.patches import Patch  # type: ignore[import-not-found,unused-ignore]
 
     made = {row.figure.key: row for row in rows(run)}
     brokers = [name for name in run.taken if any(run.taken[name])]
     figure, axes = pyplot.subplots(2, 4, figsize=(16, 8), constrained_layout=True)
     for panel, axis in zip(PANELS, axes.flat, strict=True):
         _panel(axis, panel, made, brokers)
-    handles, labels = axes.flat[0].get_legend_handles_labels()
+    handles = [Patch(color=_colour(name), label=TITLES.get(name, name)) for name in brokers]
     figure.suptitle(
         f"The appliance beside Apache Kafka, {run.date}, commit {run.commit}: "
         f"median of up to {run.rounds} rounds, line from lowest to highest",
         fontsize=13,
     )
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(brokers), frameon=False, fontsize=11)
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(brokers), frameon=False, fontsize=11)
     return save(figure, stem)
 
 
 def _panel(axis: Any, panel: Panel, made: dict[str, Row], brokers: list[str]) -> None:
     """matplotlib's types are not to be had where it is not installed."""
-    bottom = axis.get_xaxis_transform()
-    # Who has no bar in the whole panel has no place in it.
-    shown = [
-        name
-        for name in brokers
-        if name != "mock" or any(key in made and name in made[key].values for key, _ in panel.bars)
-    ]
+    spreads = [made[key].values if key in made else {} for key, _ in panel.bars]
+    # The bound in memory has no place where it has no part; a gap of anybody else is a figure that is missing.
+    shown = [name for name in brokers if name != "mock" or any(name in values for values in spreads)]
     width = 0.84 / max(len(shown), 1)
     for index, broker in enumerate(shown):
-        label = TITLES.get(broker, broker)
-        for number, (key, _) in enumerate(panel.bars):
+        for number, values in enumerate(spreads):
             place = number - 0.42 + (index + 0.5) * width
-            spread = made[key].values.get(broker) if key in made else None
-            if spread is None:
-                if broker != "mock":
-                    axis.text(
-                        place,
-                        0.02,
-                        NO_FIGURE,
-                        transform=bottom,
-                        rotation=90,
-                        ha="center",
-                        va="bottom",
-                        fontsize=8,
-                        color=COLOURS.get(broker, "#555555"),
-                    )
-                continue
-            median, low, high = (
-                each / panel.divisor for each in (spread.median, spread.lowest, spread.highest)
-            )
-            axis.bar(
-                place,
-                median,
-                width * 0.94,
-                color=COLOURS.get(broker, "#555555"),
-                label=label if not number else None,
-            )
-            if spread.rounds > 1:
-                axis.plot([place, place], [low, high], color="black", linewidth=1)
-            # Above the line, or it would be crossed out.
-            axis.annotate(
-                short(median),
-                (place, max(median, high if spread.rounds > 1 else median)),
-                xytext=(0, 2),
-                textcoords="offset points",
-                ha="center",
-                fontsize=8,
-            )
+            if broker in values:
+                _bar(axis, place, width, values[broker], divisor=panel.divisor, colour=_colour(broker))
+            elif broker != "mock":
+                where, bottom = (place, 0.02), axis.get_xaxis_transform()
+                look = {
+                    "rotation": 90,
+                    "ha": "center",
+                    "va": "bottom",
+                    "fontsize": 8,
+                    "color": _colour(broker),
+                }
+                axis.text(*where, NO_FIGURE, transform=bottom, **look)
     better = BY_KEY[panel.bars[0][0]].better.value
     axis.set_title(f"{panel.title}\n{panel.unit}, {better} is better", fontsize=10)
     axis.set_xticks(range(len(panel.bars)), [label for _, label in panel.bars])
@@ -164,6 +136,20 @@ def _panel(axis: Any, panel: Panel, made: dict[str, Row], brokers: list[str]) ->
     axis.spines[["top", "right"]].set_visible(False)
     axis.margins(y=0.12)
     axis.set_ylim(bottom=0)
+
+
+def _bar(axis: Any, place: float, width: float, spread: Spread, *, divisor: float, colour: str) -> None:
+    """A bar to the median, a line from lowest to highest, and the median above both, or it would be crossed out."""
+    median, low, high = (each / divisor for each in (spread.median, spread.lowest, spread.highest))
+    axis.bar(place, median, width * 0.94, color=colour)
+    if spread.rounds > 1:
+        axis.plot([place, place], [low, high], color="black", linewidth=1)
+    how = {"xytext": (0, 2), "textcoords": "offset points", "ha": "center", "fontsize": 8}
+    axis.annotate(short(median), (place, high), **how)
+
+
+def _colour(broker: str) -> str:
+    return COLOURS.get(broker, "#555555")
 
 
 def save(figure: Any, stem: Path) -> list[Path]:

@@ -126,20 +126,20 @@ def run_case(case: Case, bench: Bench, patience: Patience) -> Figures:
     bench.memory.lend(case.lends_bytes)
     try:
         patience.await_quiet(bench.scale.busy_limit_share)
-        activity, ours = Activity.now(), _own_seconds()
+        activity, ours = Activity.now(), own_seconds()
         with (
             _generators_on(bench.broker.setting.generator_cpus),
             bench.measure() as broker,
             AwakeCores(build.spinner()) if case.awake else nullcontext(),
         ):
             figures = case.run(bench)
-        ours_seconds = _own_seconds() - ours + broker.used.cpu_seconds
+        ours_seconds = own_seconds() - ours + broker.used.cpu_seconds
         now = Activity.now()
     finally:
         bench.memory.take_back()
     bench.delete_topics()
     limit_share = bench.scale.busy_limit_share
-    return {**figures, **_shares(activity, now, ours_seconds=ours_seconds, limit_share=limit_share)}
+    return {**figures, **shares(activity, now, ours_seconds=ours_seconds, limit_share=limit_share)}
 
 
 def run_own_case(
@@ -158,16 +158,16 @@ def run_own_case(
     memory.lend(case.lends_bytes)
     try:
         patience.await_quiet(limit_share)
-        activity, ours = Activity.now(), _own_seconds()
+        activity, ours = Activity.now(), own_seconds()
         with start() as bench:
             figures = case.run(bench)
-        now, ours_seconds = Activity.now(), _own_seconds() - ours
+        now, ours_seconds = Activity.now(), own_seconds() - ours
     finally:
         memory.take_back()
-    return {**figures, **_shares(activity, now, ours_seconds=ours_seconds, limit_share=limit_share)}
+    return {**figures, **shares(activity, now, ours_seconds=ours_seconds, limit_share=limit_share)}
 
 
-def _shares(before: Activity, after: Activity, *, ours_seconds: float, limit_share: float) -> Figures:
+def shares(before: Activity, after: Activity, *, ours_seconds: float, limit_share: float) -> Figures:
     """What others had of the machine meanwhile. Raises Busy when it was too much."""
     share = after.others_share(before, ours_seconds=ours_seconds)
     if share > limit_share:
@@ -190,7 +190,7 @@ def _generators_on(cpus: tuple[int, ...]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _own_seconds() -> float:
+def own_seconds() -> float:
     """Processor time of the harness and of every generator that has ended."""
     total = 0.0
     for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import log_figures
+from benchmarks import log_figures, machine
 from benchmarks.guard import fallen, told
 from benchmarks.log_figures import PARTS, kept_pages, rows
+from benchmarks.machine import Patience
 from benchmarks.results import BARE, OURS
 
 HEAD = "# The log by itself\n\npure build; cores 2, processor P, memory_gib 8. One run, wall time{began}.\n"
@@ -74,3 +75,17 @@ def test_pages_of_one_day_stand_in_the_order_in_which_they_began(
     ):
         (tmp_path / f"{name}-log.md").write_text(text(began=began))
     assert [page.name[11:14] for page in kept_pages()] == ["ddd", "ccc", "bbb", "aaa"]
+
+
+def test_a_part_beside_which_others_used_the_machine_is_void_and_its_page_not_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    nobody_is_below = -1.0
+    monkeypatch.setattr(log_figures, "RESULTS", tmp_path / "kept")
+    monkeypatch.setattr(log_figures, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(machine, "Patience", lambda: Patience(case_seconds=0.0))
+    path, failed = log_figures.measure(busy_limit=nobody_is_below)
+    assert failed
+    assert path.parent == tmp_path / "cache" / "results"
+    assert path.read_text().count("void: the machine was busy") == len(PARTS)
+    assert not list(kept_pages())
