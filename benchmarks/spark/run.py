@@ -32,6 +32,7 @@ from benchmarks.void import Void
 from spark_connector.session import session
 
 LATENCY = "spark_latency"
+MIB = 512
 JARS = ROOT / ".cache" / "spark-kafka" / "libs"
 TITLES = {
     "appliance": "connector",
@@ -50,7 +51,7 @@ def main() -> int:
         "cases", nargs="*", metavar="CASE", help=f"of {', '.join(names)}; all when none is given"
     )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--mib", type=int, default=512, help="payload of each data set")
+    parser.add_argument("--mib", type=int, default=MIB, help="payload of each data set")
     parser.add_argument("--sets", default="", help="of 100_none, 100_lz4, 1k_none, 1k_lz4, with commas")
     parser.add_argument("--latency-seconds", type=float, default=30)
     parser.add_argument(
@@ -109,17 +110,18 @@ def _measure(options: argparse.Namespace, chosen: list[str], at: Path) -> int:
         "broker_cpu_s": used_s,
         "latency_ms": slow,
     }
-    whole = not (options.cases or options.sets or missing)
+    whole = not (options.cases or options.sets or missing) and options.mib == MIB
     stem = (RESULTS if whole else CACHE / "results") / "spark" / name_of_now()
     stem.parent.mkdir(parents=True, exist_ok=True)
     stem.with_suffix(".json").write_text(json.dumps(kept, indent=1) + "\n")
     run = SparkRun({each.name: each.payload_bytes for each in wanted}, seconds, used_s, slow)
     text = page(wanted, queries, run, rounds=options.rounds, missing=missing)
     fell = False
-    if before := newest_page(but=stem.with_suffix(".md"), machine=machine.description()):
+    # A part of it, or less to read, is no run to compare.
+    if whole and (before := newest_page(but=stem.with_suffix(".md"), machine=machine.description())):
         kept_run = read_run(before)
         text += f"\n{guard.told(rows(run), rows(kept_run), before.stem)}\n"
-        fell = whole and bool(guard.fallen(rows(run), rows(kept_run)))
+        fell = bool(guard.fallen(rows(run), rows(kept_run)))
     stem.with_suffix(".md").write_text(text)
     print(text)
     for line in wrong:
