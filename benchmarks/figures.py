@@ -81,6 +81,9 @@ def _stream(case: str, title: str, *goals: Goal) -> tuple[Figure, ...]:
         Figure(
             f"{case}.in_cpu_s_per_million", f"in, {title}: broker's processor", "CPU s/million records", LESS
         ),
+        Figure(
+            f"{case}.in_both_cpu_s_per_gb", f"in, {title}: broker's and client's processor", "CPU s/GB", LESS
+        ),
         Figure(f"{case}.pss_mb", f"in, {title}: memory (PSS) afterwards", "MB", LESS),
         Figure(f"{case}.in_switches_per_mb", f"in, {title}: context switches", "/MB", LESS),
         Figure(f"{case}.disk_bytes_per_byte", f"in, {title}: disk bytes a byte", "B/B", LESS),
@@ -88,6 +91,12 @@ def _stream(case: str, title: str, *goals: Goal) -> tuple[Figure, ...]:
         Figure(f"{case}.out_records_s", f"out, {title}", "records/s", MORE),
         Figure(
             f"{case}.out_cpu_s_per_gb", f"out, {title}: broker's processor", "CPU s/GB", LESS, (KAFKA_HALF,)
+        ),
+        Figure(
+            f"{case}.out_both_cpu_s_per_gb",
+            f"out, {title}: broker's and client's processor",
+            "CPU s/GB",
+            LESS,
         ),
         Figure(f"{case}.out_switches_per_mb", f"out, {title}: context switches", "/MB", LESS),
     )
