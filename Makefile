@@ -168,15 +168,14 @@ $(BENCH)/.installed: pyproject.toml
 	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	touch $@
 
-# Either ends with an error where a row fell; the run beside Kafka is made all the same.
+# What fell in the log's page is told there, and keeps nobody from the run beside Kafka.
 ifneq ($(filter spark_%,$(CASE)),)
 bench: bench-spark
 else
 bench: $(BENCH)/.installed
 	@scripts/install-librdkafka.sh
-	@log=0; $(if $(CASE)$(QUICK),,$(MAKE) --no-print-directory bench-log || log=$$?;) \
-		$(BENCH)/bin/python -m benchmarks run $(CASE) --rounds $(ROUNDS) --brokers $(BROKERS) $(if $(QUICK),--quick) \
-		$(if $(ALL),--all) $(if $(ALSO),--also $(ALSO)) && exit $$log
+	$(if $(CASE)$(QUICK),,-@$(MAKE) --no-print-directory bench-log)
+	@$(BENCH)/bin/python -m benchmarks run $(CASE) --rounds $(ROUNDS) --brokers $(BROKERS) $(if $(QUICK),--quick) $(if $(ALL),--all) $(if $(ALSO),--also $(ALSO))
 endif
 
 bench-all:
