@@ -237,8 +237,7 @@ class Coordinator:
             book = shard.book
             is_new = not book.has(group)
             for topic, values in plan.puts:
-                if values:
-                    book.place(group, topic).update(values)
+                book.put_all(group, topic, values)
             if is_new:
                 self.groups.offsets_seen(group)
                 self._expire_later()

@@ -1,7 +1,8 @@
 """The committed offsets of the groups of one internal partition: group → topic → partition → the record's value.
 
 Values are kept as the bytes of their records and parsed when somebody asks: a replay of a million then costs a slice
-and a dictionary entry each, and memory is a few dozen bytes for an offset where parsed values would take hundreds.
+and a dictionary entry each, and is packed when it is done; memory is some fifty bytes for an offset (`packed_offsets`),
+where parsed values would take hundreds.
 
 Pure: what is put here was committed to the log before.
 """
@@ -18,11 +19,12 @@ from appliance.control.coordinator.offsets.offset_records import (
     parse_key,
     suffix,
 )
+from appliance.control.coordinator.offsets.packed_offsets import Offsets, PackedOffsets, with_all
 
 ByPartition = dict[int, bytes]
-ByTopic = dict[str, ByPartition]
+ByTopic = dict[str, Offsets]
 
-_NONE: Final[Mapping[str, ByPartition]] = {}
+_NONE: Final[Mapping[str, Offsets]] = {}
 
 
 class OffsetBook:
@@ -46,19 +48,26 @@ class OffsetBook:
                 if not topics:
                     del self._groups[group]
             return
+        self.put_all(group, topic, ((partition, value),))
+
+    def put_all(self, group: str, topic: str, offsets: Sequence[tuple[int, bytes]]) -> None:
+        """`put` of many of a topic, (partition, value), none of them a tombstone."""
+        if not offsets:
+            return
+        topics = self._groups.get(group)
         if topics is None:
             topics = self._groups[group] = {}
-        partitions = topics.get(topic)
-        if partitions is None:
+        held = topics.get(topic)
+        holder = with_all(held, offsets)
+        if holder is not held:
             # One text for a topic, however many groups consume it.
-            partitions = topics[self._names.setdefault(topic, topic)] = {}
-        partitions[partition] = value
+            topics[self._names.setdefault(topic, topic)] = holder
 
     def apply(self, key: bytes, value: bytes | None) -> None:
         """`put` by the record's own bytes."""
         self.put(*parse_key(key), value)
 
-    def of(self, group: str) -> Mapping[str, ByPartition]:
+    def of(self, group: str) -> Mapping[str, Offsets]:
         """Topic → partition → value of a group; empty where it has none."""
         return self._groups.get(group, _NONE)
 
@@ -99,14 +108,19 @@ class OffsetBook:
     def place(self, group: str, topic: str) -> ByPartition:
         """Where a replay puts a group's offsets in a topic; it calls `prune` when it is done."""
         name = self._names.setdefault(topic, topic)
-        return self._groups.setdefault(group, {}).setdefault(name, {})
+        place = self._groups.setdefault(group, {}).setdefault(name, {})
+        assert isinstance(place, dict), "nothing is committed to a book before it is replayed"
+        return place
 
     def prune(self) -> None:
-        """Takes out what has become empty."""
+        """Packs what a replay has put in, and takes out what has become empty."""
         for group in list(self._groups):
             topics = self._groups[group]
-            for topic in [topic for topic, partitions in topics.items() if not partitions]:
-                del topics[topic]
+            for topic, offsets in list(topics.items()):
+                if not offsets:
+                    del topics[topic]
+                elif not isinstance(offsets, PackedOffsets):
+                    topics[topic] = with_all(None, sorted(offsets.items()))
             if not topics:
                 del self._groups[group]
 
@@ -122,6 +136,9 @@ class OffsetBook:
         for group, topics in self._groups.items():
             assert topics, group
             assert all(topics.values()), group
+            for offsets in topics.values():
+                if isinstance(offsets, PackedOffsets):
+                    offsets.check()
 
 
 class Replay:
