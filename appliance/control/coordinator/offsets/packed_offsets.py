@@ -88,6 +88,11 @@ class PackedOffsets(Offsets):
 
 def with_all(held: Offsets | None, offsets: Sequence[tuple[int, bytes]]) -> Offsets:
     """What holds `offsets`, too: `held` itself where it can, else another."""
+    if len(offsets) == 1 and isinstance(held, PackedOffsets):
+        partition, value = offsets[0]
+        if len(value) == held.width:
+            held[partition] = value
+            return held
     widths = {len(value) for _, value in offsets}
     if held is None and len(widths) == 1:
         held = PackedOffsets(widths.pop())
