@@ -32,7 +32,7 @@ ABOUT: dict[str, tuple[float, float, float]] = {
     "throughput_zstd": (6, 0, 8),
     "throughput_idempotent": (6.3, 0, 6),
     "backlog": (19, 0, 20),
-    "backlog_5g": (70, 0, 70),
+    "backlog_5g": (85, 0, 85),
     "commits_1": (3.4, 0, 3.7),
     "commits_50": (4, 0, 3.7),
     "rebalance_50": (6, 0, 7),
