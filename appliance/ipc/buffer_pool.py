@@ -9,11 +9,12 @@ smallest 16 KiB, 64 KiB in all:
     take(20 KiB)                               taken [32, 64)   free [16, 32)
     give both                                  after merging    free [0, 64)
 
-Merging at once would split again at the next take, and most takes are of one size. So each size keeps a small
+Merging at once would split again at the next take, and most takes are of one size. So each size keeps a
 *stock* of blocks just given back, unmerged, last in first out: the next take gets the block that is still in
-the cache, for the price of two list operations. What exceeds the stock merges at once; when a take finds
-nothing, the stocks are merged and it looks again. Every block given back pays for at most one merge chain, so
-no pattern of requests makes takes slow.
+the cache, for the price of two list operations. In a large pool it is deep enough for all connections that
+are ready in one turn: each holds a block, and all are given back together (decision 0055). What exceeds the
+stock merges at once; when a take finds nothing, the stocks are merged and it looks again. Every block given
+back pays for at most one merge chain, so no pattern of requests makes takes slow.
 
 Blocks of a megabyte and more keep their pages until `trim`, which gives the pages of every such free block
 back to the system; the owner calls it when it has time.
@@ -32,6 +33,8 @@ from appliance.ipc.errors import PoolCorrupt
 
 SMALLEST_BYTES: Final = 16 * 1024
 TRIM_FROM_BYTES: Final = 1024 * 1024
+# A stock has this part of the pool at most, and room for so many blocks at least.
+STOCK_PART: Final = 32
 STOCK_BLOCKS: Final = 32
 
 Discard = Callable[[int, int], None]
@@ -87,6 +90,7 @@ class BufferPool:
         "_free_bytes",
         "_refused",
         "_shift",
+        "_stock_blocks",
         "_stocks",
         "_taken",
         "_view",
@@ -118,6 +122,10 @@ class BufferPool:
         # look-up away.
         self._free: list[dict[int, Block]] = [{} for _ in range(orders)]
         self._stocks: list[list[Block]] = [[] for _ in range(orders)]
+        self._stock_blocks = [
+            max(STOCK_BLOCKS, self.size_bytes // STOCK_PART // (smallest_bytes << order))
+            for order in range(orders)
+        ]
         self._taken: dict[int, Block] = {}
         self._free_bytes = self.size_bytes
         self._refused = 0
@@ -169,7 +177,7 @@ class BufferPool:
         block.touched = True
         order = (block.size_bytes >> self._shift).bit_length() - 1
         stock = self._stocks[order]
-        if len(stock) < STOCK_BLOCKS:
+        if len(stock) < self._stock_blocks[order]:
             stock.append(block)
         else:
             self._merge(block, order)

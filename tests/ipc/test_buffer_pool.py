@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.ipc.buffer_pool import STOCK_BLOCKS, Block, BufferPool
+from appliance.ipc.buffer_pool import STOCK_BLOCKS, STOCK_PART, Block, BufferPool
 from appliance.ipc.errors import PoolCorrupt
 
 from .conftest import MakeRegion
@@ -60,6 +60,18 @@ def test_small_blocks_given_back_make_large_ones_again() -> None:
     assert some.statistics().stocked_blocks == STOCK_BLOCKS
     assert take(some, MIB).size_bytes == MIB
     some.check()
+
+
+def test_blocks_of_all_that_were_ready_at_once_are_kept_whole_in_a_large_pool() -> None:
+    large = pool(64 * MIB)
+    wide = 64 * MIB // STOCK_PART // (16 * KIB)
+    assert wide > STOCK_BLOCKS
+    blocks = [take(large, 16 * KIB) for _ in range(wide)]
+    for block in blocks:
+        large.give(block)
+    assert large.statistics().stocked_blocks == wide
+    assert [take(large, 16 * KIB) for _ in range(wide)] == blocks[::-1]
+    large.check()
 
 
 def test_a_request_that_never_fits_is_told_apart_from_one_that_must_wait() -> None:
