@@ -135,6 +135,7 @@ class LogDirectory:
         self._defaults = defaults
         self._locks = list(locks)
         self._given_up = False
+        self._handed_over = False
         self.flush_fault: StorageFault | None = None
         self.flushes: Final = FlushQueue()
         self._removals: deque[Removal] = deque()
@@ -275,6 +276,7 @@ class LogDirectory:
         """
         log = self.partitions.pop(partition, None)
         if log is not None:
+            self._handed_over = True
             try:
                 log.hand_over()
             except StorageFault:
@@ -474,7 +476,7 @@ class LogDirectory:
                 return
             with one_at_a_time(self.path):
                 ours = frozenset(map(partition_directory_name, self.partitions))
-                say_closed(self.path, self._share, Closed(ours, self._began_clean))
+                say_closed(self.path, self._share, Closed(ours, self._began_clean and not self._handed_over))
                 said = all_closed(self.path, self._share)
                 if said is not None and self._is_clean(said):
                     self._mark_clean()

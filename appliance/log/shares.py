@@ -110,8 +110,8 @@ def one_at_a_time(directory: Path) -> Iterator[None]:
 
 
 class Closed(NamedTuple):
-    """A share's last word: the partition directories that it has closed in good order, and whether those that it has
-    not opened were so already when it began."""
+    """A share's last word: the partition directories that it has closed in good order, and whether all others of its
+    own were so already when it began, and have not been touched since."""
 
     directories: frozenset[str]
     began_clean: bool

@@ -149,6 +149,9 @@ class WorkerLines:
                 asker = askers.get(answer[3])
                 if asker is not None:
                     asker.answered(answer)
+        if self._in_flight < 0:  # noqa: PLR1730 (a call for every answer)
+            # A worker died: all was forgotten that was under way, also what others answer now.
+            self._in_flight = 0
         return arrived
 
     def worker_up(self, worker: Role) -> Any:

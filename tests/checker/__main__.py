@@ -14,6 +14,7 @@ from tests.checker.faults import PAUSE_MAX_S
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.checker", description=__doc__)
     parser.add_argument("--slots", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=1, help="I/O workers of each slot, to begin with")
     parser.add_argument("--duration-s", type=float, default=300.0)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     parser.add_argument("--partitions", type=int, default=6)
@@ -25,6 +26,7 @@ def main() -> int:
     directory = given.directory or Path(tempfile.mkdtemp(prefix="checker-"))
     plan = Plan(
         slots=given.slots,
+        workers=given.workers,
         duration_s=given.duration_s,
         seed=given.seed,
         partitions=given.partitions,

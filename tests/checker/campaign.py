@@ -35,6 +35,8 @@ class Plan:
     """What a run does. `seed` decides which faults come when; the processes decide the rest."""
 
     slots: int = 1
+    workers: int = 1
+    """I/O workers of each slot at the first start; where there are several, faults change that."""
     duration_s: float = 20.0
     seed: int = 0
     partitions: int = 6
@@ -67,7 +69,11 @@ def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None
     broker = Appliance(
         directory / "data",
         slots=plan.slots,
-        settings={"replica.lag.time.max.ms": 3000, "log.segment.bytes": SEGMENT_BYTES},
+        settings={
+            "replica.lag.time.max.ms": 3000,
+            "log.segment.bytes": SEGMENT_BYTES,
+            "io.workers": plan.workers,
+        },
         output_to=directory / "appliance.log",
     )
     broker.start(60)
@@ -94,9 +100,8 @@ def _disturb(
     plan: Plan, broker: Appliance, load: Workload, *, chance: random.Random, say: Callable[[str], None]
 ) -> tuple[list[str], list[int], list[Anomaly]]:
     """Until the time is up: a fault, new acknowledgements from every partition, a breath."""
-    kinds: list[Fault] = [
-        fault for fault in faults_for(plan.slots) if fault.__name__ in plan.kinds or not plan.kinds
-    ]
+    all_kinds = faults_for(plan.slots, workers=plan.workers)
+    kinds: list[Fault] = [fault for fault in all_kinds if fault.__name__ in plan.kinds or not plan.kinds]
     end = time.monotonic() + plan.duration_s
     done: list[str] = []
     recoveries_ms: list[int] = []

@@ -20,6 +20,7 @@ from tests.support.broker import Appliance, ProcessRow
 PAUSE_MAX_S: Final = 20.0
 IN_SYNC_S: Final = 30.0
 SETTLE_S: Final = 30.0
+WORKERS_MAX: Final = 3
 
 Fault = Callable[[Appliance, random.Random, float], str]
 """An appliance, a source of chance, the longest pause in seconds → what was done."""
@@ -101,6 +102,16 @@ def restart(broker: Appliance, _chance: random.Random, _: float) -> str:
     return "stopped, and started"
 
 
+def change_workers(broker: Appliance, chance: random.Random, _: float) -> str:
+    """A stop, or SIGKILL for everything, and a start with another number of workers: their files change hands."""
+    how = chance.choice((_stop, Appliance.kill))
+    how(broker)
+    workers = chance.randint(1, WORKERS_MAX)
+    broker.set_option("io.workers", workers)
+    broker.start(60)
+    return f"{'killed' if how is Appliance.kill else 'stopped'} everything, and started it with {workers} workers"
+
+
 def lose_log_directory(broker: Appliance, chance: random.Random, pause_max_s: float) -> str:
     """Removes all that a slot has on its disk, lets the others go on for a while, and starts everything anew."""
     if not _all_in_sync(broker):
@@ -159,9 +170,11 @@ def lose_files(broker: Appliance, chance: random.Random, _: float) -> str:
     return _lose_while_stopped(broker, chance, lose)
 
 
-def faults_for(slots: int) -> list[Fault]:
+def faults_for(slots: int, *, workers: int = 1) -> list[Fault]:
     """Each as often as it shall come."""
     common: list[Fault] = [kill_one, kill_one, kill_worker, kill_worker, pause_one, kill_everything, restart]
+    if workers > 1:
+        common += [change_workers, kill_worker]
     if slots < 2:
         return common
     return [

@@ -336,3 +336,14 @@ def test_workers_spread_new_partitions_over_the_directories_together(tmp_path: P
     for number in range(6):
         workers[number % 3].open_partition(partition(number), TOPIC_ID, SETTINGS)
     assert [len(list(path.glob("t-*"))) for path in paths] == [2, 2, 2]
+
+
+def test_what_was_handed_over_and_opened_by_nobody_keeps_a_stop_from_being_clean(tmp_path: Path) -> None:
+    slot = Slot(tmp_path, 2)
+    slot.append(3, partitions=range(4))
+    slot.stop()
+    slot = Slot(tmp_path, 2)
+    slot.append(1, partitions=range(4))
+    slot.lives[0].hand_over(partition(0))
+    slot.stop()
+    assert not slot.is_marked()

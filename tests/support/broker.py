@@ -165,6 +165,10 @@ class Appliance:
         assert self._process is not None, "not started"
         return self._process.pid
 
+    def set_option(self, name: str, value: object) -> None:
+        """From its next start on."""
+        self._settings[name] = value
+
     def output(self) -> str:
         """What the appliance printed so far."""
         return self._output.text() if self._output else ""

@@ -17,9 +17,15 @@ def new_instance(tmp_path: Path) -> Iterator[NewInstance]:
     made: list[Instance] = []
 
     def make(
-        *, slots: int = 1, broker: BrokerSettings | None = None, metadata: MetadataSettings | None = None
+        *,
+        slots: int = 1,
+        workers: int = 1,
+        broker: BrokerSettings | None = None,
+        metadata: MetadataSettings | None = None,
     ) -> Instance:
-        made.append(Instance(tmp_path / "data", slots=slots, broker=broker, metadata=metadata))
+        made.append(
+            Instance(tmp_path / "data", slots=slots, workers=workers, broker=broker, metadata=metadata)
+        )
         return made[-1]
 
     yield make

@@ -37,7 +37,7 @@ from appliance.channels.control_channel import (
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.metadata_image import ImageReader
 from appliance.channels.partition_table import PartitionTable
-from appliance.channels.roles import CONTROLLER, Role, RoleKind
+from appliance.channels.roles import CONTROLLER, Role, RoleKind, owner_of, replica_of, workers_of
 from appliance.channels.supervision import (
     Failed,
     Message,
@@ -50,7 +50,7 @@ from appliance.channels.supervision import (
 from appliance.channels.wiring import Wiring, instance_name, remove_stale, runtime_dir
 from appliance.clock import SystemClock
 from appliance.cluster import ClusterImage, PartitionImage
-from appliance.config import BrokerSettings, MetadataSettings, Settings
+from appliance.config import BrokerSettings, IoSettings, MetadataSettings, Settings
 from appliance.control.controller.main import run
 from appliance.control.store.metadata_store import MetadataStore
 from appliance.control.store.opening import open_store
@@ -61,13 +61,13 @@ WAIT_S = 30.0
 NETPROC = Role(RoleKind.NETPROC, 0)
 
 Disk = dict[tuple[str, int], UUID]
-Opened = dict[tuple[str, int], RoleKind]
+Opened = dict[tuple[str, int], Role]
 
 
 class Worker:
     """Obeys like an I/O worker, or a replica process; its "disk" outlives it. A mute one reads and does not answer.
 
-    `opened` is shared by the two of a slot: a copy that both have open is a defect of the controller.
+    `opened` is shared by all of a slot: a copy that two of them have open is a defect of the controller.
     """
 
     def __init__(
@@ -80,9 +80,12 @@ class Worker:
         opened: Opened,
         context: zmq.Context[zmq.Socket[bytes]],
         kind: RoleKind = RoleKind.IOPROC,
+        index: int = 0,
     ) -> None:
         self.slot = slot
         self.kind = kind
+        self.role = Role(kind, index, slot)
+        self._workers = wiring.settings.io.workers
         self.disk = disk
         self.opened = opened
         self.answers: dict[int, Body] = {}
@@ -92,7 +95,7 @@ class Worker:
         self.failures: dict[str, tuple[int, str]] = {}
         self.generation = generation
         self._unanswered: list[tuple[int, Assigned]] = []
-        self.link = ControllerLink(wiring, Role(kind, 0, slot), generation, context=context)
+        self.link = ControllerLink(wiring, self.role, generation, context=context)
         self.hello()
 
     def hello(self) -> None:
@@ -100,7 +103,7 @@ class Worker:
         if self.kind is RoleKind.REPLICA:
             self.link.ask(ReplicaHello(self.slot, self.generation))
         else:
-            self.link.ask(WorkerHello(self.slot, 0, self.generation))
+            self.link.ask(WorkerHello(self.slot, self.role.index, self.generation))
 
     def propose(self, *wanted: WantedIsr) -> int:
         """Asks the controller for other ISRs; the number of the question."""
@@ -111,7 +114,7 @@ class Worker:
     def die(self) -> None:
         """Lets go of everything without a word."""
         self.link.close()
-        for key in [key for key, kind in self.opened.items() if kind is self.kind]:
+        for key in [key for key, role in self.opened.items() if role is self.role]:
             del self.opened[key]
 
     def work(self) -> None:
@@ -138,8 +141,9 @@ class Worker:
         for assigned in command.partitions:
             key = (assigned.topic, assigned.partition)
             assert self.disk.setdefault(key, assigned.topic_id) == assigned.topic_id, "files of another topic"
-            assert self.opened.setdefault(key, self.kind) is self.kind, f"{key} is open in the other process"
-            assert (assigned.leader == self.slot) is (self.kind is RoleKind.IOPROC)
+            assert self.opened.setdefault(key, self.role) is self.role, f"{key} is open in another process"
+            owner = owner_of(self.slot, assigned.topic_id, assigned.partition, workers=self._workers)
+            assert self.role is (owner if assigned.leader == self.slot else replica_of(self.slot))
             self.led[key] = assigned
         self._unanswered.append((number, Assigned(command.controller_epoch, dict(self.failures))))
 
@@ -156,12 +160,14 @@ class Instance:
         data_dir: Path,
         *,
         slots: int = 1,
+        workers: int = 1,
         broker: BrokerSettings | None = None,
         metadata: MetadataSettings | None = None,
     ) -> None:
         self.settings = Settings(
             data_dir=data_dir,
             slots=slots,
+            io=IoSettings(workers=workers),
             broker=broker or BrokerSettings(),
             metadata=metadata or chosen_settings(data_dir),
         )
@@ -171,6 +177,9 @@ class Instance:
         self._closed = False
         self.error = data_dir.parent / "error"
         self.workers: dict[int, Worker] = {}
+        """The first of each slot, by slot; the `others` by slot and index."""
+        self.others: dict[tuple[int, int], Worker] = {}
+        self._lost_others: dict[Role, int] = {}
         self.replicas: dict[int, Worker] = {}
         self.disks: dict[int, Disk] = {}
         self.opened: dict[int, Opened] = {}
@@ -192,7 +201,8 @@ class Instance:
     def halves(self) -> list[Role]:
         """Workers, and where there are several slots replica processes."""
         slots = range(self.settings.slots)
-        workers = [Role(RoleKind.IOPROC, 0, slot) for slot in slots]
+        count = self.settings.io.workers
+        workers = [each for slot in slots for each in workers_of(slot, workers=count)]
         return workers + [Role(RoleKind.REPLICA, 0, slot) for slot in slots if len(slots) > 1]
 
     def new_memory(self) -> None:
@@ -221,7 +231,7 @@ class Instance:
                 ours.close()
                 if before is not None:
                     before()
-                peers = dict.fromkeys(self.halves(), 1)
+                peers = {each: 1 for each in self.halves() if each not in self._lost_others}
                 socket = SupervisionSocket(theirs)
                 code = run(Child(CONTROLLER, self.generation, peers, self.wiring, socket, held=self.held))
             except BaseException as error:
@@ -344,12 +354,36 @@ class Instance:
         """All workers and replica processes, until the first image says what they serve."""
         for slot in range(self.settings.slots):
             self.start_worker(slot)
+            for index in range(1, self.settings.io.workers):
+                self.start_other(slot, index)
             if self.settings.slots > 1:
                 self.start_replica(slot)
         self.until(lambda: self.images.version > 0)
 
+    def start_other(self, slot: int, index: int) -> Worker:
+        """A new life of a worker that is not the slot's first, on the same disk."""
+        lost = self._lost_others.pop(Role(RoleKind.IOPROC, index, slot), 0)
+        self.others[slot, index] = Worker(
+            self.wiring,
+            slot,
+            generation=lost + 1,
+            disk=self.disks.setdefault(slot, {}),
+            opened=self.opened.setdefault(slot, {}),
+            context=self._context,
+            index=index,
+        )
+        return self.others[slot, index]
+
+    def lose_other(self, slot: int, index: int) -> None:
+        """Kills one, and tells the controller of it, if there is one."""
+        lost = self.others.pop((slot, index))
+        lost.die()
+        self._lost_others[lost.role] = lost.generation
+        if self.pid:
+            self.tell_child(PeerDown(RoleKind.IOPROC, index, slot, lost.generation))
+
     def processes(self) -> list[Worker]:
-        return [*self.workers.values(), *self.replicas.values()]
+        return [*self.workers.values(), *self.others.values(), *self.replicas.values()]
 
     def lose(self, *processes: Worker) -> None:
         """Kills stand-ins, and tells the controller of it."""

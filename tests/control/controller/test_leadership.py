@@ -53,7 +53,7 @@ def three_slots(new_instance: NewInstance, before: Callable[[], None] | None = N
 def holders(instance: Instance, topic: str = "t", number: int = 0) -> dict[int, str]:
     """Which process of each slot has its copy open."""
     return {
-        slot: str(opened[topic, number])
+        slot: str(opened[topic, number].kind)
         for slot, opened in sorted(instance.opened.items())
         if (topic, number) in opened
     }
