@@ -11,7 +11,6 @@ import click
 
 from appliance.cli.options import name_and_value
 from appliance.config import Settings, load_settings
-from appliance.errors import ConfigurationError
 
 
 @click.command(short_help="Run the broker until it is stopped.")
@@ -42,7 +41,6 @@ def serve(
     flags = {"data.dir": data_dir, "host": host, "port": port, "slots": slots}
     given |= {name: text for name, text in flags.items() if text is not None}
     settings = load_settings(config_path, given)
-    refuse_what_is_not_built(settings)
     from appliance.control.adoption.marker import refuse_unfinished
     from appliance.control.store.opening import refuse_other_store
 
@@ -54,18 +52,6 @@ def serve(
 
     code: int = run(settings)
     return code
-
-
-def refuse_what_is_not_built(settings: Settings) -> None:
-    """Names what settings ask for and nobody would do.
-
-    Raises:
-        ConfigurationError: naming the option.
-    """
-    if settings.io.workers > 1 and settings.slots > 1:
-        raise ConfigurationError(
-            f"io.workers = {settings.io.workers} with slots = {settings.slots}: several slots have one worker each yet"
-        )
 
 
 def start_text(settings: Settings, command: str) -> str:

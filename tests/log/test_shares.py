@@ -109,6 +109,17 @@ def test_a_stop_that_one_worker_does_not_live_to_see_is_no_clean_one(
     assert slot.is_marked()
 
 
+def test_one_that_died_of_workers_that_all_began_clean_is_missed_at_the_stop(tmp_path: Path) -> None:
+    slot = Slot(tmp_path, 3)
+    slot.append(3, partitions=range(6))
+    slot.stop()
+    slot = Slot(tmp_path, 3)
+    slot.append(1, partitions=range(6))
+    slot.lives.pop().abandon()
+    slot.stop()
+    assert not slot.is_marked()
+
+
 def test_the_next_life_of_a_worker_that_was_killed_finds_nothing_clean(tmp_path: Path) -> None:
     slot = Slot(tmp_path, 2)
     slot.append(3, partitions=range(4))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.channels.control_channel import CreateTopics, NewTopic
+from appliance.channels.control_channel import CreateTopics, DeleteTopics, NewTopic
 from appliance.channels.roles import owner_of
 from appliance.cluster import TopicImage
 from tests.control.controller.conftest import NewInstance
@@ -90,6 +90,19 @@ def test_a_controller_s_successor_knows_each_worker_s_own(three: Instance) -> No
 def test_a_deleted_topic_s_files_go_from_every_worker(three: Instance) -> None:
     three.delete("t")
     three.until(lambda: not any(three.disks.values()))
+
+
+def test_a_worker_that_comes_back_deletes_nothing_that_another_one_owns(three: Instance) -> None:
+    own = owned_by(three, 1)
+    three.lose(three.workers[0])
+    three.lose_other(0, 1)
+    number = three.ask(DeleteTopics(("t",)))
+    three.until(lambda: not three.disks[1])
+    second = three.start_other(0, 1)
+    three.until(lambda: bool(second.commands))
+    assert {partition for command in second.commands for _, _, partition in command.removed} == own
+    three.start_worker(0)
+    three.until(lambda: number in three.answers and not any(three.disks.values()))
 
 
 def test_a_topic_is_seen_once_every_worker_it_concerns_leads(three: Instance) -> None:
