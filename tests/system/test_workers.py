@@ -24,7 +24,7 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.record import Record, encode_batch
 from tests.support.broker import Appliance
 from tests.support.wire import WireSocket
-from tests.system.raw import ask, create_topic, generations, produce, wait_until
+from tests.system.raw import ask, create_topic, generations, produce, suspend, wait_until
 
 TOPIC: Final = "t"
 PARTITIONS: Final = 6
@@ -290,3 +290,19 @@ def test_a_log_directory_that_one_worker_has_found_failed_is_told_as_failed(tmp_
         assert {number for number, error in told.items() if error} == lost
     finally:
         broker.stop()
+
+
+def test_a_worker_that_hangs_keeps_what_it_owns_from_nobody_for_good(tmp_path: Path) -> None:
+    """Nor the rest: an answer that a worker owes holds up what its client asks of the others."""
+    broker = appliance_of(tmp_path / "data", WORKERS, **{"worker.hang.timeout.ms": 2000})
+    broker.start()
+    try:
+        assert create_topic(broker.port, TOPIC, partitions=PARTITIONS) == 0
+        load = Load(broker)
+        load.goes_on()
+        suspend(worker_of(broker, 1))
+        load.goes_on()
+        check(broker, load)
+    finally:
+        broker.stop()
+    assert "ioproc 0.1 has not answered for 2000 ms: killed" in broker.output()

@@ -225,7 +225,7 @@ class BrokerSettings:
         unit="ms",
         minimum=1000,
         special=(0,),
-        doc="With several slots: how long an I/O worker or a replica may stand still until it is ended; 0: for ever.",
+        doc="With several workers: how long one of them, or a replica, may stand still until it is ended; 0: for ever.",
     )
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 What it does: forks the roles in start order, says who died and who serves again, gives each new generation
 fresh rings and pools, restarts with back-off, stops in the written order, feeds systemd's watchdog.
 What it never does: start a thread, make a ZeroMQ context, touch a byte of shared memory, read a client's byte.
-It never polls: with nothing to do it sleeps, with several slots until it asks the workers whether they live.
+It never polls: with nothing to do it sleeps, with several workers until it asks them whether they live.
 How it fails: every child sees the end of its supervision socket and stops in good order; the data directory's
 lock is free when the last of them is gone.
 
@@ -123,8 +123,9 @@ class Supervisor:
         self._epoll = select.epoll()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._epoll.register(self._wake_read, select.EPOLLIN)
-        # One slot has nobody else to lead: there its operator's watchdog decides.
-        self._hang_timeout_ms = broker.worker_hang_timeout_ms if wiring.settings.slots > 1 else 0
+        # A worker that is all there is keeps from nobody what another could do: there its operator's watchdog decides.
+        is_alone = wiring.settings.slots == 1 and wiring.settings.io.workers == 1
+        self._hang_timeout_ms = 0 if is_alone else broker.worker_hang_timeout_ms
         self._asked_workers_ns = 0
         self._was_ready = False
         self._stopping: Stopping | None = None
@@ -450,9 +451,10 @@ class Supervisor:
         self._after(max(1, allowed_ms // 3), self._watch)
 
     def _watch_workers(self) -> None:
-        """Whoever leads and hangs keeps its partitions from everybody, and another slot could lead them; who follows
-        keeps its copies from its slot's worker. Only the end of its process says that it writes no more, so that is
-        brought about (decision 0036)."""
+        """Whoever leads and hangs keeps its partitions from everybody, and another slot or its next life could lead
+        them; it holds up what clients ask of its slot's other workers, too. Who follows keeps its copies from its
+        slot's worker. Only the end of its process says that it writes no more, so that is brought about (decision
+        0036)."""
         now_ns = self._clock.monotonic_ns()
         period_ms = self._hang_timeout_ms // 3
         kinds = (RoleKind.IOPROC, RoleKind.REPLICA)
