@@ -21,7 +21,7 @@ import stat
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
 
@@ -100,7 +100,8 @@ class Wiring:
     """The plan of one instance. Frozen before the first fork; `doorbells` maps each role to its eventfd.
 
     `emptied_slots` had no log directory that was ever theirs when the instance began: new ones, or other disks.
-    `clean_directories`, of those that several processes share, had been closed in good order by then.
+    `clean_directories`, of those that several processes share, had been closed in good order by then; each with a name
+    for this life of the instance, by which its processes tell that it was one of them who began there.
     """
 
     settings: Settings
@@ -108,7 +109,7 @@ class Wiring:
     runtime_dir: Path
     doorbells: Mapping[Role, int]
     emptied_slots: frozenset[int] = frozenset()
-    clean_directories: frozenset[Path] = frozenset()
+    clean_directories: Mapping[Path, str] = field(default_factory=dict)
 
     @property
     def planned(self) -> tuple[Role, ...]:
@@ -219,9 +220,9 @@ class Attachment:
             self.peer_up(peer, peer_generation)
 
     @property
-    def found_clean(self) -> frozenset[Path]:
+    def clean_seen_by(self) -> Mapping[Path, str]:
         """Log directories that were closed in good order before this life: none, after a life that was killed."""
-        return self.wiring.clean_directories if self.generation == 1 else frozenset()
+        return self.wiring.clean_directories if self.generation == 1 else {}
 
     def _doorbell(self, role: Role) -> Doorbell:
         row = self.process_table.row(self.wiring.process_row(role))

@@ -472,7 +472,7 @@ class Worker:
                     workers=self._settings.io.workers,
                     is_replicated=self._has_followers,
                 ),
-                found_clean=self._attachment.found_clean,
+                clean_seen_by=self._attachment.clean_seen_by,
             )
         except ApplianceError as error:
             self._supervision.send(Failed(f"log directory {error}", fatal=not isinstance(error, HostFault)))

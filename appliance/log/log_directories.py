@@ -22,9 +22,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Self
 from uuid import UUID
 
@@ -82,10 +83,10 @@ class LogDirectories:
         clock: Clock,
         known: KnownDirectories | None = None,
         share: Share = WHOLE,
-        found_clean: Collection[Path] = (),
+        clean_seen_by: Mapping[Path, str] = MappingProxyType({}),
     ) -> Self:
         """Takes every directory that can be taken, or a `share` of it; the first of those who share writes down which
-        ones are known. `found_clean`: as `LogDirectory.open`, of these.
+        ones are known. `clean_seen_by`: as `LogDirectory.open`, of these.
 
         Raises:
             OperatorFault: one belongs to somebody else.
@@ -103,7 +104,7 @@ class LogDirectories:
                         cluster_id=cluster_id,
                         clock=clock,
                         share=share,
-                        found_clean=path in found_clean,
+                        clean_seen_by=clean_seen_by.get(path, ""),
                     )
                     all_of_them.serving[index] = directory
                     if known is not None and share.is_first:

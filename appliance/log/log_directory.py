@@ -51,9 +51,11 @@ from appliance.log.shares import (
     Closed,
     Share,
     all_closed,
+    forget_taken,
     one_at_a_time,
     say_closed,
     take_back_closed,
+    take_marker,
 )
 
 _CLOSING_THREADS: Final = 8
@@ -92,11 +94,10 @@ def _locked(path: Path, *, is_shared: bool) -> int:
     return lock
 
 
-def _take_marker(directory: Path, *, found_clean: bool = False) -> bool:
-    """Whether the directory was closed in good order. It is not any more: the marker goes, and its going is made sure
-    of before anything is opened."""
+def _take_marker(directory: Path) -> bool:
+    """As `shares.take_marker`, of a directory that nobody shares: the marker goes."""
     marker = directory / CLEAN_SHUTDOWN
-    clean = found_clean or marker.exists()
+    clean = marker.exists()
     with storage_faults(marker):
         marker.unlink(missing_ok=True)
         if clean:
@@ -151,10 +152,10 @@ class LogDirectory:
         clock: Clock,
         defaults: LogSettings | None = None,
         share: Share = WHOLE,
-        found_clean: bool = False,
+        clean_seen_by: str = "",
     ) -> Self:
         """Takes a directory, or a share of it (see `shares`), which is made if it is missing. Partitions are opened
-        one by one later. `found_clean`: it was closed in good order, though somebody else has taken the marker away.
+        one by one later. `clean_seen_by`: as `shares.take_marker`.
 
         Raises:
             DataDirectoryInUse: another living process holds it.
@@ -174,7 +175,7 @@ class LogDirectory:
                 with one_at_a_time(path):
                     claim(path, cluster_id=cluster_id, node_id=node_id)
                     take_back_closed(path, share)
-                    clean = _take_marker(path, found_clean=found_clean)
+                    clean = take_marker(path, clean_seen_by)
             return cls(
                 path, clock=clock, defaults=defaults or LogSettings(), locks=locks, clean=clean, share=share
             )
@@ -481,6 +482,7 @@ class LogDirectory:
                 if said is not None and self._is_clean(said):
                     self._mark_clean()
                     take_back_closed(self.path, self._share)
+                    forget_taken(self.path)
         finally:
             self.abandon()
 

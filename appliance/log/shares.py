@@ -10,12 +10,13 @@ the whole directory is kept so:
 | `.lock-followers` | the replica holds it |
 | `meta.properties` | whoever comes first makes it |
 | checkpoints | each replaces the lines of the partitions it has open, and leaves the others' as they are |
-| `.kafka_cleanshutdown` | removed by each that opens the directory; written by the last that closes it in good order |
+| `.kafka_cleanshutdown` | taken away by who opens first; written by the last that closes in good order |
+| `.closed-before` | the name of the instance whose process took it away: the others know by it that nobody else did |
 | `.closed-workerN`, `.closed-followers` | what each has closed in good order; removed by each that opens |
 
 Whether the directory was closed in good order is looked at once, before the first of them is forked: nobody has opened
-anything by then. It holds for each first life, whoever came before it and took the marker away; not for a later one,
-which is there because the one before it was killed.
+anything by then. It holds for each first life, if it was one of them that took the marker away: until they have their
+locks another instance, or Kafka, may be there. Not for a later life, which is there because the one before was killed.
 
 A slot of one worker and no replica has its directories WHOLE, and none of this concerns it.
 """
@@ -31,11 +32,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from appliance.log.checkpoint import replace_file
+from appliance.errors import StorageFault
+from appliance.log.checkpoint import replace_file, sync_directory
 from appliance.log.faults import storage_faults
-from appliance.log.file_names import LOCK
+from appliance.log.file_names import CLEAN_SHUTDOWN, LOCK
 
 _CLOSED: Final = ".closed-"
+_TAKEN: Final = f"{_CLOSED}before"
 _BETWEEN: Final = ".lock-checkpoints"
 _OF_SEVERAL: Final = (f"{LOCK}-", _CLOSED)
 _FOLLOWERS: Final = "followers"
@@ -107,6 +110,37 @@ def one_at_a_time(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def take_marker(directory: Path, seen_by: str) -> bool:
+    """Whether the directory was closed in good order. It is not any more, and that is made sure of before anything is
+    opened. `seen_by`: the instance that had seen the marker before it forked any of us; empty in a later life.
+
+    Raises:
+        StorageFault: it failed.
+    """
+    marker, taken = directory / CLEAN_SHUTDOWN, directory / _TAKEN
+    with storage_faults(marker):
+        if not marker.exists():
+            try:
+                if seen_by and taken.read_text() == seen_by:
+                    return True
+            except (FileNotFoundError, ValueError):
+                pass
+            taken.unlink(missing_ok=True)
+            return False
+        marker.unlink()
+        # Without it, on a full disk, those who come after us find nothing clean, and recover what they own.
+        with suppress(StorageFault):
+            replace_file(taken, seen_by.encode(), durable=False)
+        sync_directory(directory)
+    return True
+
+
+def forget_taken(directory: Path) -> None:
+    """Who took the marker before means nothing any more. Raises StorageFault: it failed."""
+    with storage_faults(directory):
+        (directory / _TAKEN).unlink(missing_ok=True)
 
 
 class Closed(NamedTuple):

@@ -325,7 +325,7 @@ class Replica:
                 clock=self._clock,
                 known=known_directories(settings.known_directories(self._slot)),
                 share=Share(None, workers=settings.io.workers, is_replicated=True),
-                found_clean=self._attachment.found_clean,
+                clean_seen_by=self._attachment.clean_seen_by,
             )
         except ApplianceError as error:
             self._supervision.send(Failed(f"log directory {error}", fatal=not isinstance(error, HostFault)))

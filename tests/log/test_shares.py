@@ -38,8 +38,12 @@ class Slot:
     def __init__(self, path: Path, workers: int, *, is_replicated: bool = False) -> None:
         self.path = path
         # As the supervisor does, before the first of them.
-        self.found_clean = (path / names.CLEAN_SHUTDOWN).exists()
+        self.seen_by = "this life" if self.is_marked() else ""
         self.shares = [Share(index, workers, is_replicated) for index in range(workers)]
+        self.lives = [self.begin(share) for share in self.shares]
+
+    def begin_again(self) -> None:
+        """The first lives of an instance that has seen what it has seen."""
         self.lives = [self.begin(share) for share in self.shares]
 
     def begin(self, share: Share, *, first_life: bool = True) -> LogDirectory:
@@ -49,7 +53,7 @@ class Slot:
             cluster_id="c",
             clock=ManualClock(NOW_MS),
             share=share,
-            found_clean=self.found_clean and first_life,
+            clean_seen_by=self.seen_by if first_life else "",
         )
 
     def append(self, count: int, *, partitions: range) -> None:
@@ -118,6 +122,39 @@ def test_one_that_died_of_workers_that_all_began_clean_is_missed_at_the_stop(tmp
     slot.lives.pop().abandon()
     slot.stop()
     assert not slot.is_marked()
+
+
+@pytest.mark.parametrize("other", [WHOLE, Share(0, 2)])
+def test_a_crash_of_another_instance_between_look_and_locks_is_no_clean_stop(
+    tmp_path: Path, other: Share
+) -> None:
+    """Workers take the directory when the controller names their partitions, and it may have waited for its store."""
+    slot = Slot(tmp_path, 2)
+    slot.append(3, partitions=range(4))
+    slot.stop()
+    slot.seen_by = "this life"
+    meanwhile = LogDirectory.open(
+        tmp_path,
+        node_id=0,
+        cluster_id="c",
+        clock=ManualClock(NOW_MS),
+        share=other,
+        clean_seen_by="another life",
+    )
+    log = meanwhile.open_partition(partition(0), TOPIC_ID, SETTINGS)
+    log.append(batch_of(), leader_epoch=0)
+    meanwhile.abandon()
+    slot.begin_again()
+    assert [each.was_clean for each in slot.lives] == [False, False]
+
+
+def test_a_marker_that_kafka_has_taken_meanwhile_counts_no_more(tmp_path: Path) -> None:
+    slot = Slot(tmp_path, 2)
+    slot.stop()
+    slot.seen_by = "this life"
+    (tmp_path / names.CLEAN_SHUTDOWN).unlink()
+    slot.begin_again()
+    assert [each.was_clean for each in slot.lives] == [False, False]
 
 
 def test_the_next_life_of_a_worker_that_was_killed_finds_nothing_clean(tmp_path: Path) -> None:

@@ -165,12 +165,13 @@ def _emptied_slots(settings: Settings) -> frozenset[int]:
     )
 
 
-def _clean_directories(settings: Settings) -> frozenset[Path]:
+def _clean_directories(settings: Settings) -> dict[Path, str]:
     """Log directories that were closed in good order, where several processes are to be told so."""
     if settings.slots == 1 and settings.io.workers == 1:
-        return frozenset()
+        return {}
+    life = os.urandom(16).hex()
     paths = (path for slot in range(settings.slots) for path in settings.log_directories(slot))
-    return frozenset(path for path in paths if (path / CLEAN_SHUTDOWN).exists())
+    return {path: life for path in paths if (path / CLEAN_SHUTDOWN).exists()}
 
 
 def _run_facts(settings: Settings, instance: str) -> dict[str, object]:
