@@ -87,9 +87,9 @@ class FileSizeLimit:
     def fill(self, broker: Appliance) -> None:
         largest = max(path.stat().st_size for path in self.path.rglob("*.log"))
         for role, limit_bytes in (("ioproc", largest), ("controller", 0)):
-            pid = broker.pids(role)[0]
-            self._limit(pid, limit_bytes)
-            self._limited.add(pid)
+            for pid in broker.pids(role):
+                self._limit(pid, limit_bytes)
+                self._limited.add(pid)
 
     def free(self, broker: Appliance) -> None:
         for pid in self._limited:
@@ -133,9 +133,10 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
         subprocess.run(["umount", str(path)], check=True)
 
 
-@pytest.fixture
-def broker(disk: Disk) -> Iterator[Appliance]:
-    appliance = Appliance(disk.path / "data", settings={"log.segment.bytes": 8 * MIB})
+@pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.slow)], ids="{} workers".format)
+def broker(request: pytest.FixtureRequest, disk: Disk) -> Iterator[Appliance]:
+    settings = {"log.segment.bytes": 8 * MIB, "io.workers": request.param}
+    appliance = Appliance(disk.path / "data", settings=settings)
     appliance.start()
     try:
         for topic in (TOPIC, OTHER):
