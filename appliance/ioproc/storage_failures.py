@@ -75,7 +75,8 @@ class StorageFailures:
         self._directories = directories
         self._partitions = partitions
         for directory in directories.serving.values():
-            self._watch.add(directory.lock)
+            for lock in directory.locks:
+                self._watch.add(lock)
         if self._watch.fileno() >= 0:
             epoll.register(self._watch.fileno(), select.EPOLLIN)
 

@@ -35,7 +35,6 @@ from appliance.log.file_names import (
     CLEAN_SHUTDOWN,
     DIRECTORY_DELETED,
     DIRECTORY_STRAY,
-    LOCK,
     marked_directory_name,
     parse_partition_directory_name,
     partition_directory_name,
@@ -166,7 +165,7 @@ class LogDirectory:
             path.mkdir(parents=True, exist_ok=True)
         locks: list[int] = []
         try:
-            for name in dict.fromkeys((share.lock,) if share.follows else (LOCK, share.lock)):
+            for name in share.locks:
                 locks.append(_locked(path / name, is_shared=name != share.lock))
             if share.is_whole:
                 claim(path, cluster_id=cluster_id, node_id=node_id)
@@ -185,9 +184,9 @@ class LogDirectory:
             raise
 
     @property
-    def lock(self) -> Path:
-        """The file that says that we live."""
-        return self.path / self._share.lock
+    def locks(self) -> list[Path]:
+        """The files that keep others out while we live."""
+        return [self.path / name for name in self._share.locks]
 
     # Partitions
 
@@ -332,12 +331,14 @@ class LogDirectory:
         self.checkpoints.forget(partition)
 
     def is_there(self) -> bool:
-        """Whether the directory is still where it was, by the lock file that we hold in it."""
+        """Whether the directory is still where it was, and ours, by the lock files that we hold in it."""
         try:
-            found, held = os.stat(self.lock), os.fstat(self._locks[-1])
-        except OSError:
+            return all(
+                os.path.samestat(os.stat(path), os.fstat(held))
+                for path, held in zip(self.locks, self._locks, strict=True)
+            )
+        except (OSError, ValueError):  # ValueError: it was given up
             return False
-        return (found.st_dev, found.st_ino) == (held.st_dev, held.st_ino)
 
     def probe(self) -> None:
         """Writes a file and forces it, to tell a failing directory from one bad file.

@@ -85,6 +85,11 @@ class Share:
         return LOCK if not self.follows and self.workers == 1 else f"{LOCK}-{self.name}"
 
     @property
+    def locks(self) -> tuple[str, ...]:
+        """Those that it takes; that of `lock` alone, any other together with others."""
+        return (self.lock,) if self.follows or self.workers == 1 else (LOCK, self.lock)
+
+    @property
     def names(self) -> list[str]:
         """Of all shares, this one among them."""
         workers = [_of_worker(index) for index in range(self.workers)]

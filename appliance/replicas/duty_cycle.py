@@ -332,7 +332,8 @@ class Replica:
             self._running = False
             return None
         for directory in self._directories.serving.values():
-            self._watch.add(directory.lock)
+            for lock in directory.locks:
+                self._watch.add(lock)
         if self._watch.fileno() >= 0:
             self._cycle.epoll.register(self._watch.fileno(), select.EPOLLIN)
         self._followers = Followers(

@@ -317,6 +317,15 @@ def test_another_instance_is_kept_out_while_a_worker_lives(tmp_path: Path, share
         assert second.wait(30) == 9
 
 
+@pytest.mark.parametrize("lock", [names.LOCK, f"{names.LOCK}-worker1"])
+def test_a_directory_that_others_could_take_has_failed(tmp_path: Path, lock: str) -> None:
+    """Whoever makes a lock file that was removed anew, another instance or Kafka, holds it."""
+    slot = Slot(tmp_path, 2)
+    (tmp_path / lock).unlink()
+    assert not slot.lives[1].is_there()
+    assert slot.lives[0].is_there() is (lock != names.LOCK)
+
+
 def test_two_lives_of_one_worker_cannot_be(tmp_path: Path) -> None:
     slot = Slot(tmp_path, 2)
     with pytest.raises(DataDirectoryInUse):
