@@ -294,12 +294,13 @@ class LogDirectory:
         log = self.partitions.get(partition)
         directory = self.path / partition_directory_name(partition)
         # Another of the slot's processes may have set ours aside and made another topic's: the disk is asked, too.
-        of = () if topic_id is None else (read_topic_id(directory), None if log is None else log.topic_id)
-        if any(each not in (topic_id, None) for each in of):
+        if topic_id is not None and log is not None and log.topic_id not in (topic_id, None):
             return False
         if log is not None:
             log.close(clean=False)
             del self.partitions[partition]
+        if topic_id is not None and read_topic_id(directory) not in (topic_id, None):
+            return False
         if not directory.is_dir():
             return False
         self._mark(partition, DIRECTORY_DELETED)

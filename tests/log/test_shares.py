@@ -345,6 +345,19 @@ def test_checkpoints_of_workers_that_write_in_turn_hold_every_partition(tmp_path
     assert slot.lives[2].checkpoints.high_watermark(partition(2)) == 4
 
 
+def test_a_partition_that_another_topic_has_replaced_is_let_go_of_at_its_deletion(tmp_path: Path) -> None:
+    """Its checkpoints would be taken for the successor's."""
+    slot = Slot(tmp_path, 2)
+    slot.append(20, partitions=range(1))
+    successor = slot.lives[1].open_partition(partition(0), UUID(int=9), SETTINGS)
+    successor.append(batch_of(), leader_epoch=0)
+    slot.lives[1].flush_task({partition(0): 1})()
+    assert not slot.lives[0].delete_partition(partition(0), TOPIC_ID)
+    assert successor.directory.is_dir()
+    slot.lives[0].flush_task({partition(0): 20})()
+    assert read_offsets(tmp_path / names.HIGH_WATERMARKS) == {partition(0): 1}
+
+
 def test_workers_that_probe_a_directory_at_once_do_not_meet(tmp_path: Path) -> None:
     slot = Slot(tmp_path, 2)
     (tmp_path / ".probe-worker1.tmp").mkdir()  # the one cannot, and the other can
