@@ -287,24 +287,8 @@ class Worker:
             op, row = message[0], message[5]
             partition = by_row[row] if row < len(by_row) else None
             if partition is None or partition.incarnation != message[6]:
-                answer: Answer = (
-                    op,
-                    0,
-                    _STORAGE_ERROR
-                    if row < len(by_row) and table.is_offline(row, message[6])
-                    else _NOT_LEADER,
-                    message[3],
-                    message[4],
-                    row,
-                    -1,
-                    -1,
-                    -1,
-                    0,
-                    0,
-                    0,
-                    -1,
-                    -1,
-                )
+                is_offline = row < len(by_row) and table.is_offline(row, message[6])
+                answer = _refusal(message, _STORAGE_ERROR if is_offline else _NOT_LEADER)
             elif op == _PRODUCE:
                 length_bytes = message[9]
                 position = message[8]
@@ -373,7 +357,7 @@ class Worker:
             return describe_producer(partition, message)
         if op == _ALTER_LOG_DIR and self._moves is not None:
             return alter_log_dir(partition, message, self._moves)
-        return (op, 0, _INVALID_REQUEST, message[3], message[4], message[5], -1, -1, -1, 0, 0, 0, -1, -1)
+        return _refusal(message, _INVALID_REQUEST)
 
     # The supervisor's and the controller's words
 
@@ -601,3 +585,8 @@ class Worker:
             **self._answers.statistics(),
             "peers": sum(role.kind is RoleKind.NETPROC for role in self._attachment.inbound),
         }
+
+
+def _refusal(message: tuple[Any, ...], error: int) -> Answer:
+    """Of an operation that nothing was done about."""
+    return (message[0], 0, error, message[3], message[4], message[5], -1, -1, -1, 0, 0, 0, -1, -1)
