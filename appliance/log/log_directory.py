@@ -27,7 +27,7 @@ from uuid import UUID
 from appliance.clock import Clock
 from appliance.cluster import TopicPartition
 from appliance.errors import ApplianceDefect, DataDirectoryInUse, DiskFull, StorageFault
-from appliance.log.checkpoint import replace_file, sync_directory
+from appliance.log.checkpoint import replace_file
 from appliance.log.config import LogSettings
 from appliance.log.durable_tail import read_from_disk
 from appliance.log.faults import is_lasting, storage_faults
@@ -55,6 +55,7 @@ from appliance.log.shares import (
     say_closed,
     take_back_closed,
     take_marker,
+    take_shared_marker,
 )
 
 _CLOSING_THREADS: Final = 8
@@ -91,17 +92,6 @@ def _locked(path: Path, *, is_shared: bool) -> int:
         os.close(lock)
         raise DataDirectoryInUse(f"{path.parent} is used by another instance, which holds {path}") from None
     return lock
-
-
-def _take_marker(directory: Path) -> bool:
-    """As `shares.take_marker`, of a directory that nobody shares: the marker goes."""
-    marker = directory / CLEAN_SHUTDOWN
-    clean = marker.exists()
-    with storage_faults(marker):
-        marker.unlink(missing_ok=True)
-        if clean:
-            sync_directory(directory)
-    return clean
 
 
 def _unless_gone(
@@ -154,7 +144,7 @@ class LogDirectory:
         clean_seen_by: str = "",
     ) -> Self:
         """Takes a directory, or a share of it (see `shares`), which is made if it is missing. Partitions are opened
-        one by one later. `clean_seen_by`: as `shares.take_marker`.
+        one by one later. `clean_seen_by`: as `shares.take_shared_marker`.
 
         Raises:
             DataDirectoryInUse: another living process holds it.
@@ -169,12 +159,12 @@ class LogDirectory:
                 locks.append(_locked(path / name, is_shared=name != share.lock))
             if share.is_whole:
                 claim(path, cluster_id=cluster_id, node_id=node_id)
-                clean = _take_marker(path)
+                clean = take_marker(path)
             else:
                 with one_at_a_time(path):
                     claim(path, cluster_id=cluster_id, node_id=node_id)
                     take_back_closed(path, share)
-                    clean = take_marker(path, clean_seen_by)
+                    clean = take_shared_marker(path, clean_seen_by)
             return cls(
                 path, clock=clock, defaults=defaults or LogSettings(), locks=locks, clean=clean, share=share
             )

@@ -117,29 +117,43 @@ def one_at_a_time(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def take_marker(directory: Path, seen_by: str) -> bool:
+def take_marker(directory: Path) -> bool:
     """Whether the directory was closed in good order. It is not any more, and that is made sure of before anything is
-    opened. `seen_by`: the instance that had seen the marker before it forked any of us; empty in a later life.
+    opened.
 
     Raises:
         StorageFault: it failed.
     """
-    marker, taken = directory / CLEAN_SHUTDOWN, directory / _TAKEN
+    marker = directory / CLEAN_SHUTDOWN
     with storage_faults(marker):
         if not marker.exists():
-            try:
-                if seen_by and taken.read_text() == seen_by:
-                    return True
-            except (FileNotFoundError, ValueError):
-                pass
-            taken.unlink(missing_ok=True)
             return False
         marker.unlink()
+        sync_directory(directory)
+    return True
+
+
+def take_shared_marker(directory: Path, seen_by: str) -> bool:
+    """As `take_marker`, also where another of us took it away. `seen_by`: the instance that had seen the marker before
+    it forked any of us; empty in a later life.
+
+    Raises:
+        StorageFault: it failed.
+    """
+    taken = directory / _TAKEN
+    if take_marker(directory):
         # Without it, on a full disk, those who come after us find nothing clean, and recover what they own.
         with suppress(StorageFault):
             replace_file(taken, seen_by.encode(), durable=False)
-        sync_directory(directory)
-    return True
+        return True
+    with storage_faults(taken):
+        try:
+            if seen_by and taken.read_text() == seen_by:
+                return True
+        except (FileNotFoundError, ValueError):
+            pass
+        taken.unlink(missing_ok=True)
+    return False
 
 
 def forget_taken(directory: Path) -> None:
