@@ -156,8 +156,12 @@ class Partitions(CopyHolder[Partition]):
         self._configs[name] = assigned.configs
         self.unopened.pop(name, None)
         self._commits.bind(partition)
-        self._publisher.take(partition)
-        partition.serve()
+        if is_new:
+            partition.serve()
+            self._publisher.take_new(partition)
+        else:
+            self._publisher.take(partition)
+            partition.serve()
 
     def _forget_fault(self, name: TopicPartition) -> None:
         super()._forget_fault(name)

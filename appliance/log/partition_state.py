@@ -224,7 +224,46 @@ class StateFile:
         Raises:
             StorageFault: it failed, DiskFull where that was the cause; the record before stands.
         """
-        last = self.known()
+        full = self._next(state, self.known())
+        record = full.encode()
+        path = self.directory / STATE
+        with storage_faults(path):
+            if self._descriptor < 0:
+                self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            written = os.pwrite(self._descriptor, record, PLACE_BYTES * (full.sequence % 2))
+        if written == len(record):
+            self.last, self._generations = full, 0
+        return full
+
+    def begin(self, state: PartitionState) -> bool:
+        """Makes the file of a new partition, with its first record, and lets go of it: nothing may follow for long.
+
+        False where there is one already, which is left alone, or where the record is not whole: `publish` goes on.
+
+        Raises:
+            StorageFault: it failed, DiskFull where that was the cause.
+        """
+        first = self._next(state, None)
+        record = first.encode()
+        path = f"{self.directory}/{STATE}"
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise storage_fault(error, path) from error
+        try:
+            if os.write(descriptor, record) < len(record):
+                return False
+        except OSError as error:
+            raise storage_fault(error, path) from error
+        finally:
+            os.close(descriptor)
+        self.last, self._known, self._generations = first, True, 0
+        return True
+
+    def _next(self, state: PartitionState, last: PartitionState | None) -> PartitionState:
+        """The record that follows `last`; the first one where there is none."""
         if last is None:
             # By the clock, since a record may have been lost that said another number.
             incarnation, generation, sequence = state.written_ms, 0, 0
@@ -232,22 +271,13 @@ class StateFile:
             lost = state.log_end < last.high_watermark and state.topic_id == last.topic_id
             incarnation = last.incarnation + lost
             generation, sequence = last.generation, last.sequence + 1
-        full = replace(
+        return replace(
             state,
             incarnation=incarnation,
             generation=generation + self._generations,
             sequence=sequence,
             boot_id=self._boot_id,
         )
-        record = full.encode()
-        path = self.directory / STATE
-        with storage_faults(path):
-            if self._descriptor < 0:
-                self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            written = os.pwrite(self._descriptor, record, PLACE_BYTES * (sequence % 2))
-        if written == len(record):
-            self.last, self._generations = full, 0
-        return full
 
     def relocate(self, directory: Path) -> None:
         """The partition lives in another log directory from now on; what was said counts there too."""

@@ -3,6 +3,7 @@
     request    a partition that was not marked yet marks itself: one flag, one append to a queue
     turn       a record for each that is marked, SLICE_NS of them at most; the next turn comes after `interval_ms`, or
                after PAUSE_FACTOR times what this one took, if that is more
+    new        a partition that was just made has its first record with its directory, and nothing waits for a turn
 
 So a partition that takes a hundred thousand appends a second gets a record every `interval_ms`, ten thousand partitions
 together take no more than a fiftieth of their process, and where nothing moves there is no timer. What is late costs
@@ -88,13 +89,29 @@ class StatePublisher:
 
     def take(self, partition: Published) -> None:
         """Publishes a partition from now on, the first time soon."""
-        state_file = StateFile(partition.log.directory, self._boot_id)
+        state_file = self._bind(partition)
         if partition.log.settings.is_compacted:
             # Whoever died may have swapped segments and not have said so.
             state_file.expect_unsaid_swap()
-        partition.state_file = state_file
-        partition.mark = partial(self._mark, partition)
         partition.mark()
+
+    def take_new(self, partition: Published) -> None:
+        """As `take`, of a partition that was just made and is ready to say its state: that is written now.
+
+        Where somebody had been here before, it is `take`.
+        """
+        state_file = self._bind(partition)
+        partition.is_marked = False
+        try:
+            if not state_file.begin(partition.state(now_ms=self._clock.now_ms())):
+                self.take(partition)
+        except StorageFault as fault:
+            self._failed(partition, fault)
+
+    def _bind(self, partition: Published) -> StateFile:
+        partition.state_file = state_file = StateFile(partition.log.directory, self._boot_id)
+        partition.mark = partial(self._mark, partition)
+        return state_file
 
     def drop(self, partition: Published) -> None:
         """Publishes it no more; what was said last stands."""
@@ -152,14 +169,17 @@ class StatePublisher:
             partition.log.write_due_epochs()
             state_file.publish(state)
         except StorageFault as fault:
-            self._warn(f"readers off the disk are not told of new records: {fault}")
-            self._after_ms(AGAIN_MS, partial(self._again, partition))
+            self._failed(partition, fault)
         if state_file.is_open and state_file not in self._open:
             if len(self._open) >= OPEN_MAX:
                 oldest = next(iter(self._open))
                 oldest.release()
                 del self._open[oldest]
             self._open[state_file] = None
+
+    def _failed(self, partition: Published, fault: StorageFault) -> None:
+        self._warn(f"readers off the disk are not told of new records: {fault}")
+        self._after_ms(AGAIN_MS, partial(self._again, partition))
 
     def _again(self, partition: Published) -> None:
         if not partition.is_marked:

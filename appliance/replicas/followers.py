@@ -133,7 +133,10 @@ class Followers(CopyHolder[Follower]):
         )
         follower.throttled = self._throttled(follower)
         self.by_name[name] = self.by_row[assigned.row] = follower
-        self._publisher.take(follower)
+        if is_new:
+            self._publisher.take_new(follower)
+        else:
+            self._publisher.take(follower)
         self.unopened.pop(name, None)
 
     def _apply_defaults(self, name: TopicPartition) -> None:

@@ -169,6 +169,57 @@ def test_who_is_told_of_records_of_an_epoch_finds_it_in_the_epoch_file(tmp_path:
     assert not log.leader_epochs.is_due
 
 
+def test_a_new_partition_says_its_state_at_once_and_leaves_nothing_for_later(tmp_path: Path) -> None:
+    clock, said = ManualClock(NOW_MS), list[str]()
+    timers = Timers(clock)
+    publisher = publisher_of(clock, timers, said)
+    partition = Counted(open_log(tmp_path / "a-0"))
+    publisher.take_new(partition)
+    found = read_state(tmp_path / "a-0")
+    assert found is not None
+    assert (found.sequence, found.log_end, found.mode) == (0, 1, Mode.RUNNING)
+    assert (timers.due, publisher.statistics()) == ([], {"waiting": 0, "open": 0})
+    partition.append()
+    timers.run(20)
+    after = read_state(tmp_path / "a-0")
+    assert after is not None
+    assert (after.sequence, after.incarnation, after.log_end) == (1, found.incarnation, 2)
+    assert said == []
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_who_was_taken_for_new_and_is_not_goes_on_from_what_was_said(tmp_path: Path, policy: str) -> None:
+    clock = ManualClock(NOW_MS)
+    timers = Timers(clock)
+    publisher = publisher_of(clock, timers, [])
+    settings = LogSettings(cleanup_policy=frozenset({policy}))
+    partition = Counted(open_log(tmp_path / "a-0", settings=settings))
+    before = StateFile(tmp_path / "a-0", BOOT).publish(state(1))
+    publisher.take_new(partition)
+    assert read_state(tmp_path / "a-0") == before
+    timers.run(20)
+    after = read_state(tmp_path / "a-0")
+    assert after is not None
+    assert (after.sequence, after.incarnation) == (before.sequence + 1, before.incarnation)
+    assert after.generation == before.generation + (policy == "compact")
+
+
+def test_a_new_partition_that_the_disk_refuses_is_tried_again(tmp_path: Path) -> None:
+    clock, said = ManualClock(NOW_MS), list[str]()
+    timers = Timers(clock)
+    publisher = publisher_of(clock, timers, said)
+    partition = Counted(open_log(tmp_path / "a-0"))
+    (tmp_path / "a-0").rename(tmp_path / "gone")
+    publisher.take_new(partition)
+    assert len(said) == 1
+    (tmp_path / "gone").rename(tmp_path / "a-0")
+    timers.run(5_000)
+    timers.run(20)
+    found = read_state(tmp_path / "a-0")
+    assert found is not None
+    assert found.sequence == 0
+
+
 def test_many_appends_make_one_record_and_none_makes_no_timer(tmp_path: Path) -> None:
     clock, said = ManualClock(NOW_MS), list[str]()
     timers = Timers(clock)
