@@ -49,6 +49,7 @@ HOT_MODULES = (
     "appliance/netproc/apis.py",
     "appliance/netproc/connection.py",
     "appliance/netproc/coordinator_line.py",
+    "appliance/netproc/cursors.py",
     "appliance/netproc/fan_out.py",
     "appliance/netproc/fetch_session.py",
     "appliance/netproc/intake.py",

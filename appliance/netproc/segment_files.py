@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.cluster import TopicPartition
-from appliance.log.file_names import LOG, partition_directory_name, segment_file_name
+from appliance.log.file_names import LOG, OFFSET_INDEX, partition_directory_name, segment_file_name
 from appliance.netproc.segment_replaced import SegmentReplaced
 from appliance.netproc.topic_routes import PartitionRoute
 
@@ -24,12 +24,16 @@ Key = tuple[int, int, int, int]
 
 
 class SegmentFile:
-    """An open segment; `holders` counts the responses that will still send from it."""
+    """An open segment; `holders` counts the responses that will still send from it.
 
-    __slots__ = ("dropped", "fd", "holders", "version")
+    `index_fd` is its `.index`, -1 until somebody goes on in it by himself (`cursors`).
+    """
+
+    __slots__ = ("dropped", "fd", "holders", "index_fd", "version")
 
     def __init__(self, fd: int, version: int = 0) -> None:
         self.fd = fd
+        self.index_fd = -1
         self.version = version
         self.holders = 0
         self.dropped = False
@@ -38,7 +42,12 @@ class SegmentFile:
         """One response less; the last one closes a descriptor that the cache has let go of."""
         self.holders -= 1
         if self.dropped and not self.holders:
-            os.close(self.fd)
+            self.close()
+
+    def close(self) -> None:
+        os.close(self.fd)
+        if self.index_fd >= 0:
+            os.close(self.index_fd)
 
 
 class SegmentFiles:
@@ -102,6 +111,24 @@ class SegmentFiles:
         held.holders += 1
         return held
 
+    def index_of(
+        self, held: SegmentFile, route: PartitionRoute, segment_base_offset: int, directory: int
+    ) -> int:
+        """The descriptor of the `.index` of a segment that is held; it is closed with the segment.
+
+        Raises:
+            SegmentReplaced: it is another segment's by now.
+            OSError: it is gone or cannot be opened.
+        """
+        if held.index_fd < 0:
+            path = self.directory_of(route, directory) / segment_file_name(segment_base_offset, OFFSET_INDEX)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if not self._is_served(route) or self._version(route) != held.version:
+                os.close(fd)
+                raise SegmentReplaced(f"{path} was replaced while it was opened")
+            held.index_fd = fd
+        return held.index_fd
+
     def expect(self, route: PartitionRoute, *, version: int) -> None:
         """Proves that since `version` was read no file of the partition has come to mean another.
 
@@ -134,7 +161,7 @@ class SegmentFiles:
         segment = self._open.pop(key)
         segment.dropped = True
         if not segment.holders:
-            os.close(segment.fd)
+            segment.close()
 
     def close(self) -> None:
         for key in list(self._open):

@@ -2,10 +2,12 @@
 
     begin ─→ look ──────────→ ask owners where ──→ enough, an error, or no time left? ─→ respond
               ↑  (partition      (only partitions                │ no
-              │   table)          with records)                  ↓
-              └──────────────── woken, once ←───────────── purgatory
+              │   table)          with records,                  ↓
+              │                   no cursor)                 purgatory
+              └──────────────── woken, once ←─────────────────── ┘
 
-A look reads the partition table: a partition without new records costs no other process anything. Owners answer with
+A look reads the partition table: a partition without new records costs no other process anything. Whoever goes on
+behind its last answer is led by a cursor (decision 0059); what it does not reach, owners answer with
 (segment, position, length), and records leave by sendfile. `max_bytes` bounds the whole answer except that its first
 batch always comes whole; later partitions get whole first batches or nothing.
 
@@ -35,6 +37,7 @@ from appliance.clock import Clock
 from appliance.errors import RejectedRequest, StorageFault
 from appliance.netproc.aborted_transactions import aborted_in
 from appliance.netproc.connection import FilePiece, Pending, Piece
+from appliance.netproc.cursors import Cursors
 from appliance.netproc.fetch_session import FetchSessions, SessionPartition, SessionTurn
 from appliance.netproc.leader_hints import endpoints_of, leader_hint
 from appliance.netproc.log_handlers.finish import Finish
@@ -98,6 +101,7 @@ class FetchHandler:
         self._purgatory = purgatory
         self._sessions = sessions
         self._files = files
+        self._cursors = Cursors(files)
         self._finish = finish
         self._clock = clock
         self._max_bytes = max_bytes
@@ -189,6 +193,8 @@ class FetchHandler:
             if not item.is_asked or route is None or route.worker is None:
                 continue
             wanted = item.wanted
+            if self._goes_on(asker, item, route):
+                continue
             operation = (
                 _FETCH,
                 flags,
@@ -212,6 +218,30 @@ class FetchHandler:
             asker.outstanding += 1
         if not asker.outstanding:
             self._decide(asker)
+
+    def _goes_on(self, asker: _Asker, item: _Item, route: PartitionRoute) -> bool:
+        """Whether what follows an earlier answer is found where that ended: then no owner is asked."""
+        wanted = item.wanted
+        cursor = self._cursors.find(route, wanted.fetch_offset, files_version=item.files_version)
+        if cursor is None or wanted.last_fetched_epoch >= 0:
+            return False
+        read_committed = asker.request.isolation_level == 1
+        length_bytes = self._cursors.advance(
+            route,
+            cursor,
+            max_bytes=min(wanted.partition_max_bytes, asker.max_bytes - asker.found_bytes),
+            upper_bound=item.last_stable_offset if read_committed else item.high_watermark,
+            read_committed=read_committed,
+        )
+        if not length_bytes:
+            return False
+        item.segment, item.directory, item.position = cursor.segment, cursor.directory, cursor.position
+        # Whole or not at all: of what is left of the answer, the next may get its part.
+        item.length_bytes = item.first_batch_bytes = length_bytes
+        item.has_aborted = False
+        item.is_asked = False
+        asker.found_bytes += length_bytes
+        return True
 
     def _decide(self, asker: _Asker) -> None:
         """Everything asked is answered: respond, or wait for more."""
@@ -248,7 +278,7 @@ class FetchHandler:
     def _respond(self, asker: _Asker, items: Sequence[_Item]) -> None:
         turn, pending = asker.turn, asker.pending
         self._trim(asker, items)
-        files = self._hold(items)
+        files = self._hold(asker, items)
         chosen: list[_Item] = []
         has_moved = False
         for item in items:
@@ -315,13 +345,15 @@ class FetchHandler:
             left -= allowed
             first = first and not allowed
 
-    def _hold(self, items: Sequence[_Item]) -> dict[int, SegmentFile]:
+    def _hold(self, asker: _Asker, items: Sequence[_Item]) -> dict[int, SegmentFile]:
         """Opens the segments of what will be sent; one that is gone makes its partition's answer an error."""
         files: dict[int, SegmentFile] = {}
         for item in items:
             if item.length_bytes and item.route is not None:
                 try:
-                    files[id(item)] = self._held(item, item.route)
+                    files[id(item)] = held = self._held(item, item.route)
+                    if item.is_asked:
+                        self._follow(asker, item, item.route, held)
                 except SegmentReplaced:
                     item.length_bytes = 0  # nothing now; the client asks again, and so do we
                 except (OSError, StorageFault):
@@ -337,6 +369,29 @@ class FetchHandler:
                 held.release()
                 raise
         return held
+
+    def _follow(self, asker: _Asker, item: _Item, route: PartitionRoute, held: SegmentFile) -> None:
+        """Of what was cut short by what was asked for, sends whole batches: the reader will go on behind them."""
+        wanted = item.wanted
+        if (
+            item.length_bytes < min(wanted.partition_max_bytes, asker.max_bytes)
+            or item.length_bytes <= item.first_batch_bytes
+            or item.has_aborted
+            or wanted.last_fetched_epoch >= 0
+        ):
+            return
+        read_committed = asker.request.isolation_level == 1
+        stable = item.last_stable_offset
+        item.length_bytes = self._cursors.follow(
+            route,
+            held,
+            directory=item.directory,
+            segment=item.segment,
+            position=item.position,
+            length_bytes=item.length_bytes,
+            upper_bound=stable if read_committed else item.high_watermark,
+            settled_below=stable if read_committed else -1,
+        )
 
     def _aborted(self, item: _Item, route: PartitionRoute) -> Sequence[AbortedTransaction]:
         """The aborted transactions that the item's records are among."""
