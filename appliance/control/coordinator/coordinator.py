@@ -28,6 +28,7 @@ from appliance.control.coordinator.offsets.offset_commit import failed_commit, p
 from appliance.control.coordinator.offsets.offset_delete import plan_delete
 from appliance.control.coordinator.offsets.offset_fetch import fetch_offsets
 from appliance.control.coordinator.offsets.offset_records import parse_value
+from appliance.control.coordinator.offsets.packed_offsets import all_end_with
 from appliance.control.coordinator.request_lines import Received, Reply, RequestLines
 from appliance.control.coordinator.shard import TOLD, Pair, Shard, State
 from appliance.control.coordinator.topics import ImageTopics
@@ -418,7 +419,7 @@ class Coordinator:
             for topic, partitions in book.of(group).items():
                 topic_id = ids.get(topic)
                 # Nearly every value ends with the topic's id, which costs no parsing.
-                if topic_id is None or all(value.endswith(topic_id.bytes) for value in partitions.values()):
+                if topic_id is None or all_end_with(partitions, topic_id.bytes):
                     continue
                 self._write_tombstones(shard, book.tombstones(group, is_old))
                 break

@@ -17,7 +17,7 @@ moved proves that nothing was appended, and anything else that the state must be
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from itertools import chain
 from typing import Final, Protocol
@@ -38,6 +38,9 @@ LOOK_AGAIN_MS: Final = 50
 LOAD_AGAIN_MS: Final = 100
 LOAD_AGAIN_MAX_MS: Final = 5_000
 """The pause after a load that failed doubles up to here: a try may read much, and whoever asks would begin one."""
+PACKED_AT_ONCE: Final = 4096
+"""Offsets that are packed before others have their turn: a millisecond at most, on a slow machine too."""
+PACK_PAUSE_MS: Final = 5
 
 Pair = tuple[bytes, bytes | None]
 """Key and value of a record; None is a tombstone."""
@@ -285,6 +288,18 @@ class Shard:
         self._pause_ms = LOAD_AGAIN_MS
         self.state = State.ACTIVE
         self._listener.loaded(self)
+        self._pack_on(self._life, self.book.packing())
+
+    def _pack_on(self, life: int, packing: Iterator[int]) -> None:
+        """Packs what the replay has put into the book one by one, while it serves."""
+        if life != self._life:
+            return
+        packed = 0
+        for offsets in packing:
+            packed += offsets
+            if packed >= PACKED_AT_ONCE:
+                self._listener.later(PACK_PAUSE_MS, lambda: self._pack_on(life, packing))
+                return
 
     def load_failed(self, why: object) -> None:
         """It cannot be replayed, and trying again would not help."""

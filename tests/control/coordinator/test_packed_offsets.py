@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
 from appliance.control.coordinator.offsets.offset_records import value_encoder
-from appliance.control.coordinator.offsets.packed_offsets import PackedOffsets, with_all
+from appliance.control.coordinator.offsets.packed_offsets import PackedOffsets, all_end_with, with_all
 
 OFFSETS = st.lists(
     st.tuples(st.integers(0, 40), st.sampled_from((b"aa", b"bb", b"cc", b"longer"))), min_size=1, max_size=30
@@ -45,6 +45,17 @@ def test_values_of_one_length_are_packed_and_one_of_another_unpacks_them() -> No
     unpacked = with_all(held, [(5, b"longer")])
     assert unpacked == {3: b"bb", 5: b"longer", 7: b"aa"}
     assert isinstance(unpacked, dict)
+
+
+@given(
+    st.dictionaries(st.integers(0, 9), st.text("ab", min_size=2, max_size=2).map(str.encode), min_size=1),
+    st.text("ab", max_size=3).map(str.encode),
+)
+def test_a_row_knows_what_all_its_values_end_with(values: dict[int, bytes], ending: bytes) -> None:
+    row = with_all(None, sorted(values.items()))
+    assert isinstance(row, PackedOffsets)
+    expected = all(value.endswith(ending) for value in values.values())
+    assert all_end_with(row, ending) == all_end_with(values, ending) == expected
 
 
 def test_a_committed_offset_takes_no_more_than_it_may() -> None:

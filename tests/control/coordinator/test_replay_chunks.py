@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from appliance.control.coordinator.offsets.offset_book import OffsetBook, Replay
 from appliance.control.coordinator.offsets.offset_records import offset_key
-from appliance.control.coordinator.replay import replay_chunk
+from appliance.control.coordinator.offsets.packed_offsets import PackedOffsets
+from appliance.control.coordinator.replay import ROW_MIN, replay_chunk
 from appliance.errors import CorruptFile
 from appliance.log.chunks import Chunk, read_chunks
 from appliance.protocol.records.compression import Codec
@@ -30,6 +31,37 @@ RECORDS = st.lists(
     st.tuples(st.one_of(OFFSETS, OTHERS), st.one_of(st.none(), st.binary(min_size=1, max_size=3))),
     min_size=1,
     max_size=30,
+)
+
+
+def records_of(
+    kind: int, group: str, topic: str, partitions: list[int], values: list[bytes | None]
+) -> list[Record]:
+    """What one commit writes: `kind` is the type of its keys."""
+    return [
+        (bytes((0, kind)) + offset_key(group, topic, partition)[2:], value)
+        for partition, value in zip(partitions, values * len(partitions), strict=False)
+    ]
+
+
+COMMITS = st.lists(
+    st.builds(
+        records_of,
+        st.sampled_from((1, 1, 1, 0, 2)),
+        st.sampled_from(("g", "h", "group of a long name", "group of a long nome")),
+        st.sampled_from(("t", "u", "")),
+        st.one_of(
+            st.just(list(range(2 * ROW_MIN))),
+            st.lists(st.integers(0, 3 * ROW_MIN), min_size=1, unique=True).map(sorted),
+            st.permutations(range(2 * ROW_MIN)),
+        ),
+        st.one_of(
+            st.sampled_from(([b"one"], [b"two"], [b"longer"], [None])),
+            st.lists(st.sampled_from((b"a", b"b", b"cc", None)), min_size=1),
+        ),
+    ),
+    min_size=1,
+    max_size=8,
 )
 
 
@@ -78,6 +110,81 @@ def test_a_replay_leaves_what_each_record_says_in_order(
         group: dict(expected.of(group)) for group in expected.groups()
     }
     assert others == expected_others
+
+
+@given(st.lists(COMMITS, min_size=1, max_size=3))
+def test_commits_of_many_partitions_leave_what_each_of_their_records_says(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[list[Record]]]
+) -> None:
+    records = [[record for commit in batch for record in commit] for batch in batches]
+    book, others = replayed(chunks_of(tmp_path_factory.mktemp("log"), records))
+    expected, expected_others = OffsetBook(), list[Record]()
+    for key, value in (record for batch in records for record in batch):
+        if key[1] <= 1:
+            expected.apply(key, value)
+        else:
+            expected_others.append((key, value))
+    assert others == expected_others
+    before = {group: {topic: dict(held) for topic, held in book.of(group).items()} for group in book.groups()}
+    assert before == {group: dict(expected.of(group)) for group in expected.groups()}
+    packed = sum(book.packing())
+    book.check()
+    assert packed <= book.statistics()["offsets"]
+    assert {group: dict(book.of(group)) for group in book.groups()} == before
+
+
+def test_a_commit_of_many_partitions_is_packed_as_it_is_read_and_others_afterwards(tmp_path: Path) -> None:
+    many, few = list(range(ROW_MIN)), list(range(3))
+    batches = [
+        [*records_of(1, "g", "t", many, [b"old"]), *records_of(1, "h", "t", few, [b"few"])],
+        records_of(1, "g", "t", many, [b"new"]),
+    ]
+    book, _ = replayed(chunks_of(tmp_path, batches))
+    assert isinstance(book.of("g")["t"], PackedOffsets)
+    assert book.of("g") == {"t": dict.fromkeys(many, b"new")}
+    packing = book.packing()
+    assert next(packing) == len(few)
+    assert isinstance(book.of("h")["t"], PackedOffsets)
+    assert next(packing, None) is None
+    assert book.of("h") == {"t": dict.fromkeys(few, b"few")}
+
+
+@pytest.mark.parametrize("group", ["g", "group of a long name"])
+def test_a_row_ends_where_the_last_letter_of_the_topic_is_another(tmp_path: Path, group: str) -> None:
+    commits = [
+        record
+        for number, topic in enumerate(("topic-1", "topic-2", "other"))
+        for record in records_of(
+            1, group, topic, list(range(number * ROW_MIN, (number + 1) * ROW_MIN)), [b"v"]
+        )
+    ]
+    book, _ = replayed(chunks_of(tmp_path, [commits]))
+    assert {topic: len(held) for topic, held in book.of(group).items()} == {
+        "topic-1": ROW_MIN,
+        "topic-2": ROW_MIN,
+        "other": ROW_MIN,
+    }
+
+
+def test_a_book_is_used_while_it_is_packed(tmp_path: Path) -> None:
+    groups = [f"g{number}" for number in range(4)]
+    one_by_one = [record for group in groups for record in records_of(1, group, "t", [3, 1, 2], [b"old"])]
+    book, _ = replayed(chunks_of(tmp_path, [one_by_one]))
+    packing = book.packing()
+    next(packing)
+    book.put_all("g1", "t", [(2, b"new"), (4, b"new")])
+    book.put_all("g1", "u", [(0, b"of another length")])
+    for partition in (1, 2, 3):
+        book.put("g2", "t", partition, None)
+    book.put("late", "t", 0, b"late")
+    assert list(packing) == [4, 3]
+    book.check()
+    assert book.of("g1") == {
+        "t": {1: b"old", 2: b"new", 3: b"old", 4: b"new"},
+        "u": {0: b"of another length"},
+    }
+    assert not book.has("g2")
+    assert book.of("late") == {"t": {0: b"late"}}
 
 
 def test_records_without_a_type_say_nothing_and_a_torn_key_is_corrupt(tmp_path: Path) -> None:

@@ -1,25 +1,28 @@
 """The committed offsets of the groups of one internal partition: group → topic → partition → the record's value.
 
-Values are kept as the bytes of their records and parsed when somebody asks: a replay of a million then costs a slice
-and a dictionary entry each, and is packed when it is done; memory is some fifty bytes for an offset (`packed_offsets`),
-where parsed values would take hundreds.
+Values are kept as the bytes of their records and parsed when somebody asks; memory is some fifty bytes for an offset
+(`packed_offsets`), where parsed values would take hundreds. A replay puts what one commit has said of many partitions
+into a row at once; what it met one by one costs a slice and a dictionary entry each, which are packed afterwards.
 
 Pure: what is put here was committed to the log before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from appliance.control.coordinator.group.effects import Record
 from appliance.control.coordinator.offsets.offset_records import (
+    KEY_TYPE_BYTES,
+    OFFSET_KEYS,
     PARTITION_BYTES,
     key_prefix,
     parse_key,
     suffix,
 )
-from appliance.control.coordinator.offsets.packed_offsets import Offsets, PackedOffsets, with_all
+from appliance.control.coordinator.offsets.packed_offsets import Offsets, PackedOffsets, packed, with_all
 
 ByPartition = dict[int, bytes]
 ByTopic = dict[str, Offsets]
@@ -106,23 +109,45 @@ class OffsetBook:
         return found
 
     def place(self, group: str, topic: str) -> ByPartition:
-        """Where a replay puts a group's offsets in a topic; it calls `prune` when it is done."""
+        """Where a replay puts a group's offsets in a topic one by one; it calls `prune` when it is done."""
+        topics = self._groups.setdefault(group, {})
         name = self._names.setdefault(topic, topic)
-        place = self._groups.setdefault(group, {}).setdefault(name, {})
-        assert isinstance(place, dict), "nothing is committed to a book before it is replayed"
+        held = topics.get(name)
+        if isinstance(held, dict):
+            return held
+        place = topics[name] = dict(held.items()) if held is not None else {}
         return place
 
+    def place_row(self, group: str, topic: str, row: PackedOffsets) -> bool:
+        """Takes a replay's row of a group's offsets in a topic for all there are; False where others are held, too."""
+        topics = self._groups.setdefault(group, {})
+        held = topics.get(topic)
+        if held is not None and (len(held) > len(row) or not held.keys() <= set(row)):
+            return False
+        topics[self._names.setdefault(topic, topic)] = row
+        return True
+
     def prune(self) -> None:
-        """Packs what a replay has put in, and takes out what has become empty."""
-        for group in list(self._groups):
-            topics = self._groups[group]
-            for topic, offsets in list(topics.items()):
-                if not offsets:
-                    del topics[topic]
-                elif not isinstance(offsets, PackedOffsets):
-                    topics[topic] = with_all(None, sorted(offsets.items()))
+        """Takes out what a replay has left empty."""
+        for group, topics in list(self._groups.items()):
+            if all(topics.values()):
+                continue
+            for topic in [topic for topic, offsets in topics.items() if not offsets]:
+                del topics[topic]
             if not topics:
                 del self._groups[group]
+
+    def packing(self) -> Iterator[int]:
+        """Packs what a replay has left in dictionaries, one at each step, and says of how many offsets that was.
+
+        The book may be used between two steps. Where lengths differ nothing can be packed; that is a step as well.
+        """
+        for group in list(self._groups):
+            for topic in list(self.of(group)):
+                offsets = self.of(group).get(topic)
+                if isinstance(offsets, dict):
+                    self._groups[group][topic] = packed(offsets)
+                    yield len(offsets)
 
     def statistics(self) -> dict[str, int]:
         """How many groups have offsets, and how many offsets they have."""
@@ -144,29 +169,52 @@ class OffsetBook:
 class Replay:
     """Fills a book from records in log order.
 
-    `places`: a key of an offset without its partition → where the topic's offsets lie, so a record that is not the
-    first of its group and topic costs no parsing.
+    `places`: a key of an offset without its partition → where the topic's offsets lie one by one, so a record that is
+    not the first of its group and topic costs no parsing. `_rows`: the same without the type of the key, of those that
+    lie in a row so far.
     """
 
-    __slots__ = ("_book", "places")
+    __slots__ = ("_book", "_rows", "places")
 
     def __init__(self, book: OffsetBook) -> None:
         self._book = book
+        self._rows: dict[bytes, PackedOffsets] = {}
         self.places: dict[bytes, ByPartition] = {}
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """One record whose key is of type 0 or 1."""
-        prefix = key[:-PARTITION_BYTES]
-        place = self.places.get(prefix)
-        if place is None:
-            group, topic, _ = parse_key(key)
-            place = self.places[prefix] = self._book.place(group, topic)
+        place = self._place(key)
         partition = int.from_bytes(key[-PARTITION_BYTES:], "big", signed=True)
         if value is None:
             place.pop(partition, None)
         else:
             place[partition] = value
 
+    def put_row(self, key: bytes, partitions: array[int], values: bytes) -> None:
+        """Records of one group and topic, none of them a tombstone: their partitions rise, their values are of one
+        length. `key` is that of one of them."""
+        known_as = key[KEY_TYPE_BYTES:-PARTITION_BYTES]
+        held = self._rows.get(known_as)
+        if held is not None and held.replace(partitions, values):
+            return
+        group, topic, _ = parse_key(key)
+        row = PackedOffsets.of(partitions, values)
+        if self._book.place_row(group, topic, row):
+            self._rows[known_as] = row
+            for kind in OFFSET_KEYS:
+                self.places.pop(kind + known_as, None)
+        else:
+            self._place(key).update(row.items())
+
+    def _place(self, key: bytes) -> ByPartition:
+        prefix = key[:-PARTITION_BYTES]
+        place = self.places.get(prefix)
+        if place is None:
+            group, topic, _ = parse_key(key)
+            self._rows.pop(prefix[KEY_TYPE_BYTES:], None)
+            place = self.places[prefix] = self._book.place(group, topic)
+        return place
+
     def done(self) -> None:
-        """The end of the log: what tombstones have emptied goes."""
+        """The end of the log: what tombstones have emptied goes. What was put in one by one is not packed yet."""
         self._book.prune()

@@ -33,6 +33,9 @@ from appliance.protocol.primitives import (
 OFFSET_COMMIT: Final = 1
 LEGACY_OFFSET_COMMIT: Final = 0
 NO_EXPIRY: Final = -1
+OFFSET_KEYS: Final = (b"\0\0", b"\0\1")
+"""What keys of offsets begin with, of the two versions that there are."""
+KEY_TYPE_BYTES: Final = 2
 PARTITION_BYTES: Final = 4
 
 _INT16: Final = Struct(">h")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import ItemsView, Iterator, MutableMapping, Sequence
-from typing import Final
+from typing import Final, Self
 
 _FEW: Final = 8
 Offsets = MutableMapping[int, bytes]
@@ -30,6 +30,31 @@ class PackedOffsets(Offsets):
         self.width = width
         self._partitions = array("i")
         self._values = bytearray()
+
+    @classmethod
+    def of(cls, partitions: array[int], values: bytes | bytearray) -> Self:
+        """Of rising partitions, at least one, and the row of their values."""
+        made = cls(len(values) // len(partitions))
+        made._partitions = partitions
+        made._values[:] = values
+        return made
+
+    def replace(self, partitions: array[int], values: bytes) -> bool:
+        """Takes over the row of values of these rising partitions, if they are those that are held, in their length."""
+        if len(values) != len(self._values) or partitions != self._partitions:
+            return False
+        self._values[:] = values
+        return True
+
+    def all_end_with(self, ending: bytes) -> bool:
+        """Whether each value does. It compares a column of them at a time."""
+        count, width = len(self._partitions), self.width
+        if len(ending) > width:
+            return False
+        return all(
+            self._values[width - place :: width].count(octet) == count
+            for place, octet in enumerate(reversed(ending), 1)
+        )
 
     def put_all(self, offsets: Sequence[tuple[int, bytes]]) -> None:
         """As one by one; quicker where they are all there are. O(n log n)."""
@@ -84,6 +109,21 @@ class PackedOffsets(Offsets):
         partitions = list(self._partitions)
         assert partitions == sorted(set(partitions)), partitions
         assert len(self._values) == self.width * len(partitions), len(self._values)
+
+
+def all_end_with(offsets: Offsets, ending: bytes) -> bool:
+    """Whether each value ends with it."""
+    if isinstance(offsets, PackedOffsets):
+        return offsets.all_end_with(ending)
+    return all(value.endswith(ending) for value in offsets.values())
+
+
+def packed(offsets: dict[int, bytes]) -> Offsets:
+    """The same in a row, where its values are of one length; else as it is."""
+    if len(set(map(len, offsets.values()))) != 1:
+        return offsets
+    partitions = sorted(offsets)
+    return PackedOffsets.of(array("i", partitions), b"".join(map(offsets.__getitem__, partitions)))
 
 
 def with_all(held: Offsets | None, offsets: Sequence[tuple[int, bytes]]) -> Offsets:
