@@ -14,6 +14,7 @@ from setuptools.extension import Extension
 # was measured to pay; it must work the same without.
 HOT_MODULES = (
     "appliance/channels/partition_table.py",
+    "appliance/channels/replica_channel.py",
     "appliance/control/coordinator/coordinator.py",
     "appliance/control/coordinator/duty_cycle.py",
     "appliance/control/coordinator/internal_logs.py",
@@ -31,10 +32,14 @@ HOT_MODULES = (
     "appliance/ipc/ring.py",
     "appliance/ioproc/answer_rings.py",
     "appliance/ioproc/checkpoints.py",
+    "appliance/ioproc/delayed_produce.py",
+    "appliance/ioproc/followed.py",
+    "appliance/ioproc/follower_bells.py",
     "appliance/ioproc/handlers/fetch.py",
     "appliance/ioproc/handlers/produce.py",
     "appliance/ioproc/partition.py",
     "appliance/ioproc/pokes.py",
+    "appliance/ioproc/replication.py",
     "appliance/ioproc/worker.py",
     "appliance/log/index_file.py",
     "appliance/log/local_log.py",
@@ -74,6 +79,13 @@ HOT_MODULES = (
     "appliance/protocol/records/varint.py",
     "appliance/protocol/records/walk.py",
     "appliance/protocol/records/walk_together.py",
+    "appliance/replicas/durable_copies.py",
+    "appliance/replicas/duty_cycle.py",
+    "appliance/replicas/fetcher.py",
+    "appliance/replicas/follower.py",
+    "appliance/replicas/leader_lines.py",
+    "appliance/replicas/leader_log.py",
+    "appliance/replicas/throttle.py",
 )
 
 
