@@ -77,6 +77,7 @@ class PartitionLog:
         "_epochs",
         "_flushes",
         "_is_half_cut",
+        "_is_nobodys",
         "_local",
         "_point",
         "_producers",
@@ -102,7 +103,9 @@ class PartitionLog:
         topic_id: UUID | None,
         flushes: deque[FlushTask],
         removals: deque[Removal],
+        is_made: bool = False,
     ) -> None:
+        """`is_made`: the directory was made for it just now."""
         self.directory = directory
         self.settings = settings
         self.topic_id = topic_id
@@ -115,6 +118,7 @@ class PartitionLog:
         )
         if not self._active.has_files:
             self._active.before_files = self._write_topic_id
+        self._is_nobodys = is_made  # its directory says no topic id, and nobody has to look for one
         self._epochs = loaded.epochs
         self._producers = LogProducers(loaded.producers, loaded.snapshots, now_ms=clock.now_ms())
         self._point = RecoveryPoint(loaded.recovery_point)
@@ -165,9 +169,14 @@ class PartitionLog:
             CorruptFile: a file that cannot be made anew from others does not parse.
         """
         known = topic_id if has_topic_id else None
+        is_made = False
         if is_new:
             with storage_faults(directory):
-                directory.mkdir(exist_ok=True)  # a try before this one may have come as far
+                try:
+                    directory.mkdir()
+                    is_made = True
+                except FileExistsError:
+                    pass  # a try before this one has come as far
         elif known is None:
             with storage_faults(directory):
                 directory.mkdir(parents=True, exist_ok=True)
@@ -199,6 +208,7 @@ class PartitionLog:
             topic_id=known,
             flushes=deque() if flushes is None else flushes,
             removals=queue,
+            is_made=is_made,
         )
 
     # Appending
@@ -697,6 +707,7 @@ class PartitionLog:
         self._point = RecoveryPoint(min(recovery_point, self.log_end_offset), cuts=self._point.cuts)
         self._flushes = flushes
         self.directory = directory
+        self._is_nobodys = False
 
     def write_epochs(self, directory: Path) -> None:
         """Writes the leader epochs into another directory, beside a copy of the log.
@@ -782,8 +793,9 @@ class PartitionLog:
 
     def _write_topic_id(self) -> None:
         """Whose files they are, before there are any; an empty directory is whoever's asks for it (as Kafka's is)."""
-        if self.topic_id is not None and read_topic_id(self.directory) is None:
+        if self.topic_id is not None and (self._is_nobodys or read_topic_id(self.directory) is None):
             write_topic_id(self.directory, self.topic_id)
+            self._is_nobodys = False
 
     def write_due_epochs(self) -> None:
         """Has the epoch file say what is known: before anybody reads it who is told of records of the latest epoch.

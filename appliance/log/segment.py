@@ -146,8 +146,7 @@ class Segment:
         if self.before_files is not None:
             self.before_files()
         try:
-            with storage_faults(self.file.path):
-                os.close(os.open(self.file.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+            self.file.create()
             self.offset_index.create()
             self.time_index.create()
         except Exception:

@@ -93,6 +93,17 @@ class SegmentFile:
 
     # Writing
 
+    def create(self) -> None:
+        """Makes the empty file, or empties the one there is, and has it open: the first batch follows.
+
+        Raises:
+            DiskFull, StorageFault: it failed.
+        """
+        self.abandon()
+        with storage_faults(self.path):
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self.size_bytes = self.allocated_bytes = 0
+
     def reserve(self, length_bytes: int) -> None:
         """Takes the room for an append of `length_bytes`; nothing is changed if there is none.
 

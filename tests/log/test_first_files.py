@@ -17,7 +17,7 @@ from appliance.log.future_log import FutureLog
 from appliance.log.log_directories import LogDirectories
 from appliance.log.log_directory import LogDirectory
 from appliance.log.partition_log import PartitionLog
-from appliance.log.partition_metadata import read_topic_id
+from appliance.log.partition_metadata import read_topic_id, write_topic_id
 from appliance.log.shares import FOLLOWERS, LEADERS, WHOLE, Share
 from tests.log.batches import NOW_MS, batch_of, crash, open_log, read_all
 from tests.log.test_full_disk import files_at_most
@@ -43,6 +43,33 @@ def test_the_first_batch_brings_the_files(tmp_path: Path) -> None:
     log.append(batch_of(), leader_epoch=0)
     assert segment_files(log.directory) == FILES
     log.check()
+
+
+def test_the_first_batch_of_a_new_log_opens_each_of_its_files_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = half(tmp_path, WHOLE).open_partition(ORDERS, TOPIC_ID, LogSettings(), is_absent=True)
+    made, opened = os.open, list[str]()
+
+    def counted(path: Path, *arguments: int) -> int:
+        opened.append(os.path.basename(path))
+        return made(path, *arguments)
+
+    with monkeypatch.context() as counting:
+        counting.setattr(os, "open", counted)
+        log.append(batch_of(), leader_epoch=0)
+    assert sorted(opened) == sorted({*FILES, "partition.metadata.tmp"})
+    assert read_topic_id(log.directory) == TOPIC_ID
+    log.check()
+
+
+def test_a_directory_that_was_not_expected_keeps_the_topic_id_that_it_says(tmp_path: Path) -> None:
+    other = UUID(int=0x5678)
+    (tmp_path / "orders-0").mkdir()
+    write_topic_id(tmp_path / "orders-0", other)
+    log = half(tmp_path, WHOLE).open_partition(ORDERS, TOPIC_ID, LogSettings(), is_absent=True)
+    log.append(batch_of(), leader_epoch=0)
+    assert read_topic_id(log.directory) == other
 
 
 def test_the_first_copied_batch_brings_them_too(tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ SESSIONS_NAME: Final = "metadata.sessions"
 
 BUSY_TIMEOUT_S: Final = 5.0
 WAL_BYTES_KEPT: Final = 8 << 20
+CACHE_KIB: Final = 256
+"""Pages of the tree that this process keeps. It is read whole at a start and then written; the system has the rest."""
 
 _APPLICATION_ID: Final = 0x4C4F4741  # "LOGA"
 _FORMAT: Final = 1
@@ -155,6 +157,7 @@ class EmbeddedStore:
                 database.execute("PRAGMA journal_mode = WAL")
                 database.execute("PRAGMA synchronous = FULL")
                 database.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")
+                database.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
                 if not tables:
                     self._create_schema(database)
                 self._examine(database)

@@ -6,13 +6,16 @@ import os
 import random
 import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from appliance.clock import SystemClock
-from appliance.control.store.embedded_store import DATABASE_NAME, SESSIONS_NAME, EmbeddedStore
+from appliance.control.store.embedded_store import CACHE_KIB, DATABASE_NAME, SESSIONS_NAME, EmbeddedStore
 from appliance.control.store.metadata_store import Create, Delete, EventKind, SetData, WatchEvent
 from appliance.errors import CorruptFile, DiskFull, StorageFault
 from tests.control.store.conftest import wait_for_events
@@ -263,6 +266,37 @@ def test_directory_that_cannot_be_made_is_a_storage_fault(tmp_path: Path) -> Non
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageFault):
         opened(tmp_path / "file" / "data")
+
+
+_GROWS: Final = """
+import sys
+from pathlib import Path
+from appliance.clock import SystemClock
+from appliance.control.store.embedded_store import EmbeddedStore
+from appliance.control.store.metadata_store import Create
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+def fill(first):
+    store.multi([Create(f"/t/{number}", bytes(200)) for number in range(first, first + 1000)])
+
+store = EmbeddedStore(Path(sys.argv[1]), SystemClock())
+store.create("/t")
+fill(0)
+before = resident()
+for first in range(1000, 9000, 1000):
+    fill(first)
+print(resident() - before)
+"""
+
+
+def test_a_tree_that_grows_stays_on_the_disk(tmp_path: Path) -> None:
+    """A process of its own: what it takes is not hidden by memory that others have freed."""
+    grown = subprocess.run(
+        [sys.executable, "-c", _GROWS, str(tmp_path)], check=True, capture_output=True, text=True
+    )
+    assert int(grown.stdout) < 4 * CACHE_KIB * 1024
 
 
 def test_unused_store_holds_no_descriptor_after_close(tmp_path: Path) -> None:
