@@ -112,8 +112,8 @@ class Partition:
         if cells[at + FILES_VERSION] & 1:
             # An earlier life of this worker died while it swapped segments; opening the log has settled it.
             self.files_changed()
-        elif self.replication is not None:
-            # Another slot may have led, and names mean its files; or ours were cut while we followed.
+        else:
+            # Another slot may have led, and names mean its files; or ours were cut while we followed, or recovered.
             cells[at + FILES_VERSION] += 2
         self.publish()
         cells[at + WATERMARK_INCARNATION] = self.incarnation

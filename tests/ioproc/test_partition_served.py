@@ -26,14 +26,24 @@ INCARNATION = 7
 
 
 def leader(
-    path: Path, table: PartitionTable, slot: int, *, epoch: int, records: int, checkpoint: int = 0
+    path: Path,
+    table: PartitionTable,
+    slot: int,
+    *,
+    epoch: int,
+    records: int,
+    checkpoint: int = 0,
+    replicas: tuple[int, ...] = (0, 1),
 ) -> Partition:
     log = PartitionLog.open(path / f"{slot}", settings=LogSettings(), clock=ManualClock(NOW_MS))
     for _ in range(records):
         log.append(batch_of(), leader_epoch=0)
-    assigned = AssignedPartition("t", UUID(int=1), 0, 0, INCARNATION, slot, epoch, (0, 1), (0, 1), {}, epoch)
+    assigned = AssignedPartition(
+        "t", UUID(int=1), 0, 0, INCARNATION, slot, epoch, replicas, replicas, {}, epoch
+    )
     partition = Partition(assigned, log, table=table, slot=slot, min_insync_replicas=1, clock=ManualClock())
-    partition.replicate(assigned, checkpoint=checkpoint, now_ms=0)
+    if len(replicas) > 1:
+        partition.replicate(assigned, checkpoint=checkpoint, now_ms=0)
     partition.serve()
     return partition
 
@@ -49,6 +59,15 @@ def test_names_of_segments_mean_other_files_once_another_slot_leads(tmp_path: Pa
     leader(tmp_path, table, 1, epoch=1, records=3)
     assert table.files_version(0) != before
     assert not table.files_version(0) & 1
+
+
+def test_they_do_once_the_only_replica_is_another_slot(tmp_path: Path) -> None:
+    """At the end of a reassignment the new replica leads alone."""
+    table = a_table()
+    leader(tmp_path, table, 0, epoch=0, records=3, replicas=(0,))
+    before = table.files_version(0)
+    leader(tmp_path, table, 1, epoch=1, records=3, replicas=(1,))
+    assert table.files_version(0) not in (before, before | 1)
 
 
 def test_the_next_leader_begins_with_the_high_watermark_that_readers_saw(tmp_path: Path) -> None:
