@@ -18,7 +18,8 @@ from appliance.log.file_names import LOG, OFFSET_INDEX, partition_directory_name
 from appliance.netproc.segment_replaced import SegmentReplaced
 from appliance.netproc.topic_routes import PartitionRoute
 
-OPEN_SEGMENTS_MAX: Final = 1024
+OPEN_FILES_MAX: Final = 1024
+"""Of segments and of their indexes together."""
 
 Key = tuple[int, int, int, int]
 
@@ -59,7 +60,7 @@ class SegmentFiles:
         version: the files version of a route's partition: as long as it stands, a name means one file.
     """
 
-    __slots__ = ("_directories", "_is_served", "_limit", "_open", "_version")
+    __slots__ = ("_directories", "_indexes", "_is_served", "_limit", "_open", "_version")
 
     def __init__(
         self,
@@ -67,13 +68,14 @@ class SegmentFiles:
         *,
         is_served: Callable[[PartitionRoute], bool],
         version: Callable[[PartitionRoute], int] = lambda _: 0,
-        limit: int = OPEN_SEGMENTS_MAX,
+        limit: int = OPEN_FILES_MAX,
     ) -> None:
         self._version = version
         self._directories = directories
         self._is_served = is_served
         self._limit = limit
         self._open: OrderedDict[Key, SegmentFile] = OrderedDict()
+        self._indexes = 0
 
     def hold(
         self, route: PartitionRoute, segment_base_offset: int, directory: int = 0, *, version: int = 0
@@ -104,8 +106,7 @@ class SegmentFiles:
                 os.close(fd)
                 raise SegmentReplaced(f"{path} was replaced while it was opened")
             held = self._open[key] = SegmentFile(fd, version)
-            if len(self._open) > self._limit:
-                self._drop_oldest()
+            self._drop_oldest()
         else:
             self._open.move_to_end(key)
         held.holders += 1
@@ -127,6 +128,9 @@ class SegmentFiles:
                 os.close(fd)
                 raise SegmentReplaced(f"{path} was replaced while it was opened")
             held.index_fd = fd
+            if not held.dropped:
+                self._indexes += 1
+                self._drop_oldest()
         return held.index_fd
 
     def expect(self, route: PartitionRoute, *, version: int) -> None:
@@ -155,11 +159,14 @@ class SegmentFiles:
                 self._drop(key)
 
     def _drop_oldest(self) -> None:
-        self._drop(next(iter(self._open)))
+        while len(self._open) + self._indexes > self._limit:
+            self._drop(next(iter(self._open)))
 
     def _drop(self, key: Key) -> None:
         segment = self._open.pop(key)
         segment.dropped = True
+        if segment.index_fd >= 0:
+            self._indexes -= 1
         if not segment.holders:
             segment.close()
 
@@ -168,4 +175,7 @@ class SegmentFiles:
             self._drop(key)
 
     def statistics(self) -> dict[str, int]:
-        return {"open": len(self._open), "held": sum(segment.holders > 0 for segment in self._open.values())}
+        return {
+            "open": len(self._open) + self._indexes,
+            "held": sum(segment.holders > 0 for segment in self._open.values()),
+        }

@@ -13,6 +13,7 @@ from appliance.netproc.segment_replaced import SegmentReplaced
 from appliance.netproc.topic_routes import PartitionRoute
 
 SEGMENT = "00000000000000000000.log"
+INDEX = "00000000000000000000.index"
 
 
 def route(partition: int = 0, *, incarnation: int = 1) -> PartitionRoute:
@@ -54,6 +55,20 @@ def test_the_least_recently_used_is_closed_first(tmp_path: Path) -> None:
     assert files.statistics() == {"open": 2, "held": 1}
     before.release()
     files.close()
+
+
+def test_the_index_of_a_segment_counts_as_a_file_of_its_own(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    files = files_in(tmp_path, serving={1}, partitions=8, limit=5)
+    for partition in range(8):
+        (tmp_path / f"t-{partition}" / INDEX).write_bytes(bytes(8))
+        where = route(partition)
+        held = files.hold(where, 0)
+        files.index_of(held, where, 0, 0)
+        held.release()
+        assert len(os.listdir("/proc/self/fd")) - before == files.statistics()["open"] <= 5
+    files.close()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_removed_file_is_let_go_at_once_or_when_its_last_response_left(tmp_path: Path) -> None:
