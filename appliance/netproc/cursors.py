@@ -36,8 +36,8 @@ _ENTRY_BYTES: Final = 8
 # Base offset, length, leader epoch, magic, checksum, attributes, last offset delta.
 _HEADER: Final = Struct(">qiibIhi")
 _HEADER_BYTES: Final = 27
-# An entry stands for `index.interval.bytes`, 4 KiB: so much of the index reaches as far as the most that is asked for.
-_LOG_BYTES_PER_INDEX_BYTE: Final = 512
+# An entry stands for `index.interval.bytes`, 4 KiB: so much of the index reaches beyond the most that is asked for.
+_LOG_BYTES_PER_INDEX_BYTE: Final = 256
 _WINDOW_BYTES_MIN: Final = 4 * 1024
 _WINDOW_BYTES_MAX: Final = 64 * 1024
 
@@ -101,8 +101,9 @@ class Cursors:
     ) -> int:
         """How many bytes of whole batches from the cursor on end below `upper_bound`; remembers what follows them.
 
-        0 where the owner has to be asked: at the end of the segment or of what is indexed, for a batch that is larger
-        than `max_bytes`, and for a `read_committed` reader where an aborted transaction may lie.
+        They are cut short by `max_bytes` and by nothing else. 0 where the owner has to be asked: near the end of the
+        segment, of what is indexed and of what is readable, for a batch that is larger than `max_bytes`, and for a
+        `read_committed` reader where an aborted transaction may lie.
         """
         if read_committed:
             upper_bound = min(upper_bound, cursor.settled_below)
@@ -112,7 +113,9 @@ class Cursors:
         except (OSError, SegmentReplaced):
             return 0
         try:
-            return self._cut(route, held, cursor, max_bytes=max_bytes, upper_bound=upper_bound)
+            return self._cut(
+                route, held, cursor, max_bytes=max_bytes, upper_bound=upper_bound, is_found=False
+            )
         except (OSError, StorageFault, SegmentReplaced):
             return 0
         finally:
@@ -147,20 +150,31 @@ class Cursors:
                 entry=_entry_before(index, position),
                 settled_below=settled_below,
             )
-            cut = self._cut(route, held, cursor, max_bytes=length_bytes, upper_bound=upper_bound)
+            cut = self._cut(
+                route, held, cursor, max_bytes=length_bytes, upper_bound=upper_bound, is_found=True
+            )
         except (OSError, StorageFault, SegmentReplaced):
             return length_bytes
         return cut or length_bytes
 
     def _cut(
-        self, route: PartitionRoute, held: SegmentFile, cursor: Cursor, *, max_bytes: int, upper_bound: int
+        self,
+        route: PartitionRoute,
+        held: SegmentFile,
+        cursor: Cursor,
+        *,
+        max_bytes: int,
+        upper_bound: int,
+        is_found: bool,
     ) -> int:
+        """Up to the last entry that fits. `is_found`: an owner says that so much is readable; else an entry must."""
         index = self._files.index_of(held, route, cursor.segment, cursor.directory)
         base, position = cursor.segment, cursor.position
         wanted = min(max(max_bytes // _LOG_BYTES_PER_INDEX_BYTE, _WINDOW_BYTES_MIN), _WINDOW_BYTES_MAX)
         window = os.pread(index, wanted, cursor.entry * _ENTRY_BYTES)
         last, bound = position + max_bytes, upper_bound - base
-        low, high = 0, len(window) // _ENTRY_BYTES
+        low, entries = 0, len(window) // _ENTRY_BYTES
+        high = entries
         while low < high:
             middle = (low + high) // 2
             relative, at = _ENTRY.unpack_from(window, middle * _ENTRY_BYTES)
@@ -171,8 +185,11 @@ class Cursors:
                 high = middle
         if not low:
             return 0
+        if not is_found and (low == entries or _ENTRY.unpack_from(window, low * _ENTRY_BYTES)[1] <= last):
+            return 0
         relative, at = _ENTRY.unpack_from(window, (low - 1) * _ENTRY_BYTES)
-        if at <= position:
+        if at <= position or at - position < max_bytes // 2:
+            # Where entries are few, or more than the window holds, an owner's answer is worth more than whole batches.
             return 0
         header = os.pread(held.fd, _HEADER_BYTES, at)
         if len(header) < _HEADER_BYTES:

@@ -144,6 +144,42 @@ def test_the_owner_is_asked_once_a_segment_and_at_its_end(reader: Reader) -> Non
     assert reader.asked <= 3 * segments < 100
 
 
+def test_what_is_less_than_was_asked_for_is_the_owners_to_find(reader: Reader) -> None:
+    """A reader who wants so much at least waits for it, and must not be told that it is there."""
+    made = fill(reader.log, [1_000] * 100)
+    following = [each for _, each in batches(reader.fetch(0, max_bytes=9_000))][-1].next_offset
+    cursor = reader.cursors.find(ROUTE, following, files_version=0)
+    assert cursor is not None
+    readable = [bound for base, bound in made if base >= following]
+
+    def led(batches_readable: int) -> int:
+        assert cursor is not None
+        return reader.cursors.advance(
+            ROUTE,
+            cursor,
+            max_bytes=9_000,
+            upper_bound=readable[batches_readable - 1] + 1,
+            read_committed=False,
+        )
+
+    assert [led(count) > 0 for count in (1, 5, 8, 12)] == [False, False, False, True]
+
+
+@pytest.mark.parametrize(("interval", "max_bytes"), [(1, 200_000), (60_000, 48_000)])
+def test_an_index_of_many_entries_or_few_cuts_no_answer_to_a_piece(
+    tmp_path: Path, interval: int, max_bytes: int
+) -> None:
+    settings = LogSettings(segment_bytes=4 << 20, index_interval_bytes=interval)
+    with reading(tmp_path, settings) as reader:
+        fill(reader.log, [50] * 10_000)
+        offset = answers = 0
+        while offset < reader.log.log_end_offset:
+            answers += 1
+            for _, header in batches(reader.fetch(offset, max_bytes=max_bytes)):
+                offset = header.next_offset
+        assert 2 * answers <= 3 * (1 + reader.log.size_bytes // max_bytes)
+
+
 def test_two_readers_at_different_places_do_not_meet(reader: Reader) -> None:
     made = fill(reader.log, [1_000] * 150)
     one, other = 0, made[40][0]

@@ -83,25 +83,47 @@ def _leader_port(address: str, topic: str, partition: int) -> int:
 
 
 def fetch(
-    connection: WireSocket, topic: str, partition: int, *, offset: int, max_bytes: int = 1 << 20
+    connection: WireSocket,
+    topic: str,
+    partition: int,
+    *,
+    offset: int,
+    max_bytes: int = 1 << 20,
+    min_bytes: int = 0,
+    max_wait_ms: int = 0,
 ) -> bytes:
     """The records field of one partition's answer.
 
     Raises:
         AssertionError: the partition was answered with an error.
     """
-    error, records = _ask(connection, topic, partition, offset=offset, max_bytes=max_bytes)
+    error, records = _ask(
+        connection,
+        topic,
+        partition,
+        offset=offset,
+        max_bytes=max_bytes,
+        min_bytes=min_bytes,
+        max_wait_ms=max_wait_ms,
+    )
     assert error == 0, f"Fetch of {topic}-{partition} at {offset}: error {error}"
     return records
 
 
 def _ask(
-    connection: WireSocket, topic: str, partition: int, *, offset: int = 0, max_bytes: int = 1 << 20
+    connection: WireSocket,
+    topic: str,
+    partition: int,
+    *,
+    offset: int = 0,
+    max_bytes: int = 1 << 20,
+    min_bytes: int = 0,
+    max_wait_ms: int = 0,
 ) -> tuple[int, bytes]:
     """Error code and records field of one partition's answer."""
     wanted = PARTITION.pack(partition, offset, max_bytes)
     topics = struct.pack(">i", 1) + nullable_string(topic) + struct.pack(">i", 1) + wanted
-    body = REQUEST.pack(-1, 0, 0, 1 << 26, 0) + topics
+    body = REQUEST.pack(-1, max_wait_ms, min_bytes, 1 << 26, 0) + topics
     connection.send_request(FETCH, VERSION, body, flexible=False)
     answer = connection.read_frame()
     name_length = struct.unpack_from(">h", answer, 12)[0]  # after correlation id, throttle, topic count

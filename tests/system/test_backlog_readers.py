@@ -94,6 +94,23 @@ def test_answers_end_where_a_batch_ends(broker: Appliance) -> None:
     assert answers < 2 * RECORDS * RECORD_BYTES // ANSWER_BYTES
 
 
+def test_who_asks_for_as_much_at_least_as_at_most_is_not_kept_waiting(broker: Appliance) -> None:
+    """Whole batches are a little less than that, but not because there is no more."""
+    offset = 0
+    with WireSocket(broker.port) as connection:
+        while offset < RECORDS - 2 * ANSWER_BYTES // RECORD_BYTES:
+            records = fetch(
+                connection,
+                TOPIC,
+                0,
+                offset=offset,
+                max_bytes=ANSWER_BYTES,
+                min_bytes=ANSWER_BYTES,
+                max_wait_ms=120_000,  # longer than we do
+            )
+            offset = list(parse_batches(records))[-1].last_offset + 1
+
+
 def test_a_seek_back_and_forth_finds_its_records(broker: Appliance) -> None:
     with WireSocket(broker.port) as connection:
         for offset in (0, 5_003, 17, 7_999, 4_000, 4_001, 0):

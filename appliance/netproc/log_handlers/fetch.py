@@ -226,10 +226,11 @@ class FetchHandler:
         if cursor is None or wanted.last_fetched_epoch >= 0:
             return False
         read_committed = asker.request.isolation_level == 1
+        max_bytes = min(wanted.partition_max_bytes, asker.max_bytes - asker.found_bytes)
         length_bytes = self._cursors.advance(
             route,
             cursor,
-            max_bytes=min(wanted.partition_max_bytes, asker.max_bytes - asker.found_bytes),
+            max_bytes=max_bytes,
             upper_bound=item.last_stable_offset if read_committed else item.high_watermark,
             read_committed=read_committed,
         )
@@ -240,7 +241,8 @@ class FetchHandler:
         item.length_bytes = item.first_batch_bytes = length_bytes
         item.has_aborted = False
         item.is_asked = False
-        asker.found_bytes += length_bytes
+        # There is more: a reader who wants as much at least as at most does not wait for the rest of a batch.
+        asker.found_bytes += max_bytes
         return True
 
     def _decide(self, asker: _Asker) -> None:
