@@ -153,6 +153,8 @@ def _backlog(case: str, title: str, reader: str) -> Iterator[Figure]:
             LESS,
             (KAFKA_HALF,),
         )
+        both = f"{title}, {what}: broker's and client's processor"
+        yield Figure(f"{case}.{name}_both_cpu_s_per_gb", both, "CPU s/GB", LESS)
 
 
 def _commits(case: str, title: str) -> tuple[Figure, ...]:

@@ -106,6 +106,8 @@ def _backlog(bench: Bench, length_bytes: int, *, in_groups: bool = False) -> Fig
             )
         figures[f"{name}_mb_s"] = read.mb_s
         figures[f"{name}_cpu_s_per_gb"] = broker.used.cpu_seconds / (read.payload_bytes / GB)
+        both_seconds = broker.used.cpu_seconds + read.cpu_seconds
+        figures[f"{name}_both_cpu_s_per_gb"] = both_seconds / (read.payload_bytes / GB)
         figures[f"{name}_generator_share"] = read.generator_share
     return figures
 
