@@ -64,6 +64,7 @@ HOT_MODULES = (
     "appliance/netproc/outlet.py",
     "appliance/netproc/processor.py",
     "appliance/netproc/purgatory_line.py",
+    "appliance/netproc/read_ahead.py",
     "appliance/netproc/segment_files.py",
     "appliance/netproc/topic_routes.py",
     "appliance/netproc/worker_lines.py",

@@ -21,14 +21,18 @@ LANDING_BYTES: Final = 16 * 1024
 
 
 class FilePiece:
-    """Bytes of a segment to send, `position` and `remaining` moving as they leave."""
+    """Bytes of a segment to send, `position` and `remaining` moving as they leave.
 
-    __slots__ = ("file", "position", "remaining")
+    `following_bytes` are readable behind them, and likely to be asked for next.
+    """
 
-    def __init__(self, file: SegmentFile, position: int, length_bytes: int) -> None:
+    __slots__ = ("file", "following_bytes", "position", "remaining")
+
+    def __init__(self, file: SegmentFile, position: int, length_bytes: int, following_bytes: int = 0) -> None:
         self.file = file
         self.position = position
         self.remaining = length_bytes
+        self.following_bytes = following_bytes
 
 
 Piece = bytes | FilePiece

@@ -42,6 +42,11 @@ _WINDOW_BYTES_MIN: Final = 4 * 1024
 _WINDOW_BYTES_MAX: Final = 64 * 1024
 
 
+Cut = tuple[int, int]
+"""Bytes of whole batches, and bytes of whole batches behind them that the next fetch may get."""
+NOTHING: Final = (0, 0)
+
+
 class Cursor:
     """A batch that begins at `position` of a segment; `entry` of the index is the last at or before it.
 
@@ -98,12 +103,12 @@ class Cursors:
         max_bytes: int,
         upper_bound: int,
         read_committed: bool,
-    ) -> int:
+    ) -> Cut:
         """How many bytes of whole batches from the cursor on end below `upper_bound`; remembers what follows them.
 
-        They are cut short by `max_bytes` and by nothing else. 0 where the owner has to be asked: near the end of the
-        segment, of what is indexed and of what is readable, for a batch that is larger than `max_bytes`, and for a
-        `read_committed` reader where an aborted transaction may lie.
+        They are cut short by `max_bytes` and by nothing else. `NOTHING` where the owner has to be asked: near the end
+        of the segment, of what is indexed and of what is readable, for a batch that is larger than `max_bytes`, and for
+        a `read_committed` reader where an aborted transaction may lie.
         """
         if read_committed:
             upper_bound = min(upper_bound, cursor.settled_below)
@@ -111,13 +116,13 @@ class Cursors:
         try:
             held = files.hold(route, cursor.segment, cursor.directory, version=cursor.files_version)
         except (OSError, SegmentReplaced):
-            return 0
+            return NOTHING
         try:
             return self._cut(
                 route, held, cursor, max_bytes=max_bytes, upper_bound=upper_bound, is_found=False
             )
         except (OSError, StorageFault, SegmentReplaced):
-            return 0
+            return NOTHING
         finally:
             held.release()
 
@@ -132,13 +137,13 @@ class Cursors:
         length_bytes: int,
         upper_bound: int,
         settled_below: int,
-    ) -> int:
+    ) -> Cut:
         """Cuts what an owner found down to whole batches, and remembers what follows them.
 
-        How many of `length_bytes` are left; all of them where there is no place to go on from.
+        All of `length_bytes` are left where there is no place to go on from.
         """
         if held.version & 1:
-            return length_bytes
+            return length_bytes, 0
         try:
             index = self._files.index_of(held, route, segment, directory)
             cursor = Cursor(
@@ -154,8 +159,8 @@ class Cursors:
                 route, held, cursor, max_bytes=length_bytes, upper_bound=upper_bound, is_found=True
             )
         except (OSError, StorageFault, SegmentReplaced):
-            return length_bytes
-        return cut or length_bytes
+            return length_bytes, 0
+        return cut if cut[0] else (length_bytes, 0)
 
     def _cut(
         self,
@@ -166,37 +171,29 @@ class Cursors:
         max_bytes: int,
         upper_bound: int,
         is_found: bool,
-    ) -> int:
+    ) -> Cut:
         """Up to the last entry that fits. `is_found`: an owner says that so much is readable; else an entry must."""
         index = self._files.index_of(held, route, cursor.segment, cursor.directory)
         base, position = cursor.segment, cursor.position
         wanted = min(max(max_bytes // _LOG_BYTES_PER_INDEX_BYTE, _WINDOW_BYTES_MIN), _WINDOW_BYTES_MAX)
         window = os.pread(index, wanted, cursor.entry * _ENTRY_BYTES)
         last, bound = position + max_bytes, upper_bound - base
-        low, entries = 0, len(window) // _ENTRY_BYTES
-        high = entries
-        while low < high:
-            middle = (low + high) // 2
-            relative, at = _ENTRY.unpack_from(window, middle * _ENTRY_BYTES)
-            # Behind the last entry of an active segment are zeros.
-            if 0 < at <= last and relative < bound:
-                low = middle + 1
-            else:
-                high = middle
-        if not low:
-            return 0
-        if not is_found and (low == entries or _ENTRY.unpack_from(window, low * _ENTRY_BYTES)[1] <= last):
-            return 0
-        relative, at = _ENTRY.unpack_from(window, (low - 1) * _ENTRY_BYTES)
+        count = _entries_within(window, 0, last=last, bound=bound)
+        if not count:
+            return NOTHING
+        is_last = count == len(window) // _ENTRY_BYTES
+        if not is_found and (is_last or _ENTRY.unpack_from(window, count * _ENTRY_BYTES)[1] <= last):
+            return NOTHING
+        relative, at = _ENTRY.unpack_from(window, (count - 1) * _ENTRY_BYTES)
         if at <= position or at - position < max_bytes // 2:
             # Where entries are few, or more than the window holds, an owner's answer is worth more than whole batches.
-            return 0
+            return NOTHING
         header = os.pread(held.fd, _HEADER_BYTES, at)
         if len(header) < _HEADER_BYTES:
-            return 0
+            return NOTHING
         offset, _, _, magic, _, _, delta = _HEADER.unpack(header)
         if magic != MAGIC_V2 or offset + delta != base + relative or delta < 0:
-            return 0
+            return NOTHING
         self._remember(
             (route.row, offset),
             Cursor(
@@ -205,11 +202,12 @@ class Cursors:
                 directory=cursor.directory,
                 segment=base,
                 position=at,
-                entry=cursor.entry + low - 1,
+                entry=cursor.entry + count - 1,
                 settled_below=cursor.settled_below,
             ),
         )
-        return int(at) - position
+        following = _entries_within(window, count, last=at + max_bytes, bound=bound)
+        return at - position, _ENTRY.unpack_from(window, (following - 1) * _ENTRY_BYTES)[1] - at
 
     def _remember(self, place: tuple[int, int], cursor: Cursor) -> None:
         by_place = self._by_place
@@ -220,6 +218,20 @@ class Cursors:
 
     def statistics(self) -> dict[str, int]:
         return {"cursors": len(self._by_place)}
+
+
+def _entries_within(window: bytes, low: int, *, last: int, bound: int) -> int:
+    """How many entries name batches at or before `last` that end below `bound`; the first `low` of them do."""
+    high = len(window) // _ENTRY_BYTES
+    while low < high:
+        middle = (low + high) // 2
+        relative, at = _ENTRY.unpack_from(window, middle * _ENTRY_BYTES)
+        # Behind the last entry of an active segment are zeros.
+        if 0 < at <= last and relative < bound:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
 def _entry_before(index: int, position: int) -> int:

@@ -18,10 +18,11 @@ import socket
 from collections.abc import Iterable
 from contextlib import suppress
 from termios import TIOCOUTQ as SIOCOUTQ  # the same number, as tcp(7) says
-from typing import Final
+from typing import Final, cast
 
 from appliance.errors import StorageFault
 from appliance.netproc.connection import Connection, FilePiece, Piece
+from appliance.netproc.read_ahead import ReadAhead
 
 # One connection's turn; then the others are looked at. Level-triggered epoll brings it back.
 TURN_BYTES: Final = 1 << 20
@@ -35,6 +36,7 @@ TAKEN_ALL_BYTES: Final = 64 * 1024
 
 # One for the process: it holds bytes only between a read and the send that follows.
 _copied: Final = memoryview(bytearray(TURN_BYTES + JOIN_BYTES))
+_ahead: Final = ReadAhead(TURN_BYTES)
 _left: Final = array.array("i", [0])
 
 
@@ -75,6 +77,7 @@ def flush(connection: Connection) -> int:
     out, sock = connection.out, connection.sock
     takes_copies = connection.is_local and connection.was_sent_records
     sent_bytes = 0
+    last: FilePiece | None = None
     try:
         while out:
             piece = out[-1]
@@ -83,11 +86,10 @@ def flush(connection: Connection) -> int:
             ):
                 break
             if takes_copies and _are_records_next(out) and _has_taken_all(sock):
-                copied_bytes = _copy(out)
-                count = sock.send(_copied[:copied_bytes])
+                last = _next_records(out)
+                count, wanted = _send_copies(sock, out, last)
                 sent_bytes += count
-                _leave(out, count)
-                if count < copied_bytes:
+                if count < wanted:
                     break
             elif isinstance(piece, FilePiece):
                 sent_bytes += _send_file(connection.fd, piece)
@@ -107,6 +109,8 @@ def flush(connection: Connection) -> int:
                     out[-1] = piece[count:]
     except BlockingIOError:
         pass
+    if not out:
+        _read_on(last)
     return sent_bytes
 
 
@@ -157,6 +161,32 @@ def _are_records_next(out: list[Piece]) -> bool:
     return isinstance(piece, FilePiece) and piece.remaining > READ_BYTES_MAX
 
 
+def _next_records(out: list[Piece]) -> FilePiece:
+    """The next to leave, or those behind their header: `_are_records_next`."""
+    piece = out[-1]
+    return piece if isinstance(piece, FilePiece) else cast(FilePiece, out[-2])
+
+
+def _send_copies(sock: socket.socket, out: list[Piece], records: FilePiece) -> tuple[int, int]:
+    """Sends the next records, and what stands around them, in one system call: how many bytes, of how many."""
+    read = _ahead.take(records.file, records.position, records.remaining)
+    if read is None:
+        wanted = _copy(out)
+        count = sock.send(_copied[:wanted])
+    else:
+        gathered = _gather(out, read)
+        wanted = sum(map(len, gathered))
+        count = sock.sendmsg(gathered)
+    _leave(out, count)
+    return count, wanted
+
+
+def _read_on(sent: FilePiece | None) -> None:
+    """After all was sent: what will most likely be asked for next is read while the client reads this."""
+    if sent is not None and sent.following_bytes:
+        _ahead.expect(sent.file, sent.position, sent.following_bytes)
+
+
 def _copy(out: list[Piece]) -> int:
     """Copies a turn's records, and what stands before, between and behind them; how many bytes.
 
@@ -185,6 +215,24 @@ def _copy(out: list[Piece]) -> int:
             _copied[filled:end] = piece
             filled = end
     return filled
+
+
+def _gather(out: list[Piece], records: memoryview) -> list[bytes | memoryview]:
+    """What leaves in one system call: the next records, which were read before, and what stands around them."""
+    gathered: list[bytes | memoryview] = []
+    has_records, others_left = False, JOIN_BYTES
+    for piece in reversed(out):
+        if not isinstance(piece, FilePiece):
+            others_left -= len(piece)
+            if others_left < 0:
+                break
+            gathered.append(piece)
+        elif has_records:
+            break
+        else:
+            gathered.append(records)
+            has_records = True
+    return gathered
 
 
 def _leave(out: list[Piece], count: int) -> None:

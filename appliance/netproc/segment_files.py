@@ -46,9 +46,11 @@ class SegmentFile:
             self.close()
 
     def close(self) -> None:
+        """Its descriptors may be another file's from now on."""
         os.close(self.fd)
         if self.index_fd >= 0:
             os.close(self.index_fd)
+        self.fd = self.index_fd = -1
 
 
 class SegmentFiles:

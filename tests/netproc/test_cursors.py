@@ -13,7 +13,7 @@ import pytest
 from appliance.log.config import LogSettings
 from appliance.log.file_names import LOG, OFFSET_INDEX, segment_file_name
 from appliance.log.partition_log import PartitionLog
-from appliance.netproc.cursors import Cursors
+from appliance.netproc.cursors import NOTHING, Cursors
 from appliance.netproc.segment_files import SegmentFiles
 from appliance.netproc.topic_routes import PartitionRoute
 from appliance.protocol.records.batch import batches
@@ -32,6 +32,8 @@ class Reader:
         self.files = SegmentFiles({0: (directory,)}, is_served=lambda _: True, version=lambda _: self.version)
         self.cursors = Cursors(self.files)
         self.asked = 0
+        self.announced: dict[int, int] = {}  # bytes that were said to follow, by their position
+        self.led: dict[int, int] = {}
 
     def fetch(
         self,
@@ -46,9 +48,11 @@ class Reader:
         bound = self.log.log_end_offset if upper_bound is None else upper_bound
         cursor = self.cursors.find(ROUTE, offset, files_version=self.version)
         if cursor is not None:
-            length_bytes = self.cursors.advance(
+            length_bytes, following_bytes = self.cursors.advance(
                 ROUTE, cursor, max_bytes=max_bytes, upper_bound=bound, read_committed=read_committed
             )
+            self.announced[cursor.position + length_bytes] = following_bytes
+            self.led[cursor.position] = length_bytes
             if length_bytes:
                 return self.sent(cursor.segment, cursor.position, length_bytes)
         self.asked += 1
@@ -56,7 +60,7 @@ class Reader:
         length_bytes = found.length_bytes
         if length_bytes == max_bytes > found.first_batch_bytes:
             held = self.files.hold(ROUTE, found.segment_base_offset, version=self.version)
-            length_bytes = self.cursors.follow(
+            length_bytes, _ = self.cursors.follow(
                 ROUTE,
                 held,
                 directory=0,
@@ -160,7 +164,7 @@ def test_what_is_less_than_was_asked_for_is_the_owners_to_find(reader: Reader) -
             max_bytes=9_000,
             upper_bound=readable[batches_readable - 1] + 1,
             read_committed=False,
-        )
+        )[0]
 
     assert [led(count) > 0 for count in (1, 5, 8, 12)] == [False, False, False, True]
 
@@ -178,6 +182,18 @@ def test_an_index_of_many_entries_or_few_cuts_no_answer_to_a_piece(
             for _, header in batches(reader.fetch(offset, max_bytes=max_bytes)):
                 offset = header.next_offset
         assert 2 * answers <= 3 * (1 + reader.log.size_bytes // max_bytes)
+
+
+def test_what_is_said_to_follow_is_what_comes_next(tmp_path: Path) -> None:
+    """It is read ahead: anything else would be read in vain."""
+    with reading(tmp_path, LogSettings(index_interval_bytes=512)) as reader:
+        fill(reader.log, [1_000] * 500)
+        reader.read_on(0, max_bytes=10_000)
+        followed = [position for position in reader.led if position in reader.announced]
+        assert len(followed) > 40
+        assert [reader.led[position] for position in followed[:-1]] == [
+            reader.announced[position] for position in followed[:-1]
+        ]
 
 
 def test_two_readers_at_different_places_do_not_meet(reader: Reader) -> None:
@@ -206,7 +222,10 @@ def test_a_swap_between_the_look_and_the_opening_asks_the_owner(reader: Reader) 
     cursor = reader.cursors.find(ROUTE, following, files_version=0)
     assert cursor is not None
     reader.version = 2
-    assert not reader.cursors.advance(ROUTE, cursor, max_bytes=9_000, upper_bound=100, read_committed=False)
+    assert (
+        reader.cursors.advance(ROUTE, cursor, max_bytes=9_000, upper_bound=100, read_committed=False)
+        == NOTHING
+    )
 
 
 def test_no_cursor_is_made_while_files_change(reader: Reader) -> None:
@@ -225,7 +244,10 @@ def test_a_read_committed_reader_goes_on_only_where_somebody_looked_for_aborted_
     cursor = reader.cursors.find(ROUTE, cursor_at, files_version=0)
     assert cursor is not None
     bound = made[-1][1]
-    assert not reader.cursors.advance(ROUTE, cursor, max_bytes=9_000, upper_bound=bound, read_committed=True)
+    assert (
+        reader.cursors.advance(ROUTE, cursor, max_bytes=9_000, upper_bound=bound, read_committed=True)
+        == NOTHING
+    )
     settled = made[20][0]
     reader.fetch(cursor_at - 3, max_bytes=9_000, settled_below=settled)
     place = max(reader.cursors._by_place)[1]
@@ -256,7 +278,10 @@ def test_an_index_that_says_something_else_than_the_log_is_not_believed(
         file.write(content)
     cursor = reader.cursors.find(ROUTE, following, files_version=0)
     assert cursor is not None
-    assert not reader.cursors.advance(ROUTE, cursor, max_bytes=9_000, upper_bound=150, read_committed=False)
+    assert (
+        reader.cursors.advance(ROUTE, cursor, max_bytes=9_000, upper_bound=150, read_committed=False)
+        == NOTHING
+    )
     before = reader.asked
     assert reader.read_on(following, max_bytes=9_000) == [one for one in made if one[0] >= following]
     assert reader.asked > before + 10

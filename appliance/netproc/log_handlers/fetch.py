@@ -140,7 +140,7 @@ class FetchHandler:
         read_committed = asker.request.isolation_level == 1
         cells, table, lines = self._table.cells, self._table, self.lines
         for item in asker.items:
-            item.length_bytes = item.first_batch_bytes = 0
+            item.length_bytes = item.first_batch_bytes = item.following_bytes = 0
             item.is_asked = False
             route = item.route
             if route is None or route.worker is None:
@@ -227,7 +227,7 @@ class FetchHandler:
             return False
         read_committed = asker.request.isolation_level == 1
         max_bytes = min(wanted.partition_max_bytes, asker.max_bytes - asker.found_bytes)
-        length_bytes = self._cursors.advance(
+        length_bytes, following_bytes = self._cursors.advance(
             route,
             cursor,
             max_bytes=max_bytes,
@@ -239,6 +239,7 @@ class FetchHandler:
         item.segment, item.directory, item.position = cursor.segment, cursor.directory, cursor.position
         # Whole or not at all: of what is left of the answer, the next may get its part.
         item.length_bytes = item.first_batch_bytes = length_bytes
+        item.following_bytes = following_bytes
         item.has_aborted = False
         item.is_asked = False
         # There is more: a reader who wants as much at least as at most does not wait for the rest of a batch.
@@ -318,7 +319,8 @@ class FetchHandler:
                 answer.append(piece)
             else:
                 item = chosen[piece[0]]
-                answer.append(FilePiece(files[id(item)], item.position, item.length_bytes))
+                held = files[id(item)]
+                answer.append(FilePiece(held, item.position, item.length_bytes, item.following_bytes))
         pending.drop = None
         self._finish(pending, answer)
 
@@ -384,7 +386,7 @@ class FetchHandler:
             return
         read_committed = asker.request.isolation_level == 1
         stable = item.last_stable_offset
-        item.length_bytes = self._cursors.follow(
+        item.length_bytes, item.following_bytes = self._cursors.follow(
             route,
             held,
             directory=item.directory,
@@ -464,6 +466,7 @@ class _Item:
         "error",
         "files_version",
         "first_batch_bytes",
+        "following_bytes",
         "has_aborted",
         "high_watermark",
         "is_asked",
@@ -487,6 +490,7 @@ class _Item:
         self.high_watermark = self.last_stable_offset = self.log_start = -1
         self.files_version = 0
         self.directory = self.segment = self.position = self.length_bytes = self.first_batch_bytes = 0
+        self.following_bytes = 0
 
     def fetched(self, *, read_committed: bool) -> FetchedPartition:
         return FetchedPartition(

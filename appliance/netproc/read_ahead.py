@@ -1,0 +1,68 @@
+"""What a reader of a backlog will most likely ask for next, read while it still reads what it was sent.
+
+    records sent → the stretch behind them is read → the client asks for it → header and stretch leave at once
+
+There is one buffer for the process. A stretch that nobody asked for before the next one was read was read in vain, and
+each makes the next ones rarer: several readers at a time leave no time for it, and share what lies in the cache.
+
+    in vain: 1 → the next 1 is skipped, 2 → 3, 3 → 7, … 6 and more → 63 are skipped;   asked for: all is forgotten
+
+Nobody waits for a disk here: what is not in the page cache is only ordered from it (decision 0060).
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import Final
+
+from appliance.netproc.segment_files import SegmentFile
+
+VAIN_MAX: Final = 6
+
+
+class ReadAhead:
+    """One stretch at a time of at most `limit_bytes`; only what was readable before may be named."""
+
+    __slots__ = ("_buffer", "_file", "_length_bytes", "_limit_bytes", "_position", "_skip", "_vain")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._buffer: memoryview | None = None  # of a process that has had a reader
+        self._file: SegmentFile | None = None
+        self._position = 0
+        self._length_bytes = 0
+        self._skip = 0
+        self._vain = 0
+
+    def expect(self, file: SegmentFile, position: int, length_bytes: int) -> None:
+        """These bytes of an open segment are likely to be sent next; what was expected before is forgotten."""
+        if self._skip:
+            self._skip -= 1
+            return
+        if not 0 < length_bytes <= self._limit_bytes:
+            return
+        if self._file is not None:
+            self._vain = min(self._vain + 1, VAIN_MAX)
+            self._skip = (1 << self._vain) - 1
+        buffer = self._buffer
+        if buffer is None:
+            buffer = self._buffer = memoryview(bytearray(self._limit_bytes))
+        self._file, self._position = file, position
+        self._length_bytes = 0
+        with suppress(OSError):  # whoever sends it hears of it
+            with suppress(BlockingIOError):  # nothing is in the page cache
+                self._length_bytes = os.preadv(file.fd, [buffer[:length_bytes]], position, os.RWF_NOWAIT)
+            if self._length_bytes < length_bytes:
+                os.posix_fadvise(file.fd, position, length_bytes, os.POSIX_FADV_WILLNEED)
+
+    def take(self, file: SegmentFile, position: int, length_bytes: int) -> memoryview | None:
+        """The bytes, if they were expected and are all there. Valid until the next `expect`."""
+        # The same object: its descriptor has been open since, and means the same file.
+        if self._file is not file or self._position != position:
+            return None
+        self._file = None
+        self._vain = self._skip = 0
+        if self._length_bytes < length_bytes or self._buffer is None:
+            return None
+        return self._buffer[:length_bytes]
