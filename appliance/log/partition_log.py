@@ -176,7 +176,9 @@ class PartitionLog:
                     directory.mkdir()
                     is_made = True
                 except FileExistsError:
-                    pass  # a try before this one has come as far
+                    if not directory.is_dir():
+                        raise
+                    # Else a try before this one has come as far.
         elif known is None:
             with storage_faults(directory):
                 directory.mkdir(parents=True, exist_ok=True)

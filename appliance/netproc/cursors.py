@@ -12,7 +12,8 @@ until the segment, or what the index knows of it, ends.
 A stretch is bounded by an entry whose batch ends below what the partition table says is readable, and only as long as
 incarnation and files version are those under which the owner answered: then the file is the one it spoke of, in which
 what is readable never changes, and what is readable was said by the same leader. The index is being written by
-somebody else and has no checksum: an entry counts if the header of its batch says the same (decision 0059).
+somebody else, has no checksum, and behind its end may stand what was there before the log was cut: an entry counts if
+the header of its batch says the same (decision 0059).
 """
 
 from __future__ import annotations
@@ -184,15 +185,12 @@ class Cursors:
         is_last = count == len(window) // _ENTRY_BYTES
         if not is_found and (is_last or _ENTRY.unpack_from(window, count * _ENTRY_BYTES)[1] <= last):
             return NOTHING
-        relative, at = _ENTRY.unpack_from(window, (count - 1) * _ENTRY_BYTES)
+        at = _ENTRY.unpack_from(window, (count - 1) * _ENTRY_BYTES)[1]
         if at <= position or at - position < max_bytes // 2:
             # Where entries are few, or more than the window holds, an owner's answer is worth more than whole batches.
             return NOTHING
-        header = os.pread(held.fd, _HEADER_BYTES, at)
-        if len(header) < _HEADER_BYTES:
-            return NOTHING
-        offset, _, _, magic, _, _, delta = _HEADER.unpack(header)
-        if magic != MAGIC_V2 or offset + delta != base + relative or delta < 0:
+        offset = _first_offset(held, base, window, count - 1)
+        if offset < 0:
             return NOTHING
         self._remember(
             (route.row, offset),
@@ -207,6 +205,8 @@ class Cursors:
             ),
         )
         following = _entries_within(window, count, last=at + max_bytes, bound=bound)
+        if following == count or _first_offset(held, base, window, following - 1) < 0:
+            return at - position, 0
         return at - position, _ENTRY.unpack_from(window, (following - 1) * _ENTRY_BYTES)[1] - at
 
     def _remember(self, place: tuple[int, int], cursor: Cursor) -> None:
@@ -226,12 +226,22 @@ def _entries_within(window: bytes, low: int, *, last: int, bound: int) -> int:
     while low < high:
         middle = (low + high) // 2
         relative, at = _ENTRY.unpack_from(window, middle * _ENTRY_BYTES)
-        # Behind the last entry of an active segment are zeros.
+        # Behind the last entry of an active segment are zeros, or what was there before the log was cut.
         if 0 < at <= last and relative < bound:
             low = middle + 1
         else:
             high = middle
     return low
+
+
+def _first_offset(held: SegmentFile, base: int, window: bytes, number: int) -> int:
+    """The first offset of the batch that an entry names; -1 where the batch's header does not say the same."""
+    relative, at = _ENTRY.unpack_from(window, number * _ENTRY_BYTES)
+    header = os.pread(held.fd, _HEADER_BYTES, at)
+    if len(header) < _HEADER_BYTES:
+        return -1
+    offset, _, _, magic, _, _, delta = _HEADER.unpack(header)
+    return int(offset) if magic == MAGIC_V2 and delta >= 0 and offset + delta == base + relative else -1
 
 
 def _entry_before(index: int, position: int) -> int:

@@ -30,6 +30,8 @@ JOIN_BYTES: Final = 64 * 1024
 # Records up to this are read and leave with their header: a copy is cheaper than a second system call. It is little,
 # since what a client does not take of it stays in memory.
 READ_BYTES_MAX: Final = 4 * 1024
+# Of one sendmsg, which takes 1024 at most; behind records there are seldom more than one.
+GATHERED_MAX: Final = 64
 _MSG_MORE: Final[int] = socket.MSG_MORE
 # Who leaves no more than this in the kernel has taken what it was sent: a header waits there for its records.
 TAKEN_ALL_BYTES: Final = 64 * 1024
@@ -222,6 +224,8 @@ def _gather(out: list[Piece], records: memoryview) -> list[bytes | memoryview]:
     gathered: list[bytes | memoryview] = []
     has_records, others_left = False, JOIN_BYTES
     for piece in reversed(out):
+        if len(gathered) == GATHERED_MAX:
+            break
         if not isinstance(piece, FilePiece):
             others_left -= len(piece)
             if others_left < 0:

@@ -7,7 +7,7 @@ each makes the next ones rarer: several readers at a time leave no time for it, 
 
     in vain: 1 → the next 1 is skipped, 2 → 3, 3 → 7, … 6 and more → 63 are skipped;   asked for: all is forgotten
 
-Nobody waits for a disk here: what is not in the page cache is only ordered from it (decision 0060).
+Nobody waits for records from a disk here: what is not in the page cache is only ordered from it (decision 0060).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Final
 from appliance.netproc.segment_files import SegmentFile
 
 VAIN_MAX: Final = 6
+_NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)  # a C library may lack it: then nothing is read ahead
 
 
 class ReadAhead:
@@ -36,11 +37,11 @@ class ReadAhead:
         self._vain = 0
 
     def expect(self, file: SegmentFile, position: int, length_bytes: int) -> None:
-        """These bytes of an open segment are likely to be sent next; what was expected before is forgotten."""
+        """These bytes of an open segment are likely to be sent next, and read unless that was in vain too often."""
+        if not _NOWAIT or not 0 < length_bytes <= self._limit_bytes:
+            return
         if self._skip:
             self._skip -= 1
-            return
-        if not 0 < length_bytes <= self._limit_bytes:
             return
         if self._file is not None:
             self._vain = min(self._vain + 1, VAIN_MAX)
@@ -49,20 +50,21 @@ class ReadAhead:
         if buffer is None:
             buffer = self._buffer = memoryview(bytearray(self._limit_bytes))
         self._file, self._position = file, position
-        self._length_bytes = 0
-        with suppress(OSError):  # whoever sends it hears of it
-            with suppress(BlockingIOError):  # nothing is in the page cache
-                self._length_bytes = os.preadv(file.fd, [buffer[:length_bytes]], position, os.RWF_NOWAIT)
-            if self._length_bytes < length_bytes:
+        try:
+            self._length_bytes = os.preadv(file.fd, [buffer[:length_bytes]], position, _NOWAIT)
+        except OSError:  # not in the page cache; or a fault, of which whoever sends it hears
+            self._length_bytes = 0
+        if self._length_bytes < length_bytes:
+            with suppress(OSError):
                 os.posix_fadvise(file.fd, position, length_bytes, os.POSIX_FADV_WILLNEED)
 
     def take(self, file: SegmentFile, position: int, length_bytes: int) -> memoryview | None:
-        """The bytes, if they were expected and are all there. Valid until the next `expect`."""
+        """The bytes, if they were expected and are all there; once, and valid until the next `expect`."""
         # The same object: its descriptor has been open since, and means the same file.
         if self._file is not file or self._position != position:
             return None
+        if self._length_bytes < length_bytes or self._buffer is None:
+            return None  # in vain, as the next `expect` will count it
         self._file = None
         self._vain = self._skip = 0
-        if self._length_bytes < length_bytes or self._buffer is None:
-            return None
         return self._buffer[:length_bytes]

@@ -316,3 +316,12 @@ def test_new_partitions_count_copies_too(slot: Slot) -> None:
     assert log.directory.parent == slot.paths[SOURCE]
     log = slot.directories.open_partition(TopicPartition("new", 1), UUID(int=7), SETTINGS)
     assert log.directory.parent == slot.paths[TARGET]
+
+
+def test_a_file_where_a_new_partitions_directory_should_be_is_told(tmp_path: Path) -> None:
+    paths = (tmp_path / "a", tmp_path / "b")
+    directories = LogDirectories.open(paths, node_id=0, cluster_id="c", clock=ManualClock(NOW_MS))
+    for path in paths:
+        (path / str(ORDERS)).write_bytes(b"")
+    with pytest.raises(StorageFault):
+        directories.open_partition(ORDERS, TOPIC_ID, SETTINGS, is_new=True)

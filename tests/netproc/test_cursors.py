@@ -60,7 +60,7 @@ class Reader:
         length_bytes = found.length_bytes
         if length_bytes == max_bytes > found.first_batch_bytes:
             held = self.files.hold(ROUTE, found.segment_base_offset, version=self.version)
-            length_bytes, _ = self.cursors.follow(
+            length_bytes, following_bytes = self.cursors.follow(
                 ROUTE,
                 held,
                 directory=0,
@@ -71,6 +71,7 @@ class Reader:
                 settled_below=settled_below,
             )
             held.release()
+            self.announced[found.position + length_bytes] = following_bytes
         return self.sent(found.segment_base_offset, found.position, length_bytes)
 
     def sent(self, segment: int, position: int, length_bytes: int) -> bytes:
@@ -194,6 +195,21 @@ def test_what_is_said_to_follow_is_what_comes_next(tmp_path: Path) -> None:
         assert [reader.led[position] for position in followed[:-1]] == [
             reader.announced[position] for position in followed[:-1]
         ]
+
+
+def test_what_is_said_to_follow_is_there_whatever_the_index_held_before(tmp_path: Path) -> None:
+    """A follower has cut what was never committed, and leads now: its index has still what was there, behind its end."""
+    with reading(tmp_path, LogSettings()) as reader:
+        log = reader.log
+        fill(log, [999] * 600)
+        log.truncate_to(300)
+        log._active.lay_down()
+        for _ in range(25):
+            log.append(batch_of([bytes(50)] * 20), leader_epoch=1)
+        reader.fetch(150, max_bytes=100_000)
+        assert reader.announced
+        for position, following_bytes in reader.announced.items():
+            assert position + following_bytes <= log.size_bytes
 
 
 def test_two_readers_at_different_places_do_not_meet(reader: Reader) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from appliance.netproc import outlet, read_ahead
+from appliance.netproc.connection import Connection, FilePiece
 from appliance.netproc.read_ahead import ReadAhead
 from appliance.netproc.segment_files import SegmentFile
 
@@ -82,6 +85,47 @@ def test_who_does_not_go_on_is_seldom_read_ahead_for(ahead: ReadAhead, file: Seg
     for position in range(10):
         ahead.expect(file, position, 10)
         assert ahead.take(file, position, 10) is not None, "it pays again"
+
+
+def test_a_stretch_that_was_too_short_counts_as_read_in_vain(ahead: ReadAhead, file: SegmentFile) -> None:
+    read = 0
+    for number in range(1_000):
+        position = len(CONTENT) - 1 - number
+        ahead.expect(file, position, 2_000)
+        read += ahead._position == position
+        assert ahead.take(file, position, 2_000) is None
+    assert read < 30
+
+
+def test_where_the_page_cache_cannot_be_asked_nothing_is_read_ahead(
+    ahead: ReadAhead, file: SegmentFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_ahead, "_NOWAIT", 0)
+    ahead.expect(file, 0, 10)
+    assert ahead.take(file, 0, 10) is None
+
+
+def test_many_small_answers_behind_records_that_were_read_ahead_all_leave(file: SegmentFile) -> None:
+    """One system call takes so many pieces and no more; the others follow."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        ours, _ = server.accept()
+    ours.setblocking(False)
+    connection = Connection(ours, connection_id=1, slot=0, listener="l", peer="p", now_ns=0, is_local=True)
+    connection.was_sent_records = True
+    outlet._ahead.expect(file, 0, 1_000)
+    file.holders = 1
+    small = [bytes([number % 256]) * 20 for number in range(1_500)]
+    connection.out = [*reversed(small), FilePiece(file, 0, 1_000)]
+    while connection.out:
+        outlet.flush(connection)
+    expected = CONTENT[:1_000] + b"".join(small)
+    got = b""
+    while len(got) < len(expected):
+        got += client.recv(1 << 16)
+    assert got == expected
+    client.close()
+    ours.close()
 
 
 def test_a_closed_file_is_no_fault_of_the_answer_before(ahead: ReadAhead, tmp_path: Path) -> None:

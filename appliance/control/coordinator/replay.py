@@ -31,6 +31,8 @@ from appliance.protocol.records.columns import Longs, RecordColumns
 
 ROW_MIN: Final = 8
 """Records of a stretch that are worth a row: fewer are put in one by one."""
+COMPARED_BYTES_MAX: Final = 512
+"""Of a key: one longer ends a stretch, or it would be paid for by all records beside it."""
 _WORD_BYTES: Final = 8
 Octets = npt.NDArray[np.uint8]
 
@@ -96,12 +98,13 @@ def _stretches(records: _Records) -> list[tuple[int, int]]:
         return []
     goes_on = (
         (lengths[1:] == lengths[:-1])
+        & (lengths[1:] <= COMPARED_BYTES_MAX)
         & (columns.value_lengths[1:] == columns.value_lengths[:-1])
         & (partitions[1:] > partitions[:-1])
     )
     # Eight bytes of each key at a time, at any place; the last eight overlap what was compared before.
     words = np.ndarray((len(octets) - _WORD_BYTES + 1,), np.uint64, octets.data, 0, (1,))
-    for at in range(0, int(lengths.max(initial=0)), _WORD_BYTES):
+    for at in range(0, min(int(lengths.max(initial=0)), COMPARED_BYTES_MAX), _WORD_BYTES):
         found = words.take(keys_at + np.maximum(np.minimum(at, lengths - _WORD_BYTES), 0), mode="clip")
         goes_on &= found[1:] == found[:-1]
     ends = np.append(np.flatnonzero(~goes_on) + 1, len(cuts))

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.control.coordinator import replay as replay_module
 from appliance.control.coordinator.offsets.offset_book import OffsetBook, Replay
 from appliance.control.coordinator.offsets.offset_records import offset_key
 from appliance.control.coordinator.offsets.packed_offsets import PackedOffsets
-from appliance.control.coordinator.replay import ROW_MIN, replay_chunk
+from appliance.control.coordinator.replay import COMPARED_BYTES_MAX, ROW_MIN, replay_chunk
 from appliance.errors import CorruptFile
 from appliance.log.chunks import Chunk, read_chunks
 from appliance.protocol.records.compression import Codec
@@ -198,3 +199,36 @@ def test_batches_before_the_offset_are_passed_over(tmp_path: Path) -> None:
     first, second = offset_key("g", "t", 0), offset_key("g", "t", 1)
     book, _ = replayed(chunks_of(tmp_path, [[(first, b"1")], [(second, b"2")]]), from_offset=1)
     assert book.of("g") == {"t": {1: b"2"}}
+
+
+def test_keys_that_are_too_long_to_compare_are_told_apart(tmp_path: Path) -> None:
+    """They differ behind what is compared, and their partitions go on where the other's end."""
+    one, other = "g" * COMPARED_BYTES_MAX + "a", "g" * COMPARED_BYTES_MAX + "b"
+    low, high = list(range(ROW_MIN)), list(range(ROW_MIN, 2 * ROW_MIN))
+    book, _ = replayed(
+        chunks_of(
+            tmp_path, [[*records_of(1, one, "t", low, [b"x"]), *records_of(1, other, "t", high, [b"x"])]]
+        )
+    )
+    assert dict(book.of(one)) == {"t": dict.fromkeys(low, b"x")}
+    assert dict(book.of(other)) == {"t": dict.fromkeys(high, b"x")}
+
+
+def test_one_long_key_costs_the_records_beside_it_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Words compared, for all records of a piece: not as many as the longest key has."""
+    looks = 0
+    arange = range
+
+    def counted(*limits: int) -> range:
+        nonlocal looks
+        made = arange(*limits)
+        looks += len(made) if limits[-1] == 8 else 0
+        return made
+
+    monkeypatch.setattr(replay_module, "range", counted, raising=False)
+    many = records_of(1, "g", "t", list(range(100)), [b"x"])
+    book, _ = replayed(chunks_of(tmp_path, [[*many, *records_of(1, "h" * 30_000, "t", [0], [b"x"])]]))
+    assert len(book.of("g")["t"]) == 100
+    assert looks <= COMPARED_BYTES_MAX // 8
