@@ -198,7 +198,7 @@ def test_what_is_said_to_follow_is_what_comes_next(tmp_path: Path) -> None:
 
 
 def test_what_is_said_to_follow_is_there_whatever_the_index_held_before(tmp_path: Path) -> None:
-    """A follower has cut what was never committed, and leads now: its index has still what was there, behind its end."""
+    """A follower has cut what was never committed, and leads now: its index still has what was there behind its end."""
     with reading(tmp_path, LogSettings()) as reader:
         log = reader.log
         fill(log, [999] * 600)
