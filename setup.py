@@ -30,6 +30,7 @@ HOT_MODULES = (
     "appliance/ipc/doorbell.py",
     "appliance/ipc/fence.py",
     "appliance/ipc/ring.py",
+    "appliance/ipc/while_it_pays.py",
     "appliance/ioproc/answer_rings.py",
     "appliance/ioproc/checkpoints.py",
     "appliance/ioproc/delayed_produce.py",

@@ -3,9 +3,7 @@
 Waking another process costs a system call, an interrupt to the other core and, where that core had halted, tens of
 microseconds. When two processes answer each other turn by turn, the next message is nearer than that, and it is
 cheaper to look for it a moment longer. When it is not near, looking only keeps a core from whoever has work; so every
-look-out that was in vain makes the next ones rarer:
-
-    in vain: 1 → the next 1 is skipped, 2 → 3, 3 → 7, … 6 and more → 63 are skipped;   found: all is forgotten
+look-out that was in vain makes the next ones rarer (`while_it_pays`).
 
 Between looks the core is offered to whoever else wants it (sched_yield): the scheduler may well have put the other
 process behind this one on the same core, and then looking without yielding keeps away the very message that is looked
@@ -21,10 +19,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from appliance.ipc.agent import Inbox
+from appliance.ipc.while_it_pays import WhileItPays
 
 LIMIT_NS: Final = 50_000
 LOOKS_BETWEEN_YIELDS: Final = 4
-VAIN_MAX: Final = 6
 # Later than this after the limit, the core was lost to a stranger.
 LOST_NS: Final = 500_000
 
@@ -37,18 +35,16 @@ class BriefWait:
         limit_ns: how long one look-out lasts at most.
     """
 
-    __slots__ = ("_limit_ns", "_monotonic_ns", "_skip", "_vain")
+    __slots__ = ("_limit_ns", "_monotonic_ns", "_pays")
 
     def __init__(self, monotonic_ns: Callable[[], int], *, limit_ns: int = LIMIT_NS) -> None:
         self._monotonic_ns = monotonic_ns
         self._limit_ns = limit_ns
-        self._skip = 0
-        self._vain = 0
+        self._pays = WhileItPays()
 
     def look_out(self, inboxes: Sequence[Inbox]) -> bool:
         """Whether something came to one of `inboxes` before the limit; False at once when it does not pay now."""
-        if self._skip:
-            self._skip -= 1
+        if self._pays.skips():
             return False
         clock = self._monotonic_ns
         until_ns = clock() + self._limit_ns
@@ -62,8 +58,7 @@ class BriefWait:
                 break
             os.sched_yield()
         if found and late_ns < LOST_NS:
-            self._vain = 0
+            self._pays.paid()
         else:
-            self._vain = min(self._vain + 1, VAIN_MAX)
-            self._skip = (1 << self._vain) - 1
+            self._pays.was_in_vain()
         return found

@@ -27,16 +27,13 @@ from appliance.errors import StorageFault
 from appliance.netproc.segment_files import SegmentFile, SegmentFiles
 from appliance.netproc.segment_replaced import SegmentReplaced
 from appliance.netproc.topic_routes import PartitionRoute
-from appliance.protocol.records.batch import MAGIC_V2
+from appliance.protocol.records.batch import HEADER, HEADER_BYTES, MAGIC_V2
 
 CURSORS_MAX: Final = 1024
 """Of one network process, 200 bytes each; readers who ask for a megabyte at a time leave one for each megabyte."""
 
 _ENTRY: Final = Struct(">ii")
 _ENTRY_BYTES: Final = 8
-# Base offset, length, leader epoch, magic, checksum, attributes, last offset delta.
-_HEADER: Final = Struct(">qiibIhi")
-_HEADER_BYTES: Final = 27
 # An entry stands for `index.interval.bytes`, 4 KiB: so much of the index reaches beyond the most that is asked for.
 _LOG_BYTES_PER_INDEX_BYTE: Final = 256
 _WINDOW_BYTES_MIN: Final = 4 * 1024
@@ -237,10 +234,10 @@ def _entries_within(window: bytes, low: int, *, last: int, bound: int) -> int:
 def _first_offset(held: SegmentFile, base: int, window: bytes, number: int) -> int:
     """The first offset of the batch that an entry names; -1 where the batch's header does not say the same."""
     relative, at = _ENTRY.unpack_from(window, number * _ENTRY_BYTES)
-    header = os.pread(held.fd, _HEADER_BYTES, at)
-    if len(header) < _HEADER_BYTES:
+    header = os.pread(held.fd, HEADER_BYTES, at)
+    if len(header) < HEADER_BYTES:
         return -1
-    offset, _, _, magic, _, _, delta = _HEADER.unpack(header)
+    offset, _, _, magic, _, _, delta, *_ = HEADER.unpack(header)
     return int(offset) if magic == MAGIC_V2 and delta >= 0 and offset + delta == base + relative else -1
 
 

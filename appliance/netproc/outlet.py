@@ -18,7 +18,7 @@ import socket
 from collections.abc import Iterable
 from contextlib import suppress
 from termios import TIOCOUTQ as SIOCOUTQ  # the same number, as tcp(7) says
-from typing import Final, cast
+from typing import Final
 
 from appliance.errors import StorageFault
 from appliance.netproc.connection import Connection, FilePiece, Piece
@@ -87,9 +87,9 @@ def flush(connection: Connection) -> int:
                 isinstance(piece, FilePiece) or sent_bytes >= TURN_BYTES + JOIN_BYTES
             ):
                 break
-            if takes_copies and _are_records_next(out) and _has_taken_all(sock):
-                last = _next_records(out)
-                count, wanted = _send_copies(sock, out, last)
+            if takes_copies and (records := _next_records(out)) is not None and _has_taken_all(sock):
+                last = records
+                count, wanted = _send_copies(sock, out, records)
                 sent_bytes += count
                 if count < wanted:
                     break
@@ -152,21 +152,15 @@ def _has_taken_all(sock: socket.socket) -> bool:
     return _left[0] <= TAKEN_ALL_BYTES
 
 
-def _are_records_next(out: list[Piece]) -> bool:
-    """Whether records are the next to leave, alone or behind their header; few of them are left to `_join`."""
+def _next_records(out: list[Piece]) -> FilePiece | None:
+    """The records that leave next, alone or behind their header; few of them are left to `_join`."""
     piece = out[-1]
     if isinstance(piece, FilePiece):
-        return True
+        return piece
     if len(out) == 1 or len(piece) > JOIN_BYTES:
-        return False
-    piece = out[-2]
-    return isinstance(piece, FilePiece) and piece.remaining > READ_BYTES_MAX
-
-
-def _next_records(out: list[Piece]) -> FilePiece:
-    """The next to leave, or those behind their header: `_are_records_next`."""
-    piece = out[-1]
-    return piece if isinstance(piece, FilePiece) else cast(FilePiece, out[-2])
+        return None
+    behind = out[-2]
+    return behind if isinstance(behind, FilePiece) and behind.remaining > READ_BYTES_MAX else None
 
 
 def _send_copies(sock: socket.socket, out: list[Piece], records: FilePiece) -> tuple[int, int]:

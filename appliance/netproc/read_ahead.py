@@ -3,9 +3,8 @@
     records sent → the stretch behind them is read → the client asks for it → header and stretch leave at once
 
 There is one buffer for the process. A stretch that nobody asked for before the next one was read was read in vain, and
-each makes the next ones rarer: several readers at a time leave no time for it, and share what lies in the cache.
-
-    in vain: 1 → the next 1 is skipped, 2 → 3, 3 → 7, … 6 and more → 63 are skipped;   asked for: all is forgotten
+each makes the next ones rarer (`while_it_pays`): several readers at a time leave no time for it, and share what lies in
+the cache.
 
 Nobody waits for records from a disk here: what is not in the page cache is only ordered from it (decision 0060).
 """
@@ -16,16 +15,16 @@ import os
 from contextlib import suppress
 from typing import Final
 
+from appliance.ipc.while_it_pays import WhileItPays
 from appliance.netproc.segment_files import SegmentFile
 
-VAIN_MAX: Final = 6
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)  # a C library may lack it: then nothing is read ahead
 
 
 class ReadAhead:
     """One stretch at a time of at most `limit_bytes`; only what was readable before may be named."""
 
-    __slots__ = ("_buffer", "_file", "_length_bytes", "_limit_bytes", "_position", "_skip", "_vain")
+    __slots__ = ("_buffer", "_file", "_length_bytes", "_limit_bytes", "_pays", "_position")
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -33,19 +32,16 @@ class ReadAhead:
         self._file: SegmentFile | None = None
         self._position = 0
         self._length_bytes = 0
-        self._skip = 0
-        self._vain = 0
+        self._pays = WhileItPays()
 
     def expect(self, file: SegmentFile, position: int, length_bytes: int) -> None:
         """These bytes of an open segment are likely to be sent next, and read unless that was in vain too often."""
         if not _NOWAIT or not 0 < length_bytes <= self._limit_bytes:
             return
-        if self._skip:
-            self._skip -= 1
+        if self._pays.skips():
             return
         if self._file is not None:
-            self._vain = min(self._vain + 1, VAIN_MAX)
-            self._skip = (1 << self._vain) - 1
+            self._pays.was_in_vain()
         buffer = self._buffer
         if buffer is None:
             buffer = self._buffer = memoryview(bytearray(self._limit_bytes))
@@ -66,5 +62,5 @@ class ReadAhead:
         if self._length_bytes < length_bytes or self._buffer is None:
             return None  # in vain, as the next `expect` will count it
         self._file = None
-        self._vain = self._skip = 0
+        self._pays.paid()
         return self._buffer[:length_bytes]

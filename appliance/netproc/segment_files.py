@@ -99,14 +99,7 @@ class SegmentFiles:
             held = None
         if held is None:
             path = self.directory_of(route, directory) / segment_file_name(segment_base_offset, LOG)
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            if not self._is_served(route):
-                # Its owner withdraws a partition before it touches the files: this one may be a successor's.
-                os.close(fd)
-                raise FileNotFoundError(f"{path} is no longer of this partition")
-            if self._version(route) != version:
-                os.close(fd)
-                raise SegmentReplaced(f"{path} was replaced while it was opened")
+            fd = self._open_file(path, route, version=version)
             held = self._open[key] = SegmentFile(fd, version)
             self._drop_oldest()
         else:
@@ -125,15 +118,23 @@ class SegmentFiles:
         """
         if held.index_fd < 0:
             path = self.directory_of(route, directory) / segment_file_name(segment_base_offset, OFFSET_INDEX)
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            if not self._is_served(route) or self._version(route) != held.version:
-                os.close(fd)
-                raise SegmentReplaced(f"{path} was replaced while it was opened")
-            held.index_fd = fd
+            held.index_fd = self._open_file(path, route, version=held.version)
             if not held.dropped:
                 self._indexes += 1
                 self._drop_oldest()
         return held.index_fd
+
+    def _open_file(self, path: Path, route: PartitionRoute, *, version: int) -> int:
+        """The descriptor of what was under that name at that files version."""
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        if not self._is_served(route):
+            # Its owner withdraws a partition before it touches the files: this one may be a successor's.
+            os.close(fd)
+            raise FileNotFoundError(f"{path} is no longer of this partition")
+        if self._version(route) != version:
+            os.close(fd)
+            raise SegmentReplaced(f"{path} was replaced while it was opened")
+        return fd
 
     def expect(self, route: PartitionRoute, *, version: int) -> None:
         """Proves that since `version` was read no file of the partition has come to mean another.

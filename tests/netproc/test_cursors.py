@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -101,19 +102,16 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         yield made
 
 
-class reading:  # noqa: N801 (a context manager that reads like a verb)
-    """A log under `directory`, and a reader of it; both are closed afterwards."""
-
-    def __init__(self, directory: Path, settings: LogSettings) -> None:
-        (directory / "t-0").mkdir()
-        self._reader = Reader(open_log(directory / "t-0", settings=settings), directory)
-
-    def __enter__(self) -> Reader:
-        return self._reader
-
-    def __exit__(self, *_: object) -> None:
-        self._reader.files.close()
-        self._reader.log.close(clean=False)
+@contextmanager
+def reading(directory: Path, settings: LogSettings) -> Iterator[Reader]:
+    """A reader of a log under `directory`; both are closed afterwards."""
+    (directory / "t-0").mkdir()
+    made = Reader(open_log(directory / "t-0", settings=settings), directory)
+    try:
+        yield made
+    finally:
+        made.files.close()
+        made.log.close(clean=False)
 
 
 def fill(log: PartitionLog, sizes: list[int]) -> list[tuple[int, int]]:
