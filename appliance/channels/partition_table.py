@@ -13,6 +13,7 @@ so that one word is one machine load or store on x86-64.
 | files_version | the leader's worker | unchanged: names of segments mean the files they meant; odd: in the change |
 | serving_epoch | the leader's worker | under which leader epoch it serves the row |
 | serving_epoch_start | the leader's worker | at which offset that begins; its epoch file has the earlier ones |
+| active_segment | the leader's worker | its base offset; what lies below is in segments that are closed |
 | watermark_incarnation | the leader's worker | which incarnation the high watermark is of: it outlives the leader |
 | slot[n].log_end | slot n's appender (worker or replica) | slot n holds the bytes below it |
 | slot[n].caught_up_ms | slot n's appender | when slot n last had all of the leader's log |
@@ -52,6 +53,7 @@ FILES_VERSION: Final = 9
 SERVING_EPOCH: Final = 10
 WATERMARK_INCARNATION: Final = 11
 SERVING_EPOCH_START: Final = 12
+ACTIVE_SEGMENT: Final = 13
 
 SLOT_LOG_END: Final = 0
 SLOT_CAUGHT_UP_MS: Final = 1

@@ -7,7 +7,7 @@ A fetch that has to wait is watched on each of its partitions and armed once:
 
 All messages are 64 bytes, little endian. From a network process (`WATCH` once a partition, then one `ARM`):
 
-    op u8, pad u8, pad u16, request_id u32, row u32, count u32, offset i64, deadline_ns i64,
+    op u8, within u8, pad u16, request_id u32, row u32, count u32, offset i64, deadline_ns i64,
     needed_bytes i64, spare 3 × i64
 
 | op | meaning |
@@ -15,6 +15,9 @@ All messages are 64 bytes, little endian. From a network process (`WATCH` once a
 | WATCH | operation `request_id` is interested in `row` once its high watermark passes `offset` |
 | ARM | all `count` watches are placed; complete at `deadline_ns` (CLOCK_MONOTONIC) or after `needed_bytes` more |
 | CANCEL | forget `request_id`: its connection is gone |
+
+`within` of a WATCH is 1 where something below `offset` is to be read: then a high watermark that has come into a later
+segment ends the wait, however few bytes those are, because no answer reaches beyond its segment.
 
 The missed-wake-up race: the network process saw a high watermark, then registers. The purgatory therefore sets
 the row's `watchers` word, fences, and *re-reads* the high watermark; the worker publishes the high watermark,

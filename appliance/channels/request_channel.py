@@ -40,9 +40,9 @@ Response, 64 bytes, little endian:
 | DESCRIBE_PRODUCER | its id, -1 | last timestamp ms | open transaction's first offset | - | sequence | coordinator |
 | FILES_REMOVED | - | - | - | - | - | - |
 
-`flags` of a FETCH answer is the index of the slot's log directory in which the segment lies (7 bits), and ABORTED; of a
-DESCRIBE_LOG_DIR answer that of the directory in which the log lies. Lags are in offsets. `leader_epoch` of a
-DESCRIBE_PRODUCER answer is the producer's epoch; of its last sequence and its coordinator's epoch, -1 is 2^32 - 1.
+`flags` of a FETCH answer is the index of the slot's log directory in which the segment lies (6 bits), OLDER_SEGMENT and
+ABORTED; of a DESCRIBE_LOG_DIR answer that of the directory in which the log lies. Lags are in offsets. `leader_epoch`
+of a DESCRIBE_PRODUCER answer is the producer's epoch; of its last sequence and its coordinator's epoch, -1 is 2^32 - 1.
 
 A FETCH whose reader has read another history is answered by an EPOCH_END: what both share ends there, at the latest.
 
@@ -94,6 +94,7 @@ class ResponseFlag(IntEnum):
     """Bits of a response's `flags`."""
 
     DUPLICATE = 1  # PRODUCE: already appended; the offset is the first append's
+    OLDER_SEGMENT = 64  # FETCH: what is readable ends in a later segment than the one named
     ABORTED = (
         128  # FETCH, read_committed: transactions from the offset on were aborted; which, the index says
     )

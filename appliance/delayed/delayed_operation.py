@@ -76,11 +76,20 @@ class DelayedOperation(Protocol):
 
 
 class DelayedFetch(msgspec.Struct, frozen=True):
-    """Waits until `needed_bytes` more are readable past the watched offsets, in all partitions together."""
+    """Waits until `needed_bytes` more are readable past the watched offsets, in all partitions together.
+
+    `within`: of these, what is there already is to be read from the middle of a segment, and will not become more once
+    records lie in the next one.
+    """
 
     key: int
     watches: Mapping[int, int]
     needed_bytes: int
+    within: frozenset[int] = frozenset()
+
+    def is_left_behind(self, key: int, begun_at: int) -> bool:
+        """Whether a segment that begins with `begun_at`, and holds records, is a later one than it reads in."""
+        return begun_at >= self.watches[key] and key in self.within
 
     def satisfied(self, reached: Mapping[int, int], appended_bytes: int) -> bool:
         if appended_bytes < self.needed_bytes:

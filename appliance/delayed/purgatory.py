@@ -106,6 +106,10 @@ class Purgatory(Generic[Operation]):
         """When `expire` should be called next; None while nobody waits."""
         return self._wheel.next_expiry_ms()
 
+    def watching(self, key: int) -> list[Operation]:
+        """Who watches `key`, the longest first."""
+        return [waiting.operation for waiting in self._watchers.get(key, ())]
+
     def watchers(self, key: int) -> int:
         """How many operations watch `key`."""
         return len(self._watchers.get(key, ()))

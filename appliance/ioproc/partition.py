@@ -11,6 +11,7 @@ from typing import Final
 
 from appliance.channels.control_channel import AssignedPartition
 from appliance.channels.partition_table import (
+    ACTIVE_SEGMENT,
     FILES_VERSION,
     HIGH_WATERMARK,
     LAST_STABLE_OFFSET,
@@ -184,6 +185,7 @@ class Partition:
         cells, at, log = self._cells, self._row_at, self.log
         log_end = log.log_end_offset
         cells[at + LOG_START] = log.log_start_offset
+        cells[at + ACTIVE_SEGMENT] = log.active_base_offset
         cells[self._log_end_cell] = log_end
         durable = self.durable
         if durable is not None and durable.offset < log_end:

@@ -408,7 +408,11 @@ class PartitionLog:
         if length_bytes < first_bytes and end - position < first_bytes:
             # The bound lies inside of the first batch: nothing of it may be seen.
             return FetchSlice(segment.base_offset, position, 0, 0)
-        return FetchSlice(segment.base_offset, position, length_bytes, first_bytes)
+        if segment is active:
+            return FetchSlice(segment.base_offset, position, length_bytes, first_bytes)
+        following = self._segments.after(segment)
+        is_older = following is not None and following.base_offset < upper_bound
+        return FetchSlice(segment.base_offset, position, length_bytes, first_bytes, is_older)
 
     def segment_path(self, base_offset: int) -> Path:
         """The `.log` file of the segment with that base offset."""
@@ -740,6 +744,11 @@ class PartitionLog:
         """Base offset of the segment that is appended to, and its bytes up to the log end."""
         active = self._active
         return active.base_offset, active.file.size_bytes
+
+    @property
+    def active_base_offset(self) -> int:
+        """Where the segment begins that is appended to."""
+        return self._active.base_offset
 
     @property
     def recovery_point(self) -> int:

@@ -20,12 +20,16 @@ class AppendResult(NamedTuple):
 
 
 class FetchSlice(NamedTuple):
-    """A stretch of one segment file. It begins with a batch; its end may cut the last one, never the first."""
+    """A stretch of one segment file. It begins with a batch; its end may cut the last one, never the first.
+
+    `on_older_segment`: what may be read goes on in a later segment.
+    """
 
     segment_base_offset: int
     position: int
     length_bytes: int
     first_batch_bytes: int
+    on_older_segment: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,9 +49,19 @@ class Cursor:
     """A batch that begins at `position` of a segment; `entry` of the index is the last at or before it.
 
     `settled_below`: no transaction that was aborted has records between it and this offset; -1 where nobody has looked.
+    `on_older_segment`: what may be read goes on in a later one; else it may by now.
     """
 
-    __slots__ = ("directory", "entry", "files_version", "incarnation", "position", "segment", "settled_below")
+    __slots__ = (
+        "directory",
+        "entry",
+        "files_version",
+        "incarnation",
+        "on_older_segment",
+        "position",
+        "segment",
+        "settled_below",
+    )
 
     def __init__(
         self,
@@ -63,6 +73,7 @@ class Cursor:
         position: int,
         entry: int,
         settled_below: int,
+        on_older_segment: bool,
     ) -> None:
         self.incarnation = incarnation
         self.files_version = files_version
@@ -71,6 +82,7 @@ class Cursor:
         self.position = position
         self.entry = entry
         self.settled_below = settled_below
+        self.on_older_segment = on_older_segment
 
 
 class Cursors:
@@ -135,6 +147,7 @@ class Cursors:
         length_bytes: int,
         upper_bound: int,
         settled_below: int,
+        on_older_segment: bool = False,
     ) -> Cut:
         """Cuts what an owner found down to whole batches, and remembers what follows them.
 
@@ -152,6 +165,7 @@ class Cursors:
                 position=position,
                 entry=_entry_before(index, position),
                 settled_below=settled_below,
+                on_older_segment=on_older_segment,
             )
             cut = self._cut(
                 route, held, cursor, max_bytes=length_bytes, upper_bound=upper_bound, is_found=True
@@ -199,6 +213,7 @@ class Cursors:
                 position=at,
                 entry=cursor.entry + count - 1,
                 settled_below=cursor.settled_below,
+                on_older_segment=cursor.on_older_segment,
             ),
         )
         following = _entries_within(window, count, last=at + max_bytes, bound=bound)

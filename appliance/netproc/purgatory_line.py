@@ -50,9 +50,18 @@ class PurgatoryLine:
         return bool(self._unplaced)
 
     def wait(
-        self, watcher: Watcher, watches: Iterable[tuple[int, int]], *, deadline_ns: int, needed_bytes: int
+        self,
+        watcher: Watcher,
+        watches: Iterable[tuple[int, int, bool]],
+        *,
+        deadline_ns: int,
+        needed_bytes: int,
     ) -> bool:
-        """Registers `watcher` on each (row, offset), rows unlike; False when the purgatory is down or we stop."""
+        """Registers `watcher` on each row, rows unlike; False when the purgatory is down or we stop.
+
+        Args:
+            watches: (row, offset, within), as in `channels.purgatory_channel`.
+        """
         writer = self._attachment.outbound.get(PURGATORY)
         if writer is None or self._stopping:
             return False
@@ -60,12 +69,12 @@ class PurgatoryLine:
         identity = watcher.request_id
         arm = (_ARM, 0, 0, identity, 0, len(rows), 0, deadline_ns, needed_bytes, 0, 0, 0)
         if not self._unplaced and writer.free_slots() > len(rows):
-            for row, offset in rows:
-                writer.put(_WATCH, 0, 0, identity, row, 0, offset, 0, 0, 0, 0, 0)
+            for row, offset, within in rows:
+                writer.put(_WATCH, within, 0, identity, row, 0, offset, 0, 0, 0, 0, 0)
             writer.put(*arm)
         else:
             self._unplaced.extend(
-                (_WATCH, 0, 0, identity, row, 0, offset, 0, 0, 0, 0, 0) for row, offset in rows
+                (_WATCH, within, 0, identity, row, 0, offset, 0, 0, 0, 0, 0) for row, offset, within in rows
             )
             self._unplaced.append(arm)
         self._watchers[identity] = watcher

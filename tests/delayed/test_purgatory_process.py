@@ -17,7 +17,7 @@ import pytest
 
 from appliance.channels.child import Child
 from appliance.channels.metadata_image import ImagePublisher
-from appliance.channels.partition_table import HIGH_WATERMARK, WATCHERS
+from appliance.channels.partition_table import ACTIVE_SEGMENT, HIGH_WATERMARK, WATCHERS
 from appliance.channels.purgatory_channel import CompletionReason, PurgatoryOp
 from appliance.channels.roles import PURGATORY, Role, RoleKind
 from appliance.channels.supervision import (
@@ -112,14 +112,20 @@ class House:
             assert self.hear() == [Heartbeat(number)]
 
     def wait_for(
-        self, watches: dict[int, int], *, within_ms: int = FAR_MS, needed_bytes: int = 1, netproc: int = 0
+        self,
+        watches: dict[int, int],
+        *,
+        within_ms: int = FAR_MS,
+        needed_bytes: int = 1,
+        netproc: int = 0,
+        within: int = 0,
     ) -> int:
         """Registers and arms a fetch; its request id."""
         self.request_id += 1
         peer = self.peers[NETPROCS[netproc]]
         writer = peer.outbound[PURGATORY]
         for row, offset in watches.items():
-            self.put(writer.put, PurgatoryOp.WATCH, 0, 0, self.request_id, row, 0, offset, 0, 0, 0, 0, 0)
+            self.put(writer.put, PurgatoryOp.WATCH, within, 0, self.request_id, row, 0, offset, 0, 0, 0, 0, 0)
         due_ns = time.monotonic_ns() + within_ms * 1_000_000
         arm = (PurgatoryOp.ARM, 0, 0, self.request_id, 0, len(watches), 0, due_ns, needed_bytes, 0, 0, 0)
         self.put(writer.put, *arm)
@@ -428,3 +434,20 @@ def test_it_stops_when_told(house: House) -> None:
 def test_it_stops_by_itself_when_the_supervisor_is_gone(house: House) -> None:
     house.supervision.close()
     assert house.join() == 0
+
+
+def test_who_reads_within_a_segment_is_woken_by_a_record_in_the_next_one(house: House) -> None:
+    """No answer reaches beyond its segment; whoever has read to its end goes on waiting for his bytes."""
+    within = house.wait_for({7: 100}, needed_bytes=1_000_000, within=1)
+    house.wait_for({7: 100}, needed_bytes=1_000_000, netproc=1)
+    house.in_step()
+    house.append(7, 110)
+    house.table.cells[house.table.at(7) + ACTIVE_SEGMENT] = 110
+    house.append(7, 110)
+    house.in_step()
+    assert house.completions(1, patience_ms=0) == []
+    house.append(7, 111)
+    assert house.completions(1) == [(within, CompletionReason.SATISFIED)]
+    house.in_step()
+    assert house.completions(1, netproc=1, patience_ms=0) == []
+    assert house.watchers(7) == 1

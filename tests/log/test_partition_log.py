@@ -102,6 +102,18 @@ def test_a_read_ends_on_the_byte_that_the_bound_allows(tmp_path: Path) -> None:
                     assert read_header(data, following).next_offset > bound
 
 
+def test_a_read_says_whether_what_is_readable_goes_on_in_a_later_segment(tmp_path: Path) -> None:
+    log = filled(tmp_path, 100)
+    begins = sorted(int(path.stem) for path in tmp_path.glob("*.log"))
+    assert len(begins) > 3
+    for bound in range(0, log.log_end_offset + 1, 3):
+        for offset in range(0, bound, 7):
+            piece = log.read(offset, max_bytes=1 << 20, upper_bound=bound)
+            later = [base for base in begins if piece.segment_base_offset < base < bound]
+            assert piece.on_older_segment == bool(later and piece.length_bytes)
+    log.check()
+
+
 def test_at_the_end_there_is_nothing_and_beyond_it_an_error(tmp_path: Path) -> None:
     log = filled(tmp_path, 3)
     end = log.log_end_offset

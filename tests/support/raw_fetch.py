@@ -91,13 +91,14 @@ def fetch(
     max_bytes: int = 1 << 20,
     min_bytes: int = 0,
     max_wait_ms: int = 0,
+    isolation: int = 0,
 ) -> bytes:
     """The records field of one partition's answer.
 
     Raises:
         AssertionError: the partition was answered with an error.
     """
-    error, records = _ask(
+    ask_for(
         connection,
         topic,
         partition,
@@ -105,12 +106,20 @@ def fetch(
         max_bytes=max_bytes,
         min_bytes=min_bytes,
         max_wait_ms=max_wait_ms,
+        isolation=isolation,
     )
+    error, records = read_records(connection)
     assert error == 0, f"Fetch of {topic}-{partition} at {offset}: error {error}"
     return records
 
 
-def _ask(
+def _ask(connection: WireSocket, topic: str, partition: int) -> tuple[int, bytes]:
+    """Error code and records field of what lies at the beginning of a partition."""
+    ask_for(connection, topic, partition)
+    return read_records(connection)
+
+
+def ask_for(
     connection: WireSocket,
     topic: str,
     partition: int,
@@ -119,12 +128,18 @@ def _ask(
     max_bytes: int = 1 << 20,
     min_bytes: int = 0,
     max_wait_ms: int = 0,
-) -> tuple[int, bytes]:
-    """Error code and records field of one partition's answer."""
+    isolation: int = 0,
+    answer_max_bytes: int = 1 << 26,
+) -> None:
+    """Sends a fetch of one partition; `isolation` is 1 for read_committed."""
     wanted = PARTITION.pack(partition, offset, max_bytes)
     topics = struct.pack(">i", 1) + nullable_string(topic) + struct.pack(">i", 1) + wanted
-    body = REQUEST.pack(-1, max_wait_ms, min_bytes, 1 << 26, 0) + topics
+    body = REQUEST.pack(-1, max_wait_ms, min_bytes, answer_max_bytes, isolation) + topics
     connection.send_request(FETCH, VERSION, body, flexible=False)
+
+
+def read_records(connection: WireSocket) -> tuple[int, bytes]:
+    """Error code and records field of the answer to `ask_for`."""
     answer = connection.read_frame()
     name_length = struct.unpack_from(">h", answer, 12)[0]  # after correlation id, throttle, topic count
     position = 14 + name_length + 4

@@ -23,7 +23,7 @@ import select
 from collections import deque
 from typing import Any, Final
 
-from appliance.channels.partition_table import HIGH_WATERMARK, WATCHERS
+from appliance.channels.partition_table import ACTIVE_SEGMENT, HIGH_WATERMARK, WATCHERS
 from appliance.channels.purgatory_channel import CompletionReason, PurgatoryOp
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.supervised import obey_supervisor
@@ -68,8 +68,8 @@ class PurgatoryDutyCycle:
             self._cycle.add_inbox(reader)
         self._askers = {peer.index: peer for peer in attachment.outbound}
         # Operations are named by network process and request id, in one integer; so are half-made
-        # registrations.
-        self._half_made: dict[int, dict[int, int]] = {}
+        # registrations: what is watched, and the rows that are read from within a segment.
+        self._half_made: dict[int, tuple[dict[int, int], set[int]]] = {}
         self._owed: dict[Role, deque[tuple[int, ...]]] = {}
         self._touched: set[Role] = set()
         self._depth = 0
@@ -126,6 +126,12 @@ class PurgatoryDutyCycle:
             row = message[3]
             for operation in self._purgatory.poke(row, message[4], message[5]):
                 self._complete(operation, _SATISFIED)
+            begun_at = self._table.cells[self._table.at(row) + ACTIVE_SEGMENT]
+            if begun_at < message[4]:
+                for operation in self._purgatory.watching(row):
+                    if operation.is_left_behind(row, begun_at):
+                        self._purgatory.satisfy(operation.key)
+                        self._complete(operation, _SATISFIED)
             if not self._purgatory.watchers(row):
                 # Also for a word that an earlier generation left.
                 self._note_watchers(row)
@@ -138,11 +144,15 @@ class PurgatoryDutyCycle:
             if op == _WATCH:
                 row = message[4]
                 if row < len(self._table):
-                    self._half_made.setdefault(key, {})[row] = message[6]
+                    watches, within = self._half_made.setdefault(key, ({}, set()))
+                    watches[row] = message[6]
+                    if message[1]:
+                        within.add(row)
                 else:
                     self._wrong(f"{peer} watches row {row} of {len(self._table)}")
             elif op == _ARM:
-                operation = DelayedFetch(key, self._half_made.pop(key, {}), needed_bytes=message[8])
+                watches, within = self._half_made.pop(key, ({}, set()))
+                operation = DelayedFetch(key, watches, needed_bytes=message[8], within=frozenset(within))
                 if self._wait(operation, message[5], deadline_ns=message[7]):
                     armed.append(operation)
             elif op == _CANCEL:

@@ -21,6 +21,7 @@ _OP: Final = int(Op.FETCH)
 _READ_COMMITTED: Final = int(RequestFlag.READ_COMMITTED)
 _MIN_ONE_BATCH: Final = int(RequestFlag.MIN_ONE_BATCH)
 _ABORTED: Final = int(ResponseFlag.ABORTED)
+_OLDER_SEGMENT: Final = int(ResponseFlag.OLDER_SEGMENT)
 
 
 def fetch(partition: Partition, message: tuple[int, ...]) -> Answer:
@@ -46,13 +47,18 @@ def fetch(partition: Partition, message: tuple[int, ...]) -> Answer:
             partition.fault = fault
             error = int(code_for(fault))
         else:
-            return (
-                _OP,
-                partition.directory | _ABORTED
-                if flags & _READ_COMMITTED
+            told = partition.directory
+            if found.on_older_segment:
+                told |= _OLDER_SEGMENT
+            if (
+                flags & _READ_COMMITTED
                 and found.length_bytes
                 and log.aborted_transactions(message[11], upper_bound=last_stable)
-                else partition.directory,
+            ):
+                told |= _ABORTED
+            return (
+                _OP,
+                told,
                 0,
                 request_id,
                 item,

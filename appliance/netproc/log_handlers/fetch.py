@@ -11,6 +11,9 @@ behind its last answer is led by a cursor (decision 0059); what it does not reac
 (segment, position, length), and records leave by sendfile. `max_bytes` bounds the whole answer except that its first
 batch always comes whole; later partitions get whole first batches or nothing.
 
+What ends with a segment is answered as it is, however little, where what is readable goes on in the next one: waiting
+would not make it more. Source: Kafka's `DelayedFetch`, its case F.
+
 A client that says of which epoch the record before its fetch offset was is compared with the owner's log each time, for
 it may have read what no longer counts; where they part is told at once (diverging epoch, v12+).
 
@@ -69,6 +72,8 @@ _EPOCH_END: Final = int(Op.EPOCH_END)
 _MIN_ONE_BATCH: Final = int(RequestFlag.MIN_ONE_BATCH)
 _READ_COMMITTED: Final = int(RequestFlag.READ_COMMITTED)
 _ABORTED: Final = int(ResponseFlag.ABORTED)
+_OLDER_SEGMENT: Final = int(ResponseFlag.OLDER_SEGMENT)
+_DIRECTORY: Final = ~(_ABORTED | _OLDER_SEGMENT)
 _LONE: Final = int(RequestFlag.LONE)
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _STORAGE_ERROR: Final = int(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -141,7 +146,7 @@ class FetchHandler:
         cells, table, lines = self._table.cells, self._table, self.lines
         for item in asker.items:
             item.length_bytes = item.first_batch_bytes = item.following_bytes = 0
-            item.is_asked = False
+            item.is_asked = item.on_older_segment = False
             route = item.route
             if route is None or route.worker is None:
                 continue
@@ -227,6 +232,8 @@ class FetchHandler:
             return False
         read_committed = asker.request.isolation_level == 1
         max_bytes = min(wanted.partition_max_bytes, asker.max_bytes - asker.found_bytes)
+        if not cursor.on_older_segment and asker.found_bytes + max_bytes < asker.min_bytes:
+            return False  # whether there is more behind the segment, the owner knows
         length_bytes, following_bytes = self._cursors.advance(
             route,
             cursor,
@@ -240,6 +247,7 @@ class FetchHandler:
         # Whole or not at all: of what is left of the answer, the next may get its part.
         item.length_bytes = item.first_batch_bytes = length_bytes
         item.following_bytes = following_bytes
+        item.on_older_segment = cursor.on_older_segment
         item.has_aborted = False
         item.is_asked = False
         # There is more: a reader who wants as much at least as at most does not wait for the rest of a batch.
@@ -248,30 +256,45 @@ class FetchHandler:
 
     def _decide(self, asker: _Asker) -> None:
         """Everything asked is answered: respond, or wait for more."""
-        request, items = asker.request, asker.items
+        items = asker.items
         enough = (
-            asker.found_bytes >= request.min_bytes
+            asker.found_bytes >= asker.min_bytes
             or not items
-            or any(item.error for item in items)
+            or any(item.error or item.on_older_segment for item in items)
             or self._clock.monotonic_ns() >= asker.deadline_ns
         )
         if not enough:
-            read_committed = request.isolation_level == 1
             # By row: a client may name a partition twice.
             watches = {
-                item.route.row: item.last_stable_offset if read_committed else item.high_watermark
+                item.route.row: (
+                    item.route.row,
+                    item.high_watermark,
+                    item.wanted.fetch_offset < item.high_watermark,
+                )
                 for item in items
                 if item.route is not None
             }
             if self._purgatory.wait(
                 asker,
-                watches.items(),
+                watches.values(),
                 deadline_ns=asker.deadline_ns,
-                needed_bytes=request.min_bytes - asker.found_bytes,
+                needed_bytes=self._needed_bytes(asker),
             ):
                 return
         self.lines.leave(asker)
         self._respond(asker, items)
+
+    def _needed_bytes(self, asker: _Asker) -> int:
+        """How many more must come before another look is worth it.
+
+        The last stable offset moves with the high watermark, and no sooner. Where it is behind, a marker of a few bytes
+        may let out all that waits for it.
+        """
+        if asker.request.isolation_level == 1 and any(
+            item.last_stable_offset < item.high_watermark for item in asker.items
+        ):
+            return 1
+        return asker.min_bytes - asker.found_bytes
 
     def cancel(self, asker: _Asker) -> None:
         """The connection is gone."""
@@ -395,6 +418,7 @@ class FetchHandler:
             length_bytes=item.length_bytes,
             upper_bound=stable if read_committed else item.high_watermark,
             settled_below=stable if read_committed else -1,
+            on_older_segment=item.on_older_segment,
         )
 
     def _aborted(self, item: _Item, route: PartitionRoute) -> Sequence[AbortedTransaction]:
@@ -473,6 +497,7 @@ class _Item:
         "last_stable_offset",
         "length_bytes",
         "log_start",
+        "on_older_segment",
         "position",
         "route",
         "segment",
@@ -484,7 +509,7 @@ class _Item:
         self.route = None if isinstance(route, int) else route
         self.error = route if isinstance(route, int) else 0
         self.asked: Role | None = None
-        self.is_asked = self.has_aborted = False
+        self.is_asked = self.has_aborted = self.on_older_segment = False
         self.diverging: DivergingEpoch | None = None
         self.aborted: Sequence[AbortedTransaction] = ()
         self.high_watermark = self.last_stable_offset = self.log_start = -1
@@ -516,6 +541,7 @@ class _Asker:
         "found_bytes",
         "items",
         "max_bytes",
+        "min_bytes",
         "next_asked",
         "outstanding",
         "pending",
@@ -540,6 +566,7 @@ class _Asker:
         self.turn = turn
         self.deadline_ns = deadline_ns
         self.max_bytes = max_bytes
+        self.min_bytes = min(request.min_bytes, max_bytes)
         self.items: tuple[_Item, ...] = ()
         self.request_id = 0
         self.outstanding = 0
@@ -561,11 +588,12 @@ class _Asker:
             self.deadline_ns = 0  # told at once
         elif not item.error:
             item.segment = answer[6]
-            item.directory = answer[1] & ~_ABORTED
+            item.directory = answer[1] & _DIRECTORY
             item.position = answer[9]
             item.length_bytes = answer[10]
             item.first_batch_bytes = answer[11]
             item.has_aborted = bool(answer[1] & _ABORTED)
+            item.on_older_segment = bool(answer[1] & _OLDER_SEGMENT)
             self.found_bytes += item.length_bytes
         self._settled()
 
