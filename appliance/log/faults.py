@@ -6,19 +6,27 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from appliance.errors import DiskFull, StorageFault
 
 # EFBIG is the limit of RLIMIT_FSIZE or of the file system: no room, whoever has set it.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
-_COMES_BACK = _NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR}
+NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_HINTS: Final = {
+    errno.EMFILE: "; raise LimitNOFILE of the service (ulimit -n)",
+    errno.ENFILE: "; raise the system's fs.file-max",
+}
+_IS_GONE: Final = frozenset({errno.ENOTDIR, errno.ESTALE})
+
+_COMES_BACK = _NO_ROOM | NO_DESCRIPTORS | {errno.ENOMEM, errno.EAGAIN, errno.EINTR}
 
 
 def storage_fault(error: OSError, path: Path | str) -> StorageFault:
     """The fault for an error that a call on `path` met; to be raised from it."""
     kind = DiskFull if error.errno in _NO_ROOM else StorageFault
-    return kind(f"{path}: {error.strerror or error}")
+    return kind(f"{path}: {error.strerror or error}{_HINTS.get(error.errno or 0, '')}")
 
 
 @contextmanager
@@ -28,6 +36,12 @@ def storage_faults(path: Path | str) -> Iterator[None]:
         yield
     except OSError as error:
         raise storage_fault(error, path) from error
+
+
+def is_gone(error: OSError | StorageFault) -> bool:
+    """Whether what was to be opened is not there any more, and nothing else is wrong."""
+    cause = error.__cause__ if isinstance(error, StorageFault) else error
+    return isinstance(cause, FileNotFoundError) or (isinstance(cause, OSError) and cause.errno in _IS_GONE)
 
 
 def is_lasting(fault: StorageFault) -> bool:

@@ -70,6 +70,7 @@ class Apis:
         refuse: Refuse,
         contain: Callable[[Connection, Exception], None],
         clock: Clock,
+        complain: Callable[[str], bool],
     ) -> None:
         settings, table = attachment.wiring.settings, attachment.partitions
         self._pool = pool
@@ -90,6 +91,7 @@ class Apis:
             finish=finish_owed,
             clock=clock,
             max_bytes=settings.broker.fetch_max_bytes,
+            complain=complain,
         )
         self._begin_seldom = seldom_handlers(
             attachment,

@@ -35,6 +35,7 @@ from appliance.ipc.agent import DutyCycle
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.ipc.process_table import BYTES_IN, BYTES_OUT, CONNECTIONS, ERRORS, REQUESTS, ProcessState
+from appliance.journal import RateLimited
 from appliance.netproc.apis import Apis
 from appliance.netproc.connection import Connection, Pending, Piece
 from appliance.netproc.coordinator_line import ANSWER_NS, CoordinatorLine
@@ -56,6 +57,8 @@ _OUT: Final = select.EPOLLOUT
 SWEEP_PARTS: Final = 4
 IMAGE_LOOK_MS: Final = 10
 """How often a network process looks for the first image, after a start of everything and never again."""
+COMPLAINT_INTERVAL_MS: Final = 10_000
+"""At least, between two lines about segments that the host does not let us read."""
 # Requests of one connection in one turn: who pipelines without end shares the turn with all others.
 TURN_REQUESTS: Final = 16
 # A part of the pool that half-received frames may not take, so that whole small requests always pass.
@@ -148,6 +151,7 @@ class Processor:
             refuse=self._refuse,
             contain=self._contain,
             clock=clock,
+            complain=RateLimited(warn, clock, interval_ms=COMPLAINT_INTERVAL_MS),
         )
         self._answered: set[Connection] = set()
         self._closed_ids: list[int] = []

@@ -2,7 +2,8 @@
 
 A segment that is being sent stays readable because this process holds it open, whatever the owner does with its
 name. Descriptors are few and shared: one per (partition incarnation, segment), the least recently used closed first,
-never one that a response still needs. The owners tell when they have removed files (`Op.FILES_REMOVED`).
+never one that a response still needs; where the system gives no more of them, all that none needs. The owners tell when
+they have removed files (`Op.FILES_REMOVED`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.cluster import TopicPartition
+from appliance.log.faults import NO_DESCRIPTORS
 from appliance.log.file_names import LOG, OFFSET_INDEX, partition_directory_name, segment_file_name
 from appliance.netproc.segment_replaced import SegmentReplaced
 from appliance.netproc.topic_routes import PartitionRoute
@@ -126,7 +128,13 @@ class SegmentFiles:
 
     def _open_file(self, path: Path, route: PartitionRoute, *, version: int) -> int:
         """The descriptor of what was under that name at that files version."""
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_CLOEXEC
+        try:
+            fd = os.open(path, flags)
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS or not self._let_go_of_unused():
+                raise
+            fd = os.open(path, flags)
         if not self._is_served(route):
             # Its owner withdraws a partition before it touches the files: this one may be a successor's.
             os.close(fd)
@@ -160,6 +168,13 @@ class SegmentFiles:
         for key, segment in list(self._open.items()):
             if not os.fstat(segment.fd).st_nlink:
                 self._drop(key)
+
+    def _let_go_of_unused(self) -> bool:
+        """Gives back what no response needs; whether there was any."""
+        unused = [key for key, segment in self._open.items() if not segment.holders]
+        for key in unused:
+            self._drop(key)
+        return bool(unused)
 
     def _drop_oldest(self) -> None:
         while len(self._open) + self._indexes > self._limit:

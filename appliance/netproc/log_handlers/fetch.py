@@ -22,7 +22,7 @@ Left out until its issue: fetch from followers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from appliance.channels.partition_table import (
@@ -38,6 +38,7 @@ from appliance.channels.request_channel import Op, RequestFlag, ResponseFlag
 from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.errors import RejectedRequest, StorageFault
+from appliance.log.faults import is_gone, storage_fault
 from appliance.netproc.aborted_transactions import aborted_in
 from appliance.netproc.connection import FilePiece, Pending, Piece
 from appliance.netproc.cursors import Cursors
@@ -99,8 +100,10 @@ class FetchHandler:
         finish: Finish,
         clock: Clock,
         max_bytes: int,
+        complain: Callable[[str], bool],
     ) -> None:
         self._routes = routes
+        self._complain = complain
         self.lines = lines
         self._table = table
         self._purgatory = purgatory
@@ -383,8 +386,8 @@ class FetchHandler:
                         self._follow(asker, item, item.route, held)
                 except SegmentReplaced:
                     item.length_bytes = 0  # nothing now; the client asks again, and so do we
-                except (OSError, StorageFault):
-                    item.error, item.length_bytes = self._why_gone(item), 0
+                except (OSError, StorageFault) as error:
+                    item.error, item.length_bytes = self._why_not(item, item.route, error), 0
         return files
 
     def _held(self, item: _Item, route: PartitionRoute) -> SegmentFile:
@@ -434,10 +437,16 @@ class FetchHandler:
             # Indexes are read by their names: what was swapped meanwhile no longer knows the records that we hold.
             self._files.expect(route, version=item.files_version)
 
-    def _why_gone(self, item: _Item) -> int:
-        """A segment that its owner named is gone: deleted as too old since then, or with its partition."""
-        route = item.route
-        if route is not None and self._table.serves(route.row, route.incarnation):
+    def _why_not(self, item: _Item, route: PartitionRoute, error: OSError | StorageFault) -> int:
+        """A segment that its owner named is gone: deleted as too old since then, or with its partition. Or it is there,
+        and the host does not let us have it, for want of descriptors perhaps: its owner would fare no better elsewhere.
+        """
+        if not is_gone(error):
+            path = self._files.directory_of(route, item.directory)
+            fault = error if isinstance(error, StorageFault) else storage_fault(error, error.filename or path)
+            self._complain(f"a segment cannot be read: {fault}")
+            return _STORAGE_ERROR
+        if self._table.serves(route.row, route.incarnation):
             item.log_start = self._table.cells[self._table.at(route.row) + LOG_START]
             if item.wanted.fetch_offset < item.log_start:
                 return _OUT_OF_RANGE
