@@ -22,8 +22,11 @@ def main() -> int:
     parser.add_argument("--pause-max-s", type=float, default=PAUSE_MAX_S)
     parser.add_argument("--only", action="append", default=[], help="a fault of faults.py; again for more")
     parser.add_argument("--directory", type=Path, help="where data stays (default: a new one in /tmp)")
+    parser.add_argument(
+        "--build", type=Path, help="where another build of the appliance lies, a compiled one"
+    )
     given = parser.parse_args()
-    directory = given.directory or Path(tempfile.mkdtemp(prefix="checker-"))
+    directory = given.directory.resolve() if given.directory else Path(tempfile.mkdtemp(prefix="checker-"))
     plan = Plan(
         slots=given.slots,
         workers=given.workers,
@@ -33,6 +36,7 @@ def main() -> int:
         records_per_s=given.records_per_s,
         pause_max_s=given.pause_max_s,
         kinds=tuple(given.only),
+        build=given.build and given.build.resolve(),
     )
     print(f"{plan}\ndata in {directory}", flush=True)
     began = time.monotonic()

@@ -7,7 +7,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.checker.anomalies import TOLD_OF_A_KIND, Anomaly, find
+from tests.checker.backlog_readers import BacklogReaders
 from tests.checker.faults import Fault, faults_for
 from tests.checker.history import History
 from tests.checker.twice import told_twice
@@ -25,9 +26,15 @@ from tests.checker.workload import Workload
 from tests.support.broker import Appliance
 
 TOPIC: Final = "checked"
+TRIMMED: Final = "trimmed"
+COMPACTED: Final = "compacted"
 STUCK_S: Final = 60.0
 SETTLE_S: Final = 60.0
-SEGMENT_BYTES: Final = 1 << 20
+SEGMENT_BYTES: Final = 1 << 20  # as small as Kafka lets it be
+KEYS: Final = 300
+_SMALL_SEGMENTS: Final = {"segment.index.bytes": "400"}  # of 50 entries: a full one closes its segment
+_BESIDE_RECORDS_PER_S: Final = 0.3
+"""Of what the topic whose log is kept whole gets, for each of the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +53,8 @@ class Plan:
     pause_max_s: float = 2.0
     kinds: tuple[str, ...] = ()
     """Names of `faults`; none for all of them."""
+    build: Path | None = None
+    """A directory with another build of the appliance; none for this tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,34 +82,75 @@ def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None
             "replica.lag.time.max.ms": 3000,
             "log.segment.bytes": SEGMENT_BYTES,
             "io.workers": plan.workers,
+            "log.cleaner.backoff.ms": 500,
+            "log.retention.check.interval.ms": 1000,
         },
         output_to=directory / "appliance.log",
+        build=plan.build,
     )
     broker.start(60)
     try:
-        _create_topic(broker, plan)
-        history = History.empty(partitions=plan.partitions, producers=plan.producers, readers=plan.readers)
-        addresses = ",".join(f"127.0.0.1:{broker.port + slot}" for slot in range(plan.slots))
-        load = Workload(addresses, TOPIC, history, records_per_s=plan.records_per_s)
-        load.start()
-        faults, recoveries_ms, stuck = _disturb(plan, broker, load, chance=chance, say=say)
+        loads = _loads(broker, plan)
+        readers = BacklogReaders(
+            [broker.port + slot for slot in range(plan.slots)],
+            {load.topic: load.history for load in loads},
+            trimmed=(TRIMMED,),
+            seed=plan.seed,
+        )
+        for load in loads:
+            load.start()
+        readers.start()
+        faults, recoveries_ms, anomalies = _disturb(plan, broker, loads[0], chance=chance, say=say)
         say("settling")
-        load.stop_producing()
-        load.stop_reading(load.read_everything())
-        anomalies = [*stuck, *_told(load.failures), *find(history), *compare_replicas(broker, TOPIC)]
-        for sentence in islice(told_twice(history, broker.data_dir, TOPIC), TOLD_OF_A_KIND):
-            say(f"twice: {sentence}")
-        say(f"what the producers said: {', '.join(map(str, load.write_client_logs(directory)))}")
+        for load in loads:
+            load.stop_producing()
+        ends = {load.topic: load.read_everything() for load in loads}
+        for load in loads:
+            load.stop_reading(ends[load.topic])
+        readers.finish(ends)
+        say(readers.told())
+        anomalies += _told(readers.failures)
+        for load in loads:
+            anomalies += _told(load.failures)
+            anomalies += [Anomaly(each.kind, f"{load.topic}: {each.text}") for each in find(load.history)]
+            anomalies += compare_replicas(broker, load.topic)
+            for sentence in islice(told_twice(load.history, broker.data_dir, load.topic), TOLD_OF_A_KIND):
+                say(f"twice: {sentence}")
+            say(f"what the producers said: {', '.join(map(str, load.write_client_logs(directory)))}")
     finally:
         broker.stop()
-    return Outcome(history.acknowledged_count(), tuple(faults), tuple(recoveries_ms), tuple(anomalies))
+    acknowledged = sum(load.history.acknowledged_count() for load in loads)
+    return Outcome(acknowledged, tuple(faults), tuple(recoveries_ms), tuple(anomalies))
+
+
+def _loads(broker: Appliance, plan: Plan) -> list[Workload]:
+    """Of the topic whose log is kept whole, and of one whose log is shortened, and one that is compacted."""
+    addresses = ",".join(f"127.0.0.1:{broker.port + slot}" for slot in range(plan.slots))
+    trimming = {"retention.bytes": str(4 * SEGMENT_BYTES), "file.delete.delay.ms": "1000"}
+    compacting = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0.1",
+        "file.delete.delay.ms": "1000",
+    }
+    _create_topic(broker, TOPIC, plan, {})
+    _create_topic(broker, TRIMMED, plan, {**trimming, **_SMALL_SEGMENTS})
+    _create_topic(broker, COMPACTED, plan, {**compacting, **_SMALL_SEGMENTS})
+    whole = History.empty(partitions=plan.partitions, producers=plan.producers, readers=plan.readers)
+    trimmed = History.empty(partitions=plan.partitions, producers=1, readers=0)
+    compacted = History.empty(partitions=plan.partitions, producers=1, readers=0, keys=KEYS)
+    beside_per_s = plan.records_per_s * _BESIDE_RECORDS_PER_S
+    return [
+        Workload(addresses, TOPIC, whole, records_per_s=plan.records_per_s),
+        Workload(addresses, TRIMMED, trimmed, records_per_s=beside_per_s, is_trimmed=True),
+        Workload(addresses, COMPACTED, compacted, records_per_s=beside_per_s),
+    ]
 
 
 def _disturb(
     plan: Plan, broker: Appliance, load: Workload, *, chance: random.Random, say: Callable[[str], None]
 ) -> tuple[list[str], list[int], list[Anomaly]]:
     """Until the time is up: a fault, new acknowledgements from every partition, a breath."""
-    all_kinds = faults_for(plan.slots, workers=plan.workers)
+    all_kinds = faults_for(plan.slots, workers=plan.workers, burst=load.burst, topic=TOPIC, trimmed=TRIMMED)
     kinds: list[Fault] = [fault for fault in all_kinds if fault.__name__ in plan.kinds or not plan.kinds]
     end = time.monotonic() + plan.duration_s
     done: list[str] = []
@@ -124,9 +174,9 @@ def _disturb(
     return done, recoveries_ms, stuck
 
 
-def _create_topic(broker: Appliance, plan: Plan) -> None:
-    in_sync = str(min(2, plan.slots))
-    topic = NewTopic(TOPIC, plan.partitions, min(3, plan.slots), config={"min.insync.replicas": in_sync})
+def _create_topic(broker: Appliance, name: str, plan: Plan, configs: Mapping[str, str]) -> None:
+    in_sync = {"min.insync.replicas": str(min(2, plan.slots))}
+    topic = NewTopic(name, plan.partitions, min(3, plan.slots), config={**in_sync, **configs})
     admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
     (answer,) = admin.create_topics([topic]).values()
     refusal = answer.exception(timeout=60)

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,14 +14,26 @@ from pathlib import Path
 from typing import Final
 
 import psutil
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from appliance.protocol.apis.elect_leaders import ElectLeadersRequest
 from tests.support.broker import Appliance, ProcessRow
+from tests.support.wire import ConnectionEnded, WireSocket
+from tests.system.raw import ask
 
 PAUSE_MAX_S: Final = 20.0
 IN_SYNC_S: Final = 30.0
 SETTLE_S: Final = 30.0
 WORKERS_MAX: Final = 3
+LAG_S: Final = 1.0
+"""For which followers are kept from copying: they are not yet out of sync."""
 
 Fault = Callable[[Appliance, random.Random, float], str]
 """An appliance, a source of chance, the longest pause in seconds → what was done."""
@@ -170,9 +183,104 @@ def lose_files(broker: Appliance, chance: random.Random, _: float) -> str:
     return _lose_while_stopped(broker, chance, lose)
 
 
-def faults_for(slots: int, *, workers: int = 1) -> list[Fault]:
-    """Each as often as it shall come."""
+def cut_back(burst: Callable[[], None]) -> Fault:
+    """Of one slot's logs their ends are cut, and then it leads again.
+
+    No follower copies while its leaders are written a `burst` that nobody else will have; it dies, and what it has too
+    much is cut off when it follows. Then whoever was a leader at first becomes it again: with indexes, behind whose
+    ends stands what was there before.
+    """
+
+    def cut_back(broker: Appliance, chance: random.Random, _: float) -> str:
+        slot = chance.randrange(broker.slots)
+        followers = [row.pid for row in _living(broker) if row.role.split()[0] == "replica"]
+        for pid in followers:
+            _signal(pid, signal.SIGSTOP)
+        try:
+            writing = threading.Thread(target=burst)
+            writing.start()
+            time.sleep(LAG_S)
+            _kill_slot(broker, slot)
+        finally:
+            for pid in followers:
+                _signal(pid, signal.SIGCONT)
+        writing.join()
+        is_whole = _all_in_sync(broker)
+        return f"cut what only slot {slot} had; {_elect(broker) if is_whole else 'not all are in sync'}"
+
+    return cut_back
+
+
+def elect(broker: Appliance, _chance: random.Random, _: float) -> str:
+    """The preferred leaders lead again."""
+    return _elect(broker)
+
+
+def reassign(topic: str) -> Fault:
+    """Partitions change their replicas: some of them, in another order, then all."""
+
+    def reassign(broker: Appliance, chance: random.Random, _: float) -> str:
+        try:
+            partitions = len(_admin(broker).list_topics(topic, timeout=10).topics[topic].partitions)
+        except KafkaException as error:
+            return f"found no partitions of {topic}: {error}"
+        for fewest in (2, broker.slots):
+            wanted = tuple(
+                ReassignablePartition(
+                    number, tuple(chance.sample(range(broker.slots), chance.randint(fewest, broker.slots)))
+                )
+                for number in range(partitions)
+            )
+            request = AlterPartitionReassignmentsRequest((ReassignableTopic(topic, wanted),))
+            try:
+                with WireSocket(broker.port, timeout_s=30) as connection:
+                    ask(connection, ApiKey.ALTER_PARTITION_REASSIGNMENTS, request)
+            except (OSError, ConnectionEnded) as error:
+                return f"gave no replicas of {topic} other slots: {error}"
+            if not _all_in_sync(broker):
+                return f"gave replicas of {topic} other slots; not all are in sync"
+        return f"gave replicas of {topic} other slots; {_elect(broker)}"
+
+    return reassign
+
+
+def delete_records(topic: str) -> Fault:
+    """DeleteRecords of up to half of what each partition has."""
+
+    def delete_records(broker: Appliance, chance: random.Random, _: float) -> str:
+        admin = _admin(broker)
+        asking = Consumer({"bootstrap.servers": _addresses(broker), "group.id": "not used", "log_level": 0})
+        places = []
+        try:
+            for number in admin.list_topics(topic, timeout=10).topics[topic].partitions:
+                limits = asking.get_watermark_offsets(TopicPartition(topic, number), timeout=10)
+                assert limits is not None
+                start, end = limits
+                before = start + int((end - start) * chance.uniform(0.0, 0.5))
+                places.append(TopicPartition(topic, number, before))
+            for answer in admin.delete_records(places, request_timeout=10).values():
+                answer.result()
+        except KafkaException as error:
+            return f"records of {topic} are not all deleted: {error}"
+        finally:
+            asking.close()
+        told = [str(place.offset) for place in places]
+        return f"deleted the records of {topic} before {', '.join(told)}"
+
+    return delete_records
+
+
+def faults_for(
+    slots: int, *, workers: int = 1, burst: Callable[[], None], topic: str, trimmed: str
+) -> list[Fault]:
+    """Each as often as it shall come.
+
+    Args:
+        burst: writes to `topic` what only its leaders acknowledge.
+        trimmed: the topic that DeleteRecords may shorten.
+    """
     common: list[Fault] = [kill_one, kill_one, kill_worker, kill_worker, pause_one, kill_everything, restart]
+    common += [delete_records(trimmed)] * 2
     if workers > 1:
         common += [change_workers, kill_worker]
     if slots < 2:
@@ -183,8 +291,30 @@ def faults_for(slots: int, *, workers: int = 1) -> list[Fault]:
         kill_slot,
         kill_two_slots,
         kill_slot_past_a_sleeper,
+        elect,
+        *([cut_back(burst)] * 3),
+        *([reassign(topic)] if slots > 2 else []),
         *([lose_log_directory, swap_disk, swap_for_remnants, lose_files] if slots > 2 else []),
     ]
+
+
+def _addresses(broker: Appliance) -> str:
+    return ",".join(f"127.0.0.1:{broker.port + slot}" for slot in range(broker.slots))
+
+
+def _admin(broker: Appliance) -> AdminClient:
+    return AdminClient({"bootstrap.servers": _addresses(broker), "log_level": 0})
+
+
+def _elect(broker: Appliance) -> str:
+    try:
+        with WireSocket(broker.port, timeout_s=30) as connection:
+            answer = ask(connection, ApiKey.ELECT_LEADERS, ElectLeadersRequest(None))
+    except (OSError, ConnectionEnded) as error:
+        return f"no election: {error}"
+    results = [one for each in answer.replica_election_results for one in each.partition_result]
+    moved = sum(not one.error_code for one in results)
+    return f"elected {moved} preferred leaders"
 
 
 def _lose_while_stopped(broker: Appliance, chance: random.Random, lose: Callable[[Path], str]) -> str:
@@ -236,8 +366,7 @@ def _until(is_true: Callable[[], bool]) -> None:
 
 def _all_in_sync(broker: Appliance) -> bool:
     """Waits for it, and no longer than IN_SYNC_S."""
-    addresses = ",".join(f"127.0.0.1:{broker.port + slot}" for slot in range(broker.slots))
-    admin = AdminClient({"bootstrap.servers": addresses, "log_level": 0})
+    admin = _admin(broker)
     deadline = time.monotonic() + IN_SYNC_S
     while time.monotonic() < deadline:
         topics = admin.list_topics(timeout=10).topics.values()

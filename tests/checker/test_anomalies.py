@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.checker.anomalies import find
+from tests.checker.backlog_readers import ALONE_S, KINDS, TornRecords, may_read, records_of
 from tests.checker.history import NOT_KNOWN, History, Reading, token_of
 from tests.checker.twice import told_twice
+from tests.checker.values import key_of, token_in, value_of
 from tests.log.batches import batch_of
 
 PARTITIONS = 2
@@ -152,3 +154,151 @@ def test_a_record_that_is_there_twice_is_told_with_its_numbers(tmp_path: Path) -
     assert list(told_twice(history, tmp_path, "t")) == [
         "producer 0's record 1 in partition 0: offset 1 is epoch 0, sequence 71 and offset 2 is epoch 1, sequence 0"
     ]
+
+
+def reread(history: History, *, missing: frozenset[int] = frozenset()) -> None:
+    """A reader of the backlog goes through all logs, without the offsets that are `missing`."""
+    for partition, log in enumerate(history.log):
+        before = -1
+        for offset, token in zip(log.offsets, log.tokens, strict=True):
+            if offset not in missing:
+                history.backlogs[partition].add("again", offset, token, before=before)
+                before = offset
+
+
+def compacted(history: History) -> None:
+    """All but the last record of each key is gone from partition 1."""
+    history.keys = 2
+    log = history.log[1]
+    newest = {
+        key_of(token, partitions=PARTITIONS, keys=2): offset
+        for offset, token in zip(log.offsets, log.tokens, strict=True)
+    }
+    for index in reversed(range(len(log.offsets))):
+        if log.offsets[index] not in newest.values():
+            drop(log, index)
+
+
+def without_readers(records: int = 8) -> History:
+    history = sound(records)
+    history.readings.clear()
+    return history
+
+
+def test_who_begins_again_sees_the_same() -> None:
+    history = sound()
+    reread(history)
+    reread(history)
+    assert find(history) == []
+
+
+def test_what_a_reader_of_the_backlog_passes_is_found() -> None:
+    history = sound()
+    reread(history, missing=frozenset({2, 3}))
+    assert {anomaly.kind for anomaly in find(history)} == {"unseen"}
+
+
+@pytest.mark.parametrize("value", [b"", None, bytes(40), value_of(7)[:-1], value_of(7) + b"x", b"7", b"x y"])
+def test_a_value_that_nobody_sent_is_no_token(value: bytes | None) -> None:
+    assert token_in(value) is None
+
+
+@given(st.integers(0, 3), st.integers(0, 1 << 39), st.booleans())
+def test_a_value_is_known_by_its_token(producer: int, sequence: int, is_long: bool) -> None:
+    token = token_of(producer, sequence)
+    value = value_of(token, is_long=is_long)
+    assert token_in(value) == token
+    assert (
+        len(value) == 5 or token_in(value[:-1] + bytes([value[-1] ^ 1])) is None
+    )  # nothing behind its digits
+
+
+@pytest.mark.parametrize(
+    ("offset", "token", "before", "kind"),
+    [
+        (3, None, 2, "torn"),
+        (2, token_of(0, 2), 2, "went back"),
+        (2, token_of(1, 4), 1, "inconsistent"),
+        (8, token_of(0, 9), 7, "vanished"),
+    ],
+)
+def test_what_a_reader_of_the_backlog_may_not_be_given(
+    offset: int, token: int | None, before: int, kind: str
+) -> None:
+    history = sound()
+    reread(history)
+    history.backlogs[0].add("again", offset, token, before=before)
+    assert {anomaly.kind for anomaly in find(history)} == {kind}
+
+
+def test_what_was_deleted_before_the_logs_start_may_be_missing() -> None:
+    history = without_readers()
+    reread(history)
+    reread(history, missing=frozenset({0, 1, 2}))
+    for index in (2, 1, 0):
+        drop(history.log[1], index)
+    assert {anomaly.kind for anomaly in find(history)} == {"lost", "vanished", "unseen"}
+    history.starts[:] = [3, 3]
+    assert find(history) == []
+
+
+def test_compaction_may_take_what_has_a_later_record_of_its_key_and_nothing_else() -> None:
+    history = without_readers()
+    reread(history)
+    compacted(history)
+    reread(history)
+    assert find(history) == []
+    drop(history.log[1], 0)
+    assert {anomaly.kind for anomaly in find(history)} == {"lost", "unseen", "vanished"}
+
+
+def batches_from(offset: int) -> list[bytes]:
+    return [bytes(batch_of([b"a", b"b"], base_offset=offset + 2 * number)) for number in range(4)]
+
+
+def test_whole_batches_and_a_cut_one_are_read() -> None:
+    first, second, third, _ = batches_from(6)
+    for length in (0, 3, 30, 70):
+        records, following = records_of(first + second + third[:length], offset=7)
+        assert [offset for offset, _ in records] == [7, 8, 9]
+        assert following == 10
+
+
+def zeros_behind(batches: list[bytes]) -> bytes:
+    return b"".join(batches) + bytes(200)
+
+
+def few_zeros_behind(batches: list[bytes]) -> bytes:
+    return b"".join(batches) + bytes(20)
+
+
+def zeros_within(batches: list[bytes]) -> bytes:
+    return batches[0] + batches[1][:-4] + bytes(4) + batches[2]
+
+
+def another_place(batches: list[bytes]) -> bytes:
+    return batches[0] + batches[2] + batches[1]
+
+
+def nothing_whole(batches: list[bytes]) -> bytes:
+    return batches[0][:-1]
+
+
+@pytest.mark.parametrize(
+    "spoil", [zeros_behind, few_zeros_behind, zeros_within, another_place, nothing_whole]
+)
+def test_bytes_that_are_no_records_are_told(spoil: Callable[[list[bytes]], bytes]) -> None:
+    with pytest.raises(TornRecords):
+        records_of(spoil(batches_from(6)), offset=6)
+
+
+def test_bytes_from_before_the_offset_are_told() -> None:
+    with pytest.raises(TornRecords):
+        records_of(b"".join(batches_from(6)), offset=8)
+
+
+def test_each_reader_has_its_time_alone() -> None:
+    readers = range(len(KINDS))
+    times = [[each for each in readers if may_read(each, turn * ALONE_S)] for turn in range(2 * len(KINDS))]
+    assert times[::2] == [list(readers)] * len(KINDS)
+    assert times[1::2] == [[each] for each in readers]

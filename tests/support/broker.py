@@ -132,6 +132,7 @@ class Appliance:
             it is that one, whatever the run asks for.
         arguments: further flags of `appliance serve`.
         output_to: a file to which all its lives' output is appended.
+        build: a directory with another build of the appliance for the same interpreter; none for this tree.
     """
 
     def __init__(
@@ -142,8 +143,10 @@ class Appliance:
         settings: Mapping[str, object] | None = None,
         arguments: Sequence[str] = (),
         output_to: Path | None = None,
+        build: Path | None = None,
     ) -> None:
         self._output_to = output_to
+        self._build = build
         self.data_dir = data_dir
         self.slots = slots
         self.port = free_ports(slots)
@@ -185,7 +188,9 @@ class Appliance:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONUNBUFFERED": "1"}
+            | ({"PYTHONPATH": str(self._build)} if self._build else {}),
+            cwd=self._build,
             start_new_session=True,  # a Ctrl-C at the test runner is not the appliance's
             preexec_fn=end_with_the_test_runner,  # noqa: PLW1509 (one C call, takes no lock)
         )
