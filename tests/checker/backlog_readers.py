@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from struct import Struct
@@ -336,6 +336,7 @@ class BacklogReaders:
     Args:
         histories: of each topic.
         trimmed: topics of which records are deleted from the log's start on.
+        say: is told each failure at once: of some answers a library dies, and with it this process.
     """
 
     def __init__(
@@ -345,7 +346,9 @@ class BacklogReaders:
         *,
         trimmed: Container[str] = (),
         seed: int,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
+        self._say = say
         self._ports = ports
         self._trimmed = trimmed
         self._histories = histories
@@ -379,6 +382,10 @@ class BacklogReaders:
             f"{self._name(number)}: {self.passes[number]} passes, {self.records[number]} records"
             for number in range(len(KINDS))
         )
+
+    def _fail(self, sentence: str) -> None:
+        self.failures.append(sentence)
+        self._say(sentence)
 
     def _name(self, number: int) -> str:
         return f"backlog reader {number} ({KINDS[number]})"
@@ -465,10 +472,10 @@ class BacklogReaders:
             try:
                 got = client.some()
             except TornRecords as torn:
-                self.failures.append(f"torn: {name} in {topic}: {torn}")
+                self._fail(f"torn: {name} in {topic}: {torn}")
                 break
             except RefusedOffset as refused:
-                self.failures.append(f"went back: {name} in {topic}: {refused}, at {time.time():.1f}")
+                self._fail(f"went back: {name} in {topic}: {refused}")
                 break
             except (KafkaException, kafka_errors.KafkaError):
                 continue
@@ -484,8 +491,12 @@ class BacklogReaders:
         tokens = [token_in(value) for _, _, value in got]
         with self._noting:
             for (partition, offset, _), token in zip(got, tokens, strict=True):
+                wrong = backlogs[partition].wrong
+                count = len(wrong)
                 backlogs[partition].add(name, offset, token, before=before[partition])
                 before[partition] = offset
+                if len(wrong) > count:
+                    self._say(f"partition {partition}: {': '.join(wrong[-1])}")
 
 
 def may_read(number: int, at_s: float) -> bool:

@@ -32,6 +32,8 @@ STUCK_S: Final = 60.0
 SETTLE_S: Final = 60.0
 SEGMENT_BYTES: Final = 1 << 20  # as small as Kafka lets it be
 KEYS: Final = 300
+BURSTS_BEFORE: Final = 4
+"""Which make a backlog of more than a segment before the first fault."""
 _SMALL_SEGMENTS: Final = {"segment.index.bytes": "400"}  # of 50 entries: a full one closes its segment
 _BESIDE_RECORDS_PER_S: Final = 0.3
 """Of what the topic whose log is kept whole gets, for each of the others."""
@@ -96,11 +98,14 @@ def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None
             {load.topic: load.history for load in loads},
             trimmed=(TRIMMED,),
             seed=plan.seed,
+            say=say,
         )
+        for _ in range(BURSTS_BEFORE):
+            loads[0].burst()
         for load in loads:
             load.start()
         readers.start()
-        faults, recoveries_ms, anomalies = _disturb(plan, broker, loads[0], chance=chance, say=say)
+        faults, recoveries_ms, anomalies = _disturb(plan, broker, loads[0], readers, chance=chance, say=say)
         say("settling")
         for load in loads:
             load.stop_producing()
@@ -147,7 +152,13 @@ def _loads(broker: Appliance, plan: Plan) -> list[Workload]:
 
 
 def _disturb(
-    plan: Plan, broker: Appliance, load: Workload, *, chance: random.Random, say: Callable[[str], None]
+    plan: Plan,
+    broker: Appliance,
+    load: Workload,
+    readers: BacklogReaders,
+    *,
+    chance: random.Random,
+    say: Callable[[str], None],
 ) -> tuple[list[str], list[int], list[Anomaly]]:
     """Until the time is up: a fault, new acknowledgements from every partition, a breath."""
     all_kinds = faults_for(plan.slots, workers=plan.workers, burst=load.burst, topic=TOPIC, trimmed=TRIMMED)
@@ -158,7 +169,7 @@ def _disturb(
     stuck: list[Anomaly] = []
     bag: list[Fault] = []
     load.await_progress([0] * plan.partitions, STUCK_S)
-    while time.monotonic() < end and not stuck and not load.failures:
+    while time.monotonic() < end and not (stuck or load.failures or readers.failures):
         if not bag:
             # Every kind comes before one comes again.
             bag = chance.sample(kinds, len(kinds))
