@@ -32,13 +32,14 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import HEADER_BYTES, MAGIC_V2, crc_holds, read_header
 from appliance.protocol.records.errors import CorruptBatch, InvalidRecords
 from appliance.protocol.records.record import decode_records
-from tests.checker.history import NOT_KNOWN, Backlog, History
+from tests.checker.history import NOT_KNOWN, History
 from tests.checker.values import token_in
 from tests.support.raw_fetch import ask_for, read_records
 from tests.support.wire import ConnectionEnded, WireSocket
 from tests.system.raw import ask
 
 FROM_START: Final = -1
+TO_START: Final = -1
 ALONE_S: Final = 1.5
 PASS_MAX_S: Final = 4.0
 LAST_PASS_S: Final = 120.0
@@ -48,7 +49,7 @@ _ANSWER_S: Final = 0.2
 _BASE_OFFSET: Final = Struct(">q")
 
 Got = tuple[int, int, bytes | None]
-"""Partition, offset, value."""
+"""Partition, offset, value; an offset of TO_START says that the client went to where the log begins now."""
 
 
 class TornRecords(Exception):
@@ -84,30 +85,31 @@ class LibrdkafkaClient:
     )
 
     def __init__(self, ports: Sequence[int], *, max_bytes: int, isolation: str) -> None:
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": _addresses(ports),
-                "group.id": "not used",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "error",
-                "check.crcs": True,
-                "isolation.level": isolation,
-                "fetch.message.max.bytes": max_bytes,
-                "fetch.max.bytes": max(max_bytes, 1 << 20),
-                "message.max.bytes": 1 << 20,
-                "fetch.wait.max.ms": 100,
-                "fetch.error.backoff.ms": 20,
-                "fetch.queue.backoff.ms": 5,
-                "queued.max.messages.kbytes": 1024,
-                "socket.timeout.ms": 10_000,
-                "reconnect.backoff.max.ms": 500,
-                "log_level": 0,
-            }
-        )
+        self._consumer: Consumer | None = None
+        self._settings: Final = {
+            "bootstrap.servers": _addresses(ports),
+            "group.id": "not used",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "check.crcs": True,
+            "isolation.level": isolation,
+            "fetch.message.max.bytes": max_bytes,
+            "fetch.max.bytes": max(max_bytes, 1 << 20),
+            "message.max.bytes": 1 << 20,
+            "fetch.wait.max.ms": 100,
+            "fetch.error.backoff.ms": 20,
+            "fetch.queue.backoff.ms": 5,
+            "queued.max.messages.kbytes": 1024,
+            "socket.timeout.ms": 10_000,
+            "reconnect.backoff.max.ms": 500,
+            "log_level": 0,
+        }
         self._is_trimmed = False
 
     def begin(self, topic: str, places: Mapping[int, int], *, is_trimmed: bool) -> None:
         self._is_trimmed = is_trimmed
+        self.close()  # another assignment may be given what still came for the one before
+        self._consumer = Consumer(self._settings)
         self._consumer.assign(
             [
                 Place(topic, number, OFFSET_BEGINNING if offset == FROM_START else offset)
@@ -117,6 +119,8 @@ class LibrdkafkaClient:
 
     def some(self) -> Sequence[Got]:
         got: list[Got] = []
+        if self._consumer is None:
+            return got
         for message in self._consumer.consume(500, _ANSWER_S):
             error = message.error()
             if error is None:
@@ -133,19 +137,18 @@ class LibrdkafkaClient:
                 assert topic is not None
                 assert partition is not None
                 self._consumer.seek(Place(topic, partition, OFFSET_BEGINNING))
+                got.append((partition, TO_START, None))
             elif error.code() in self._TORN:
                 raise TornRecords(f"partition {message.partition()}, offset {message.offset()}: {error}")
         return got
 
     def close(self) -> None:
-        self._consumer.close()
+        if self._consumer is not None:
+            self._consumer.close()
 
 
 class KafkaPythonClient:
-    """kafka-python, whose every fault while it reads a batch is an exception of its own.
-
-    It begins anew by itself where an offset is refused, which is seen as going back.
-    """
+    """kafka-python, whose every fault while it reads a batch is an exception of its own."""
 
     _TORN: Final = (kafka_errors.CorruptRecordError, AssertionError, ValueError, IndexError)
 
@@ -154,7 +157,7 @@ class KafkaPythonClient:
             bootstrap_servers=_addresses(ports).split(","),
             group_id=None,
             enable_auto_commit=False,
-            auto_offset_reset="earliest",
+            auto_offset_reset="none",
             check_crcs=True,
             isolation_level=isolation,
             max_partition_fetch_bytes=max_bytes,
@@ -163,9 +166,11 @@ class KafkaPythonClient:
             retry_backoff_ms=20,
             reconnect_backoff_max_ms=500,
         )
+        self._is_trimmed = False
 
     def begin(self, topic: str, places: Mapping[int, int], *, is_trimmed: bool) -> None:
         all_of_them = {TopicPartition(topic, number): offset for number, offset in places.items()}
+        self._is_trimmed = is_trimmed
         self._consumer.assign(list(all_of_them))
         for place, offset in all_of_them.items():
             if offset == FROM_START:
@@ -178,6 +183,12 @@ class KafkaPythonClient:
             polled = self._consumer.poll(timeout_ms=int(_ANSWER_S * 1000), max_records=500)
         except self._TORN as error:
             raise TornRecords(f"{type(error).__name__}: {error}") from error
+        except kafka_errors.OffsetOutOfRangeError as refused:
+            if not self._is_trimmed:
+                raise RefusedOffset(str(refused)) from refused
+            places = list(refused.args[0])
+            self._consumer.seek_to_beginning(*places)
+            return [(place.partition, TO_START, None) for place in places]
         except kafka_errors.KafkaError:
             return ()  # a fault goes on
         return [(place.partition, one.offset, one.value) for place, many in polled.items() for one in many]
@@ -230,7 +241,7 @@ class BytesClient:
                 if not self._is_trimmed:
                     raise RefusedOffset(f"partition {number}, offset {offset}: port {port} says out of range")
                 self._next[number] = log_start(connection, self._topic, number)
-                return ()
+                return ((number, TO_START, None),)
         except (OSError, ConnectionEnded):
             self._drop(port)
             self._leaders[number] = self._another(port)
@@ -456,8 +467,11 @@ class BacklogReaders:
         dawdle_s: float = 0.0,
     ) -> Mapping[int, int]:
         """Until the time is over, or the last pass has come to all ends; each partition's last offset."""
-        name, backlogs = self._name(number), self._histories[topic].backlogs
+        name = self._name(number)
         before = {each: max(offset, 0) - 1 for each, offset in places.items()}
+        to_start = {each for each, offset in places.items() if offset == FROM_START}
+        if topic not in self._trimmed:
+            to_start.clear()
         with suppress(KafkaException, kafka_errors.KafkaError):
             client.begin(topic, places, is_trimmed=topic in self._trimmed)
         while time.monotonic() < until:
@@ -479,21 +493,34 @@ class BacklogReaders:
                 break
             except (KafkaException, kafka_errors.KafkaError):
                 continue
-            self._note(name, backlogs, got, before)
+            self._note(name, topic, got, before, to_start)
             self.records[number] += len(got)
             if dawdle_s and got:
                 time.sleep(dawdle_s)
         return before
 
     def _note(
-        self, name: str, backlogs: Sequence[Backlog], got: Sequence[Got], before: dict[int, int]
+        self,
+        name: str,
+        topic: str,
+        got: Sequence[Got],
+        before: dict[int, int],
+        to_start: set[int],
     ) -> None:
-        tokens = [token_in(value) for _, _, value in got]
+        """`to_start` are the partitions of which the next record is the first that was there."""
+        backlogs = self._histories[topic].backlogs
+        tokens = [token_in(topic, value) for _, _, value in got]
         with self._noting:
             for (partition, offset, _), token in zip(got, tokens, strict=True):
+                if offset == TO_START:
+                    to_start.add(partition)
+                    continue
                 wrong = backlogs[partition].wrong
                 count = len(wrong)
-                backlogs[partition].add(name, offset, token, before=before[partition])
+                backlogs[partition].add(
+                    name, offset, token, before=before[partition], may_have_passed=partition in to_start
+                )
+                to_start.discard(partition)
                 before[partition] = offset
                 if len(wrong) > count:
                     self._say(f"partition {partition}: {': '.join(wrong[-1])}")

@@ -57,11 +57,16 @@ class Backlog:
     wrong: list[tuple[str, str]] = field(default_factory=list)
     passed: dict[tuple[int, int], str] = field(default_factory=dict)
 
-    def add(self, reader: str, offset: int, token: int | None, *, before: int) -> None:
-        """One record. `token` is None for one that nobody sent; `before` is the last offset, -1 from the start on."""
+    def add(
+        self, reader: str, offset: int, token: int | None, *, before: int, may_have_passed: bool = False
+    ) -> None:
+        """One record. `token` is None for one that nobody sent; `before` is the last offset, -1 from the start on.
+
+        `may_have_passed`: the reader went to where the log began then. Another leader's may begin before it.
+        """
         if offset <= before:
             self.wrong.append(("went back", f"{reader} was given offset {offset} after {before}"))
-        elif offset > before + 1:
+        elif offset > before + 1 and not may_have_passed:
             self.passed.setdefault((before + 1, offset - 1), reader)
         if token is None:
             self.wrong.append(("torn", f"what {reader} read at offset {offset} is not what anybody sent"))

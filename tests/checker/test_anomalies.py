@@ -198,18 +198,20 @@ def test_what_a_reader_of_the_backlog_passes_is_found() -> None:
     assert {anomaly.kind for anomaly in find(history)} == {"unseen"}
 
 
-@pytest.mark.parametrize("value", [b"", None, bytes(40), value_of(7)[:-1], value_of(7) + b"x", b"7", b"x y"])
+@pytest.mark.parametrize(
+    "value", [b"", None, bytes(40), value_of("t", 7)[:-1], value_of("t", 7) + b"x", b"7", b"x y"]
+)
 def test_a_value_that_nobody_sent_is_no_token(value: bytes | None) -> None:
-    assert token_in(value) is None
+    assert token_in("t", value) is None
 
 
 @given(st.integers(0, 3), st.integers(0, 1 << 39), st.booleans())
 def test_a_value_is_known_by_its_token(producer: int, sequence: int, is_long: bool) -> None:
     token = token_of(producer, sequence)
-    value = value_of(token, is_long=is_long)
-    assert token_in(value) == token
+    value = value_of("t", token, is_long=is_long)
+    assert token_in("t", value) == token
     assert (
-        len(value) == 5 or token_in(value[:-1] + bytes([value[-1] ^ 1])) is None
+        len(value) == 5 or token_in("t", value[:-1] + bytes([value[-1] ^ 1])) is None
     )  # nothing behind its digits
 
 
@@ -240,6 +242,16 @@ def test_what_was_deleted_before_the_logs_start_may_be_missing() -> None:
     assert {anomaly.kind for anomaly in find(history)} == {"lost", "vanished", "unseen"}
     history.starts[:] = [3, 3]
     assert find(history) == []
+
+
+def test_where_a_log_began_another_leaders_need_not_begin() -> None:
+    history = sound()
+    reread(history)
+    backlog = history.backlogs[1]
+    backlog.add("again", 3, token_of(1, 3), before=-1, may_have_passed=True)
+    assert find(history) == []
+    backlog.add("again", 3, token_of(1, 3), before=4, may_have_passed=True)
+    assert {anomaly.kind for anomaly in find(history)} == {"went back"}
 
 
 def test_compaction_may_take_what_has_a_later_record_of_its_key_and_nothing_else() -> None:

@@ -1,4 +1,4 @@
-"""What a record holds: its token, and behind it bytes that nothing but that token can have before them.
+"""What a record holds: its topic, its token, and behind them bytes that nothing else can have before them.
 
 Who reads a value that is not exactly one of these was given a torn record, zeros, or another record's bytes. Sizes come
 in phases of some hundred records: an index entry stands for many offsets here and for few there, so what an index
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from typing import Final
+from zlib import crc32
 
 from tests.checker.history import sequence_of
 
@@ -18,24 +19,25 @@ _LARGEST_BYTES: Final = (60, 600, 3_000)
 LONG_BYTES: Final = 5_000
 
 
-def value_of(token: int, *, is_long: bool = False) -> bytes:
+def value_of(topic: str, token: int, *, is_long: bool = False) -> bytes:
     """The value of that record; one that `is_long` has an index entry to itself."""
-    mixed = token * 0x9E3779B1 & 0xFFFFFFFF
+    mixed = (token * 0x9E3779B1 ^ crc32(topic.encode())) & 0xFFFFFFFF
     if is_long:
         length = LONG_BYTES
     else:
         length = mixed % _LARGEST_BYTES[sequence_of(token) // _PHASE_RECORDS % len(_LARGEST_BYTES)]
     at = (mixed >> 8) % (len(_NOISE) - LONG_BYTES)
-    return b"%d " % token + _NOISE[at : at + length]
+    return b"%s %d " % (topic.encode(), token) + _NOISE[at : at + length]
 
 
-def token_in(value: bytes | None) -> int | None:
-    """The token of a value; None where it is not, byte for byte, what was sent under it."""
-    digits, space, _ = (value or b"").partition(b" ")
+def token_in(topic: str, value: bytes | None) -> int | None:
+    """The token of a value; None where it is not, byte for byte, what was sent to that topic under it."""
+    _, _, behind = (value or b"").partition(b" ")
+    digits, space, _ = behind.partition(b" ")
     if not space or not digits.isdigit() or len(digits) > 18:
         return None
     token = int(digits)
-    return token if value in (value_of(token), value_of(token, is_long=True)) else None
+    return token if value in (value_of(topic, token), value_of(topic, token, is_long=True)) else None
 
 
 def key_of(token: int, *, partitions: int, keys: int) -> int:

@@ -117,7 +117,7 @@ class Workload:
         key = b"%d" % key_of(token, partitions=partitions, keys=keys) if keys else None
         producer.produce(
             self.topic,
-            value_of(token, is_long=is_long),
+            value_of(self.topic, token, is_long=is_long),
             key,
             partition=sequence % partitions,
             on_delivery=answered,
@@ -274,7 +274,9 @@ def _read_until(
             partition, offset = message.partition(), message.offset()
             assert partition is not None
             assert offset is not None
-            token = token_in(value)
+            topic = message.topic()
+            assert topic is not None
+            token = token_in(topic, value)
             if token is None:
                 failures.append(
                     f"torn: what was read at offset {offset} of partition {partition} was never sent"
