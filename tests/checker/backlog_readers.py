@@ -105,10 +105,12 @@ class LibrdkafkaClient:
             "log_level": 0,
         }
         self._is_trimmed = False
+        self._refused: list[Place] = []
 
     def begin(self, topic: str, places: Mapping[int, int], *, is_trimmed: bool) -> None:
         self._is_trimmed = is_trimmed
         self.close()  # another assignment may be given what still came for the one before
+        self._refused.clear()
         self._consumer = Consumer(self._settings)
         self._consumer.assign(
             [
@@ -121,6 +123,10 @@ class LibrdkafkaClient:
         got: list[Got] = []
         if self._consumer is None:
             return got
+        with suppress(KafkaException):  # tried again with the next
+            while self._refused:
+                self._consumer.seek(self._refused[-1])
+                got.append((self._refused.pop().partition, TO_START, None))
         for message in self._consumer.consume(500, _ANSWER_S):
             error = message.error()
             if error is None:
@@ -136,8 +142,7 @@ class LibrdkafkaClient:
                 topic, partition = message.topic(), message.partition()
                 assert topic is not None
                 assert partition is not None
-                self._consumer.seek(Place(topic, partition, OFFSET_BEGINNING))
-                got.append((partition, TO_START, None))
+                self._refused.append(Place(topic, partition, OFFSET_BEGINNING))
             elif error.code() in self._TORN:
                 raise TornRecords(f"partition {message.partition()}, offset {message.offset()}: {error}")
         return got
@@ -439,7 +444,11 @@ class BacklogReaders:
         self.passes[number] += 1
 
     def _last_pass(self, number: int, topic: str, ends: Sequence[int]) -> None:
-        places = dict.fromkeys(range(len(ends)), FROM_START)
+        # From the start on it would be long for who decodes in Python.
+        is_quick = KINDS[number].client is LibrdkafkaClient
+        places = {
+            each: FROM_START if is_quick else max(0, end - NEAR_THE_END[0]) for each, end in enumerate(ends)
+        }
         until = time.monotonic() + LAST_PASS_S
         last: Mapping[int, int] = {}
         while time.monotonic() < until:
