@@ -62,7 +62,7 @@ class Backlog:
     ) -> None:
         """One record. `token` is None for one that nobody sent; `before` is the last offset, -1 from the start on.
 
-        `may_have_passed`: the reader went to where the log began then. Another leader's may begin before it.
+        `may_have_passed`: the reader went to where the log began then, which may be forgotten when all are killed.
         """
         if offset <= before:
             self.wrong.append(("went back", f"{reader} was given offset {offset} after {before}"))

@@ -244,7 +244,7 @@ def test_what_was_deleted_before_the_logs_start_may_be_missing() -> None:
     assert find(history) == []
 
 
-def test_where_a_log_began_another_leaders_need_not_begin() -> None:
+def test_where_a_log_began_it_need_not_begin_at_the_end() -> None:
     history = sound()
     reread(history)
     backlog = history.backlogs[1]
