@@ -54,6 +54,7 @@ HOT_MODULES = (
     "appliance/log/validator.py",
     "appliance/netproc/apis.py",
     "appliance/netproc/connection.py",
+    "appliance/netproc/connections.py",
     "appliance/netproc/coordinator_line.py",
     "appliance/netproc/cursors.py",
     "appliance/netproc/fan_out.py",

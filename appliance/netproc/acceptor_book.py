@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 import msgspec
@@ -75,7 +76,7 @@ class ConnectionBook:
         """Books a new connection; its id."""
         connection_id = self._next_id
         self._next_id += 1
-        self._shelves[netproc].held[connection_id] = host
+        self._shelves[netproc].held[connection_id] = sys.intern(host)  # many are of few
         self._count(host, 1)
         return connection_id
 
@@ -98,7 +99,7 @@ class ConnectionBook:
             self.netproc_down(netproc, known.generation)
         shelf = self._shelves[netproc] = _Shelf(generation)
         for connection_id, host in held:
-            shelf.held[connection_id] = host
+            shelf.held[connection_id] = sys.intern(host)
             self._count(host, 1)
         return True
 

@@ -127,7 +127,7 @@ class Apis:
             if produce is not None:
                 correlation_id = int.from_bytes(view[start + 4 : start + 8], "big", signed=True)
                 pending = Pending(connection, block, _PRODUCE, version, correlation_id)
-                connection.queue.append(pending)
+                connection.enqueue(pending)
                 self._produce.place(pending, produce)
                 return
         try:
@@ -136,9 +136,9 @@ class Apis:
             self._pool.give(block)
             raise
         if header.client_id is not None:
-            connection.client_id = header.client_id
+            connection.name_client(header.client_id)
         pending = Pending(connection, block, header.api_key, header.version, header.correlation_id)
-        connection.queue.append(pending)
+        connection.enqueue(pending)
         try:
             if not header.served:
                 self._finish(pending, [encode_unsupported_api_versions(header.correlation_id)])

@@ -3,13 +3,15 @@
 Responses leave in request order, so every request has a `Pending` place in `queue` from the moment its frame is
 cut; its answer fills the place, and only the head of the queue leaves.
 
-There may be thousands that say nothing: both queues are lists, of which an empty one is a tenth of a deque.
+There may be thousands that say nothing, so nothing is kept that has nothing in it: both queues are lists, and none
+while they are empty.
 """
 
 from __future__ import annotations
 
-import socket
+import sys
 from collections.abc import Callable
+from socket import SocketType
 from typing import Final
 
 from appliance.ipc.buffer_pool import Block, BufferPool
@@ -79,12 +81,12 @@ class Connection:
         "frame_began_ns",
         "is_local",
         "last_active_ns",
-        "listener",
         "mask",
         "muted",
         "out",
         "owed_bytes",
-        "peer",
+        "peer_host",
+        "peer_port",
         "produce_memo",
         "queue",
         "refused_batches",
@@ -99,12 +101,12 @@ class Connection:
 
     def __init__(
         self,
-        sock: socket.socket,
+        sock: SocketType,
         *,
         connection_id: int,
         slot: int,
-        listener: str,
-        peer: str,
+        peer_host: str,
+        peer_port: int,
         now_ns: int,
         is_local: bool = False,
     ) -> None:
@@ -112,8 +114,8 @@ class Connection:
         self.fd = sock.fileno()
         self.connection_id = connection_id
         self.slot = slot
-        self.listener = listener
-        self.peer = peer
+        self.peer_host = peer_host
+        self.peer_port = peer_port
         self.is_local = is_local  # the client runs on this host
         self.client_id: str | None = None
         self.closed = False
@@ -128,16 +130,34 @@ class Connection:
         self.muted = False
         self.starved = False
         # Sending
-        self.queue: list[Pending] = []
-        self.out: list[
-            Piece
-        ] = []  # what leaves next is the last: so taking it costs the same, however many follow
+        self.queue: list[Pending] | None = None
+        # What leaves next is the last: so taking it costs the same, however many follow.
+        self.out: list[Piece] | None = None
         self.owed_bytes = 0  # answers beside records, since the last time that all were sent
         self.was_sent_records = False
         self.mask = 0
         self.last_active_ns = now_ns
         self.produce_memo: ProduceMemo | None = None  # of who has produced
         self.refused_batches: RefusedBatches | None = None  # nearly always
+
+    def enqueue(self, pending: Pending) -> None:
+        """A request's place is behind all that are there."""
+        queue = self.queue
+        if queue is None:
+            self.queue = [pending]
+        else:
+            queue.append(pending)
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests are not answered, or their answers not collected."""
+        queue = self.queue
+        return 0 if queue is None else len(queue)
+
+    def name_client(self, client_id: str) -> None:
+        """Its client says who it is; many connections of one client share the word."""
+        if client_id != self.client_id:
+            self.client_id = sys.intern(client_id)
 
     def own_memo(self) -> ProduceMemo:
         """The connection's memo, made with its first produce request."""
@@ -148,4 +168,4 @@ class Connection:
 
     def __str__(self) -> str:
         name = f" ({self.client_id})" if self.client_id else ""
-        return f"connection {self.connection_id} from {self.peer}{name}"
+        return f"connection {self.connection_id} from {self.peer_host}:{self.peer_port}{name}"

@@ -125,7 +125,7 @@ class CoordinatorLine:
             identity,
             block.position + start,
             end - start,
-            _address(connection.peer),
+            _address(connection.peer_host),
         ):
             self._fail(waiting)
             return
@@ -239,10 +239,10 @@ class CoordinatorLine:
 
 
 @lru_cache(maxsize=4096)
-def _address(peer: str) -> bytes:
-    """The 16 bytes of `host:port`'s host; zeros where it is no address."""
+def _address(host: str) -> bytes:
+    """The 16 bytes of an address; zeros where it is none."""
     try:
-        address = ip_address(peer.rpartition(":")[0].strip("[]").partition("%")[0])
+        address = ip_address(host.partition("%")[0])
     except ValueError:
         return _NO_ADDRESS
     return bytes(10) + b"\xff\xff" + address.packed if address.version == 4 else address.packed

@@ -10,13 +10,14 @@ It looks ten times a second while there is something to relieve, and never else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from appliance.clock import Clock
 from appliance.ipc.agent import Timers
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.netproc.connection import Connection
+from appliance.netproc.connections import Connections
 from appliance.netproc.intake import Intake
 from appliance.netproc.outlet import deafest
 
@@ -51,7 +52,7 @@ class MemoryRelief:
         self,
         intake: Intake,
         pool: BufferPool,
-        connections: Mapping[int, Connection],
+        connections: Connections,
         *,
         owed_bytes_max: int,
         timers: Timers,
@@ -88,13 +89,13 @@ class MemoryRelief:
         self._is_due = False
         now_ns = self._clock.monotonic_ns()
         if self.owed_bytes > self.owed_bytes_max:
-            for connection in deafest(self._connections.values(), now_ns - self._intake.grace_ns):
+            for connection in deafest(self._connections.all(), now_ns - self._intake.grace_ns):
                 self._fault(connection, "it does not read its answers, and there are too many of them")
                 if self.owed_bytes <= self.owed_bytes_max:
                     break
         if self._intake.starved:
             enough_bytes = self._pool.reserve_bytes + self._intake.starved_bytes()
-            for connection in self._intake.slowest(self._connections.values(), now_ns):
+            for connection in self._intake.slowest(self._connections.all(), now_ns):
                 if self._pool.free_bytes() > enough_bytes:
                     break
                 self._fault(connection, "its unfinished request held memory that others wait for")

@@ -17,6 +17,7 @@ import os
 import socket
 from collections.abc import Iterable
 from contextlib import suppress
+from socket import SocketType
 from termios import TIOCOUTQ as SIOCOUTQ  # the same number, as tcp(7) says
 from typing import Final
 
@@ -42,7 +43,7 @@ _ahead: Final = ReadAhead(TURN_BYTES)
 _left: Final = array.array("i", [0])
 
 
-def unpace(sock: socket.socket) -> None:
+def unpace(sock: SocketType) -> None:
     """A client of this host gets its bytes as fast as it takes them: there is no network to be measured.
 
     Where BBR is the system's way to avoid congestion, it holds back what goes through the loopback device, too, by a
@@ -55,13 +56,16 @@ def unpace(sock: socket.socket) -> None:
 def collect(connection: Connection) -> bool:
     """Moves the answers at the head of the queue into `out`; whether there were any."""
     queue = connection.queue
-    if not queue or (pieces := queue[0].answer) is None:
+    if queue is None or (pieces := queue[0].answer) is None:
         return False
     count = 1
     while count < len(queue) and (answer := queue[count].answer) is not None:
         pieces += answer
         count += 1
-    del queue[:count]
+    if count == len(queue):
+        connection.queue = None
+    else:
+        del queue[:count]
     pieces.reverse()
     connection.out = pieces + connection.out if connection.out else pieces
     return True
@@ -76,7 +80,7 @@ def flush(connection: Connection) -> int:
         OSError: the peer is gone.
         StorageFault: a segment ended before the bytes that were promised; the connection must be closed.
     """
-    out, sock = connection.out, connection.sock
+    out, sock = connection.out or [], connection.sock
     takes_copies = connection.is_local and connection.was_sent_records
     sent_bytes = 0
     last: FilePiece | None = None
@@ -112,17 +116,18 @@ def flush(connection: Connection) -> int:
     except BlockingIOError:
         pass
     if not out:
+        connection.out = None
         _read_on(last)
     return sent_bytes
 
 
 def abandon(connection: Connection) -> None:
     """The connection is closed: releases the segments it would have sent from."""
-    for piece in connection.out:
+    for piece in connection.out or ():
         if isinstance(piece, FilePiece):
             piece.file.release()
-    connection.out.clear()
-    for pending in connection.queue:
+    connection.out = None
+    for pending in connection.queue or ():
         for piece in pending.answer or ():
             if isinstance(piece, FilePiece):
                 piece.file.release()
@@ -147,7 +152,7 @@ def _send_file(fd: int, piece: FilePiece) -> int:
     return count
 
 
-def _has_taken_all(sock: socket.socket) -> bool:
+def _has_taken_all(sock: SocketType) -> bool:
     fcntl.ioctl(sock, SIOCOUTQ, _left)
     return _left[0] <= TAKEN_ALL_BYTES
 
@@ -163,7 +168,7 @@ def _next_records(out: list[Piece]) -> FilePiece | None:
     return behind if isinstance(behind, FilePiece) and behind.remaining > READ_BYTES_MAX else None
 
 
-def _send_copies(sock: socket.socket, out: list[Piece], records: FilePiece) -> tuple[int, int]:
+def _send_copies(sock: SocketType, out: list[Piece], records: FilePiece) -> tuple[int, int]:
     """Sends the next records, and what stands around them, in one system call: how many bytes, of how many."""
     read = _ahead.take(records.file, records.position, records.remaining)
     if read is None:

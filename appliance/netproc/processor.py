@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import os
 import select
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -38,6 +37,7 @@ from appliance.ipc.process_table import BYTES_IN, BYTES_OUT, CONNECTIONS, ERRORS
 from appliance.journal import RateLimited
 from appliance.netproc.apis import Apis
 from appliance.netproc.connection import Connection, Pending, Piece
+from appliance.netproc.connections import Connections
 from appliance.netproc.coordinator_line import ANSWER_NS, CoordinatorLine
 from appliance.netproc.fan_out import FanOut
 from appliance.netproc.intake import CLOSED, STARVED, Intake
@@ -92,7 +92,7 @@ class Processor:
         self._warn = warn
         self._settings = settings
         self._cells = attachment.row.cells
-        self._connections: dict[int, Connection] = {}
+        self._connections = Connections()
         self._cycle = DutyCycle(attachment.doorbell, attachment.row, monotonic_ns=clock.monotonic_ns)
         self._epoll = self._cycle.epoll
         self._pool = BufferPool(
@@ -245,7 +245,7 @@ class Processor:
     def _wait_congested(self) -> list[tuple[int, int]]:
         """A worker's ring is full: no socket is read until it has room; its answers ring our bell."""
         events = self._cycle.wait(1)
-        return [(fd, mask) for fd, mask in events if fd not in self._connections or mask & _OUT]
+        return [(fd, mask) for fd, mask in events if self._connections.get(fd) is None or mask & _OUT]
 
     def _other(self, descriptor: int) -> None:
         if descriptor == self._supervision.fileno():
@@ -268,14 +268,14 @@ class Processor:
                 sock,
                 connection_id=assignment.connection_id,
                 slot=assignment.slot,
-                listener=sys.intern(assignment.listener),
-                peer=f"{assignment.peer_host}:{assignment.peer_port}",
+                peer_host=assignment.peer_host,
+                peer_port=assignment.peer_port,
                 now_ns=now_ns,
                 is_local=sock.getsockname()[0] == assignment.peer_host,
             )
             if connection.is_local:
                 unpace(sock)
-            self._connections[connection.fd] = connection
+            self._connections.add(connection)
             connection.mask = _IN
             self._epoll.register(connection.fd, _IN)
         self._cells[CONNECTIONS] = len(self._connections)
@@ -286,15 +286,15 @@ class Processor:
         if connection.closed:
             return
         connection.closed = True
-        del self._connections[connection.fd]
+        self._connections.remove(connection)
         self._epoll.unregister(connection.fd)
         self._intake.release(connection)
         self._relief.owed_bytes -= connection.owed_bytes
         abandon(connection)
-        for pending in list(connection.queue):
+        for pending in list(connection.queue or ()):
             if pending.drop is not None:
                 pending.drop()
-        connection.queue.clear()
+        connection.queue = None
         self._answered.discard(connection)
         connection.sock.close()
         self._cells[CONNECTIONS] = len(self._connections)
@@ -359,13 +359,13 @@ class Processor:
 
     def _cut(self, connection: Connection) -> None:
         """Serves the whole frames that are there, as many as fit into a turn; the others wait for the next."""
-        queue, limit, left = connection.queue, self._in_flight_max, TURN_REQUESTS
+        limit, left = self._in_flight_max, TURN_REQUESTS
         apis, cells = self._apis, self._cells
         for block, start, end in self._intake.frames(connection):
             cells[REQUESTS] += 1
             apis.serve(connection, block, start, end)
             left -= 1
-            if not left or len(queue) >= limit:
+            if not left or connection.in_flight >= limit:
                 connection.muted = True
         if connection.closed:
             return
@@ -384,7 +384,7 @@ class Processor:
             and not connection.closed
             and not connection.out
             and not connection.owed_bytes
-            and len(connection.queue) <= self._in_flight_max // 2
+            and connection.in_flight <= self._in_flight_max // 2
             and self._draining_until_ns is None
         )
 
@@ -409,7 +409,8 @@ class Processor:
                 if not isinstance(piece, bytes):
                     piece.file.release()
             return
-        if connection.queue[0] is pending:
+        queue = connection.queue
+        if queue is not None and queue[0] is pending:
             self._answered.add(connection)
 
     def _finish_owed(self, pending: Pending, answer: list[Piece]) -> None:
@@ -467,7 +468,7 @@ class Processor:
         self._sweeping = False
         now_ns = self._clock.monotonic_ns()
         idle_ns = self._settings.network.connections_max_idle_ms * _NS_PER_MS
-        for connection in list(self._connections.values()):
+        for connection in self._connections.all():
             if now_ns - connection.last_active_ns > idle_ns and (connection.out or not connection.queue):
                 self._close(connection)
         self._pool.trim()
@@ -548,7 +549,7 @@ class Processor:
         """Stopping: connections without anything under way are closed, the others get their answers first."""
         assert self._draining_until_ns is not None
         late = self._clock.monotonic_ns() >= self._draining_until_ns
-        for connection in list(self._connections.values()):
+        for connection in self._connections.all():
             if late or not (connection.queue or connection.out):
                 self._close(connection)
             elif not connection.muted:
@@ -558,7 +559,7 @@ class Processor:
             self._running = False
 
     def _end(self) -> None:
-        for connection in list(self._connections.values()):
+        for connection in self._connections.all():
             self._close(connection)
         self._files.close()
         self._fan_out.close()

@@ -47,7 +47,7 @@ def echo(child: Child) -> int:
     """A network process that echoes."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     fan_out = FanOut(child.wiring, child.role, child.generation, context=context, clock=SystemClock())
-    connections: dict[int, tuple[int, socket.socket]] = {}
+    connections: dict[int, tuple[int, socket.SocketType]] = {}
     epoll = select.epoll()
     epoll.register(fan_out.fileno(), select.EPOLLIN)
     epoll.register(child.supervision.fileno(), select.EPOLLIN)
@@ -75,7 +75,7 @@ def echo(child: Child) -> int:
     return EXIT_CLEAN
 
 
-def _echoed(sock: socket.socket) -> bool:
+def _echoed(sock: socket.SocketType) -> bool:
     try:
         data = sock.recv(64)
     except BlockingIOError:

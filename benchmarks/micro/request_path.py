@@ -94,11 +94,11 @@ class Bench:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         ours.setblocking(False)
         connection = Connection(
-            ours, connection_id=1, slot=0, listener="PLAINTEXT", peer="bench", now_ns=clock.monotonic_ns()
+            ours, connection_id=1, slot=0, peer_host="bench", peer_port=1, now_ns=clock.monotonic_ns()
         )
         connection.produce_memo = ProduceMemo()
         connection.mask = select.EPOLLIN
-        self.processor._connections[connection.fd] = connection
+        self.processor._connections.add(connection)
         self.processor._cycle.epoll.register(connection.fd, select.EPOLLIN)
         return client
 

@@ -22,7 +22,7 @@ def run(child: Child) -> int:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     fan_out = FanOut(child.wiring, child.role, child.generation, context=context, clock=SystemClock())
     name = f"{child.role.token}.g{child.generation}".encode()
-    connections: dict[int, tuple[int, socket.socket]] = {}
+    connections: dict[int, tuple[int, socket.SocketType]] = {}
     epoll = select.epoll()
     epoll.register(fan_out.fileno(), select.EPOLLIN)
     epoll.register(child.supervision.fileno(), select.EPOLLIN)
@@ -62,7 +62,7 @@ def hear(child: Child, fan_out: FanOut) -> bool:
     return messages is not None
 
 
-def echo(sock: socket.socket, name: bytes) -> bool:
+def echo(sock: socket.SocketType, name: bytes) -> bool:
     """Answers one request. Whether the connection stays."""
     try:
         data = sock.recv(65536)

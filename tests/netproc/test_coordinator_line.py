@@ -62,7 +62,7 @@ class Conversation:
         self.lines = RequestLines(self.coordinator, BufferPool(self.coordinator.pool.view))
         ours, self.client = socket.socketpair()
         self.connection = Connection(
-            ours, connection_id=1, slot=0, listener="PLAINTEXT", peer="127.0.0.1:1", now_ns=0
+            ours, connection_id=1, slot=0, peer_host="127.0.0.1", peer_port=1, now_ns=0
         )
 
     def ask(self, api: ApiKey) -> None:

@@ -105,9 +105,9 @@ class Bench:
         self.fan_out = FanOut(self.wiring, ROLE, 7, context=self.context, clock=self.clock)
         self.acceptor = HandAcceptor(self.wiring, self.context)
 
-    def accepted(self, count: int) -> list[tuple[Assignment, socket.socket]]:
+    def accepted(self, count: int) -> list[tuple[Assignment, socket.SocketType]]:
         """Waits as a network process does until `count` connections are whole."""
-        whole: list[tuple[Assignment, socket.socket]] = []
+        whole: list[tuple[Assignment, socket.SocketType]] = []
         while len(whole) < count:
             if self.fan_out.is_empty():
                 assert is_readable(self.fan_out.fileno(), within_s=PATIENCE_S), "no connection came"

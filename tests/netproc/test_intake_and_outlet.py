@@ -29,9 +29,7 @@ class Pair:
         ours, self.client = socket.socketpair(type=kind)
         ours.setblocking(False)
         self.client.settimeout(30)
-        self.connection = Connection(
-            ours, connection_id=1, slot=0, listener="PLAINTEXT", peer="test:1", now_ns=0
-        )
+        self.connection = Connection(ours, connection_id=1, slot=0, peer_host="test", peer_port=1, now_ns=0)
 
     def close(self) -> None:
         self.connection.sock.close()
@@ -174,7 +172,7 @@ def pending(pair: Pair) -> Pending:
     block = pool.take(100)
     assert block is not None
     made = Pending(pair.connection, block, 3, 0, 0)
-    pair.connection.queue.append(made)
+    pair.connection.enqueue(made)
     return made
 
 

@@ -111,7 +111,9 @@ def test_many_small_answers_behind_records_that_were_read_ahead_all_leave(file: 
         client = socket.create_connection(server.getsockname())
         ours, _ = server.accept()
     ours.setblocking(False)
-    connection = Connection(ours, connection_id=1, slot=0, listener="l", peer="p", now_ns=0, is_local=True)
+    connection = Connection(
+        ours, connection_id=1, slot=0, peer_host="p", peer_port=1, now_ns=0, is_local=True
+    )
     connection.was_sent_records = True
     outlet._ahead.expect(file, 0, 1_000)
     file.holders = 1
