@@ -342,13 +342,23 @@ class Follower:
         self._say_cut(end)
         if log.truncate_to(end) and self._durable is not None:
             self._durable = self._tail(self._durable.offset)
-        if log.log_end_offset < cells[self._at + LOG_START] and not self._start_anew(reader):
+        may_lack = log.log_end_offset < cells[self._at + LOG_START] or self._is_bare
+        if may_lack and not self._start_anew(reader):
             return False
         self._publish_extent()
         cells[own + SLOT_FOLLOWED_INCARNATION] = self.incarnation
         cells[own + SLOT_FOLLOWED_EPOCH] = self.leader_epoch
         self.is_following = True
         return True
+
+    @property
+    def _is_bare(self) -> bool:
+        """Whether it is empty behind offset 0, and nobody counts on it: where it would go on may lie inside of a batch.
+
+        So where DeleteRecords moved the log start into one, that was written down, and then the files went.
+        """
+        log = self.log
+        return not log.size_bytes and log.log_end_offset > 0 and not self.is_in_sync
 
     def _start_anew(self, reader: LeaderLog) -> bool:
         """The leader begins after our end, or before our start: we begin with the segment that it begins with.
@@ -367,7 +377,7 @@ class Follower:
                 log.log_start_offset,
                 start,
             )
-        if is_partial or log.log_end_offset < base:
+        if is_partial or log.log_end_offset < base or (base < log.log_end_offset and self._is_bare):
             reader.close()
             self._say_cut(base)
             log.start_anew_at(base)

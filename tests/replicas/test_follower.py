@@ -351,3 +351,21 @@ def test_after_any_mixture_of_appends_and_elections_both_are_the_same(tmp_path: 
         pair.files(0)[name] for name in sorted(pair.files(0))
     )
     pair.follower.log.check()
+
+
+@pytest.mark.parametrize("moved_on", [0, 3])
+def test_a_copy_without_files_whose_start_lies_inside_of_a_batch_begins_with_the_leader_s_segment(
+    tmp_path: Path, moved_on: int
+) -> None:
+    """DeleteRecords moved the start there, it is written down, and then the copy's files went."""
+    pair = Pair(tmp_path)
+    for _ in range(20):
+        pair.leader.append(batch_of([random.randbytes(30)] * 10), leader_epoch=pair.epoch)
+    pair.leader.advance_start(15 + moved_on)
+    pair.publish()
+    pair.table.cells[pair.table.at(ROW) + HIGH_WATERMARK] = 200
+    pair.follower.stop()
+    pair.follower.log.start_anew_at(15)
+    pair.catch_up()
+    assert pair.files(1) == pair.files(0)
+    pair.follower.log.check()
