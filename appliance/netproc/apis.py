@@ -18,6 +18,7 @@ from typing import Any, Final
 from appliance.channels.wiring import Attachment
 from appliance.clock import Clock
 from appliance.errors import MalformedFrame
+from appliance.ipc.agent import Timers
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.netproc.connection import Connection, Pending
 from appliance.netproc.coordinator_line import CoordinatorLine
@@ -27,6 +28,7 @@ from appliance.netproc.local_requests import LocalRequests
 from appliance.netproc.log_dirs import LogDirs
 from appliance.netproc.log_handlers.fetch import FetchHandler
 from appliance.netproc.log_handlers.finish import Finish, Refuse
+from appliance.netproc.log_handlers.leader_wait import LeaderWait
 from appliance.netproc.log_handlers.produce import ProduceHandler
 from appliance.netproc.log_handlers.seldom import seldom_handlers
 from appliance.netproc.purgatory_line import PurgatoryLine
@@ -71,12 +73,19 @@ class Apis:
         contain: Callable[[Connection, Exception], None],
         clock: Clock,
         complain: Callable[[str], bool],
+        timers: Timers,
     ) -> None:
         settings, table = attachment.wiring.settings, attachment.partitions
         self._pool = pool
         self._finish = finish
         self._coordinator = coordinator
-        self._produce = ProduceHandler(routes, lines, finish=finish, refuse=refuse)
+        self._produce = ProduceHandler(
+            routes,
+            lines,
+            leader_wait=LeaderWait(routes, table, timers, clock),
+            finish=finish,
+            refuse=refuse,
+        )
         self._fetch = FetchHandler(
             routes,
             lines,

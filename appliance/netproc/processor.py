@@ -152,6 +152,7 @@ class Processor:
             contain=self._contain,
             clock=clock,
             complain=RateLimited(warn, clock, interval_ms=COMPLAINT_INTERVAL_MS),
+            timers=self._cycle.timers,
         )
         self._answered: set[Connection] = set()
         self._closed_ids: list[int] = []

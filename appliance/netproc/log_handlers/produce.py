@@ -4,7 +4,8 @@ The payload is not touched here: the worker reads it where it was received. acks
 closes the connection, since the client has no other way to notice (as Kafka does). A worker that dies with the
 request under way may or may not have appended it: REQUEST_TIMED_OUT is retriable and says neither, and an
 idempotent producer's retry is recognised. A worker that is down is NOT_LEADER_OR_FOLLOWER: surely not appended. What
-was sent behind a refused batch is refused like it (`refused_batches`).
+was sent behind a refused batch is refused like it (`refused_batches`). While nobody leads, the refusal itself waits a
+moment for a leader (`leader_wait`).
 Internal topics refuse every client (INVALID_TOPIC_EXCEPTION); Kafka lets one in that calls itself `__admin_client`.
 
 Left out until its issue: transactional produce (INVALID_TXN_STATE from the log).
@@ -12,6 +13,7 @@ Left out until its issue: transactional produce (INVALID_TXN_STATE from the log)
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from appliance.channels.request_channel import Op, RequestFlag
@@ -19,6 +21,7 @@ from appliance.channels.roles import Role
 from appliance.netproc.connection import Pending
 from appliance.netproc.leader_hints import endpoints_of, leader_hint
 from appliance.netproc.log_handlers.finish import Finish, Refuse
+from appliance.netproc.log_handlers.leader_wait import LeaderWait
 from appliance.netproc.log_handlers.refused_batches import NOT_APPENDED, RefusedBatches
 from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
 from appliance.netproc.worker_lines import Answer, WorkerLines
@@ -59,11 +62,20 @@ _EXPLAINED: Final = frozenset(
 class ProduceHandler:
     """Serves Produce for one network process."""
 
-    __slots__ = ("_finish", "_lines", "_refuse", "_routes")
+    __slots__ = ("_finish", "_leader_wait", "_lines", "_refuse", "_routes")
 
-    def __init__(self, routes: TopicRoutes, lines: WorkerLines, *, finish: Finish, refuse: Refuse) -> None:
+    def __init__(
+        self,
+        routes: TopicRoutes,
+        lines: WorkerLines,
+        *,
+        leader_wait: LeaderWait,
+        finish: Finish,
+        refuse: Refuse,
+    ) -> None:
         self._routes = routes
         self._lines = lines
+        self._leader_wait = leader_wait
         self._finish = finish
         self._refuse = refuse
 
@@ -78,7 +90,7 @@ class ProduceHandler:
 
     def place(self, pending: Pending, request: ProduceRequest) -> None:
         """Places a parsed request; its positions are within its block."""
-        asker = _Asker(self, pending, request.acks, request.partitions)
+        asker = _Asker(self, pending, request)
         lines, slot = self._lines, pending.connection.slot
         block = pending.block
         assert block is not None
@@ -131,6 +143,25 @@ class ProduceHandler:
     def complete(self, asker: _Asker) -> None:
         """Every partition has its answer."""
         self._lines.leave(asker)
+        if asker.leaderless and self._waits(asker):
+            return
+        self._answer(asker)
+
+    def _waits(self, asker: _Asker) -> bool:
+        """Whether it is answered later: nothing of it was taken, and nobody to send it to is known."""
+        pending, results = asker.pending, asker.results
+        first = results[0]
+        if asker.acks == 0 or asker.leaderless < len(results) or first is None:
+            return False
+        return self._leader_wait.hold(
+            first.topic,
+            first.partition,
+            slot=pending.connection.slot,
+            timeout_ms=asker.timeout_ms,
+            answer=partial(self._answer, asker),
+        )
+
+    def _answer(self, asker: _Asker) -> None:
         pending = asker.pending
         if asker.acks == 0:
             failed = next((result.error_code for result in asker.results if result and result.error_code), 0)
@@ -189,20 +220,23 @@ class _Asker:
         "_wanted",
         "acks",
         "has_moved",
+        "leaderless",
         "outstanding",
         "pending",
         "request_id",
         "results",
+        "timeout_ms",
         "workers",
     )
 
-    def __init__(
-        self, handler: ProduceHandler, pending: Pending, acks: int, wanted: tuple[ProducePartition, ...]
-    ) -> None:
+    def __init__(self, handler: ProduceHandler, pending: Pending, request: ProduceRequest) -> None:
+        wanted = request.partitions
         self._handler = handler
         self._wanted = wanted
         self.pending = pending
-        self.acks = acks
+        self.acks = request.acks
+        self.timeout_ms = request.timeout_ms
+        self.leaderless = 0
         self.request_id = 0
         self.outstanding = 0
         self.has_moved = False
@@ -239,6 +273,8 @@ class _Asker:
     def refuse(self, item: int, error: int, *, arriving: bool = False) -> None:
         """Fails it by an answer of its own; what the client has sent behind it fails like it."""
         self.fail(item, error)
+        if error in (_NOT_LEADER, _LEADER_NOT_AVAILABLE):
+            self.leaderless += 1
         if error in NOT_APPENDED:
             self._note(item, error, arriving=arriving)
 
