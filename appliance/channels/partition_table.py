@@ -25,6 +25,10 @@ so that one word is one machine load or store on x86-64.
 | slot[n].future_directory | slot n's replica | where its copy moves to, from 1 on; 0: nowhere |
 | slot[n].future_bytes, future_end | slot n's replica | how far what is there has come |
 
+Behind the rows lies, for each slot and row, what the slot's process that closed the log last leaves to the one that
+opens it next (`leave`; the bytes are `log.handed_over`'s): incarnation, length, up to HANDED_BYTES_MAX bytes. It counts
+for as long as `closed_incarnation` says so, and its epochs for as long as the slot leads with what it opened then.
+
 Before a replica cuts its log it takes followed_epoch back, and sets it again after the log end: who reads the epoch it
 knows, and then the log end, reads one that holds. A slot's appender is whoever the controller let have its copy.
 
@@ -39,6 +43,8 @@ from typing import Final
 WORD_BYTES: Final = 8
 ROW_WORDS: Final = 16
 SLOT_WORDS: Final = 12
+HANDED_WORDS: Final = 64
+HANDED_BYTES_MAX: Final = (HANDED_WORDS - 2) * WORD_BYTES
 
 INCARNATION: Final = 0
 LEADER_SLOT: Final = 1
@@ -76,25 +82,27 @@ OPENING: Final = -(1 << 62)
 
 def table_size_bytes(rows: int, slots: int) -> int:
     """Bytes of a table of `rows` partitions for `slots` slots."""
-    return rows * (ROW_WORDS + SLOT_WORDS * slots) * WORD_BYTES
+    return rows * (ROW_WORDS + (SLOT_WORDS + HANDED_WORDS) * slots) * WORD_BYTES
 
 
 class PartitionTable:
     """A view of the table: `cells`, a memoryview of int64; a word is `cells[table.at(row) + HIGH_WATERMARK]`."""
 
-    __slots__ = ("cells", "row_words", "slots")
+    __slots__ = ("_bytes", "_rows", "cells", "row_words", "slots")
 
     def __init__(self, view: memoryview, *, slots: int) -> None:
         self.slots = slots
         self.row_words = ROW_WORDS + SLOT_WORDS * slots
-        self.cells = view.cast("B").cast("q")
+        self._bytes = view.cast("B")
+        self.cells = self._bytes.cast("q")
+        self._rows = len(self.cells) // (self.row_words + HANDED_WORDS * slots)
 
     def __len__(self) -> int:
-        return len(self.cells) // self.row_words
+        return self._rows
 
     def column(self, word: int) -> list[int]:
         """One word of every row, such as `INCARNATION`."""
-        return self.cells[word :: self.row_words].tolist()
+        return self.cells[word : self._rows * self.row_words : self.row_words].tolist()
 
     def at(self, row: int) -> int:
         """Index of the first word of `row` in `cells`."""
@@ -145,6 +153,36 @@ class PartitionTable:
     def opened(self, row: int, incarnation: int, slot: int) -> None:
         """A half of the slot has its copy open: from now on there is one."""
         self.cells[self.slot_at(row, slot) + SLOT_CLOSED_INCARNATION] = -incarnation
+
+    def leave(self, row: int, incarnation: int, slot: int, state: bytes) -> bool:
+        """Leaves `state` to whichever half of the slot opens the copy next, before it is said to be closed; False, and
+        nothing is left, where there is no room for it."""
+        cells, at = self.cells, self._handed_at(row, slot)
+        cells[at] = 0
+        if len(state) > HANDED_BYTES_MAX:
+            return False
+        start = (at + 2) * WORD_BYTES
+        self._bytes[start : start + len(state)] = state
+        cells[at + 1] = len(state)
+        cells[at] = incarnation
+        return True
+
+    def left(self, row: int, incarnation: int, slot: int) -> bytes | None:
+        """What was left of the slot's copy; None where nothing was."""
+        cells, at = self.cells, self._handed_at(row, slot)
+        if cells[at] != incarnation:
+            return None
+        start = (at + 2) * WORD_BYTES
+        return bytes(self._bytes[start : start + cells[at + 1]])
+
+    def forget_left(self, row: int, slot: int) -> None:
+        """The slot's copy was opened without what had been left of it."""
+        at = self._handed_at(row, slot)
+        if self.cells[at]:
+            self.cells[at] = 0
+
+    def _handed_at(self, row: int, slot: int) -> int:
+        return self._rows * self.row_words + (slot * self._rows + row) * HANDED_WORDS
 
     def was_led(self, row: int, incarnation: int) -> bool:
         """Whether anybody has led this incarnation since the start: then its watermark, and its start, are known."""

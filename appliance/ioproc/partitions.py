@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from uuid import UUID
 
 from appliance.channels.control_channel import Assign, AssignedPartition
@@ -128,6 +129,7 @@ class Partitions(CopyHolder[Partition]):
                 is_new=is_new,
                 was_there=was_there,
                 closed=None if before == NEVER_OPENED else before == assigned.incarnation,
+                left=self._table.left(assigned.row, assigned.incarnation, self._slot),
             )
             self._refuse_partial(assigned, log)
         except LogDirectoryOffline as fault:
@@ -135,6 +137,8 @@ class Partitions(CopyHolder[Partition]):
             self.unopened.pop(name, None)
             self._publish_offline(assigned)
             raise
+        if before != assigned.incarnation:
+            self._table.forget_left(assigned.row, self._slot)
         self._table.opened(assigned.row, assigned.incarnation, self._slot)
         if log.latest_epoch != assigned.leader_epoch:
             log.assign_epoch(assigned.leader_epoch, log.log_end_offset)
@@ -293,7 +297,9 @@ class Partitions(CopyHolder[Partition]):
         known = self.by_name.get(name)
         if known is not None:
             self._withdraw(known)
-            self._directories.hand_over(name)
+            self._directories.hand_over(
+                name, partial(self._table.leave, known.row, known.incarnation, self._slot)
+            )
             known.closed()
 
     def _withdraw(self, partition: Partition, *, offline: bool = False) -> None:

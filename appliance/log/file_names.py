@@ -8,7 +8,8 @@
             00000000000000000000.index  .timeindex  .txnindex
             00000000000000000010.snapshot          producer state up to, not including, offset 10
             leader-epoch-checkpoint  partition.metadata
-            handed-over                            (ours) producers, between the slot's two processes
+            handed-over                            (ours) what the slot's other process is left, where
+                                                   shared memory has no room for it
             moves-to                               (ours) the name of its copy in another directory, on the way
             .state                                 how far readers off the disk may read (ours)
             .readers/                              their leases (ours)

@@ -1,11 +1,14 @@
-"""What one process leaves of its producers for the next one on the same host: `handed-over`, beside the segments.
+"""What one process leaves of a log for the next one on the same host: in shared memory, or in `handed-over` beside the
+segments where that has no room for it.
 
 Kafka's snapshots keep the last batch of each producer. That is enough for who was not asked since; but a producer whose
 leader changes sends up to five batches again, and who does not know them takes a retry for a gap
 (OUT_OF_ORDER_SEQUENCE_NUMBER, fatal to an idempotent producer). A follower that has appended them knows, so what it
-knows goes along, and where the last segment's files end, so that they need not be cut for the next one to see it.
-msgpack: log end offset, the last segment, then the producers. It is written when a log is handed over, read by who
-opens it next, and means nothing to anybody later.
+knows goes along, and where the last segment's files end, so that they need not be cut for the next one to see it; and
+the leader epochs, where their file is due: who leads with them may leave it due, and its followers read them here.
+msgpack: log end offset, the last segment, the producers, the epochs. It is written when a log is handed over, and read
+by who opens it next. To make a file for each log is what a takeover of many waits for longest: ext4 passes over every
+inode that was given back in the last minutes, one by one (decision 0062).
 """
 
 from __future__ import annotations
@@ -48,6 +51,8 @@ class HandedOver:
     log_end_offset: int
     active: ActiveSegment
     producers: Producers
+    epochs: list[tuple[int, int]]
+    """All of them, where their file did not have them; else none."""
 
 
 class _State(msgspec.Struct, array_like=True, frozen=True):
@@ -55,16 +60,17 @@ class _State(msgspec.Struct, array_like=True, frozen=True):
     active: ActiveSegment
     producers: list[_Producer]
     undecided: list[tuple[int, int]]
+    epochs: list[tuple[int, int]]
 
 
-def write_handed_over(
-    directory: Path, producers: Producers, *, log_end_offset: int, active: ActiveSegment
-) -> None:
-    """Leaves the state for the next process.
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode: Final = msgspec.msgpack.Decoder(_State).decode
 
-    Raises:
-        StorageFault: it failed.
-    """
+
+def encode_handed_over(
+    producers: Producers, *, log_end_offset: int, active: ActiveSegment, epochs: list[tuple[int, int]]
+) -> bytes:
+    """The state for the next process."""
     told = [
         _Producer(
             each.producer_id,
@@ -76,16 +82,38 @@ def write_handed_over(
         )
         for each in producers.entries()
     ]
+    return _encode(_State(log_end_offset, active, told, producers.undecided(), epochs))
+
+
+def write_handed_over(directory: Path, state: bytes) -> None:
+    """Leaves the state in a file.
+
+    Raises:
+        StorageFault: it failed.
+    """
     path = directory / HANDED_OVER
     with storage_faults(path):
-        state = _State(log_end_offset, active, told, producers.undecided())
-        path.write_bytes(msgspec.msgpack.encode(state))
+        path.write_bytes(state)
 
 
 def read_handed_over(directory: Path) -> HandedOver | None:
-    """What was left, None where there is nothing that can be read."""
-    with suppress(OSError, msgspec.MsgspecError):
-        state = msgspec.msgpack.decode((directory / HANDED_OVER).read_bytes(), type=_State)
+    """What was left in a file, None where there is nothing that can be read."""
+    with suppress(OSError):
+        return decode_handed_over((directory / HANDED_OVER).read_bytes())
+    return None
+
+
+def decode_epochs(left: bytes | None) -> list[tuple[int, int]]:
+    """The leader epochs alone."""
+    with suppress(msgspec.MsgspecError):
+        return _decode(left).epochs if left else []
+    return []
+
+
+def decode_handed_over(left: bytes) -> HandedOver | None:
+    """What was left, None where it says nothing."""
+    with suppress(msgspec.MsgspecError):
+        state = _decode(left)
         entries = []
         for told in state.producers:
             entry = ProducerEntry(told.producer_id)
@@ -96,5 +124,5 @@ def read_handed_over(directory: Path) -> HandedOver | None:
             entry.batches.extend(RememberedBatch(*batch) for batch in told.batches)
             entries.append(entry)
         producers = Producers.of(entries, undecided=state.undecided)
-        return HandedOver(state.log_end_offset, state.active, producers)
+        return HandedOver(state.log_end_offset, state.active, producers, state.epochs)
     return None

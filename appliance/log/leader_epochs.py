@@ -7,7 +7,8 @@
 
 The file, `leader-epoch-checkpoint`, has one `epoch offset` line each. It need not be replaced when an epoch begins
 (`is_due` until it is): batches carry their epoch, and recovery reads it from them again. So it is written before a
-recovery point moves past the first of them. A leader's file, which its followers read, lacks the latest entry at most.
+recovery point moves past the first of them. A leader's file, which its followers read, lacks the latest entry at most,
+and those that it was left by who had the log before, in shared memory (`handed_over`).
 Source: `LeaderEpochFileCache.java`; KIP-101, KIP-279.
 """
 
@@ -30,7 +31,7 @@ UNDEFINED_OFFSET: Final = -1
 class LeaderEpochs:
     """Epochs and their start offsets, both rising strictly. Lookups are O(log epochs)."""
 
-    __slots__ = ("_cut_in_memory", "_directory", "_epochs", "_starts", "is_due", "latest")
+    __slots__ = ("_cut_in_memory", "_directory", "_epochs", "_is_left", "_starts", "is_due", "latest")
 
     def __init__(self, directory: Path, entries: Sequence[tuple[int, int]]) -> None:
         self._directory = directory
@@ -41,6 +42,15 @@ class LeaderEpochs:
         self.is_due = False
         # The file's last entry, where it was forgotten here and not there.
         self._cut_in_memory: tuple[int, int] | None = None
+        # All that the file lacks is known to others, too.
+        self._is_left = False
+
+    @classmethod
+    def left(cls, directory: Path, entries: Sequence[tuple[int, int]]) -> Self:
+        """As who had the log before has left them for all who may ask; the file, which lacks some, is due."""
+        epochs = cls(directory, entries)
+        epochs.is_due = epochs._is_left = True
+        return epochs
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -66,14 +76,16 @@ class LeaderEpochs:
 
     def assign(self, epoch: int, start_offset: int, *, write: bool = True) -> None:
         """Says that `epoch` begins at `start_offset`; entries it contradicts are dropped. Without `write` the file is
-        due, unless an earlier entry was due already.
+        due, unless an earlier entry was due already that nobody else knows.
 
         Raises:
             StorageFault: the file could not be replaced.
         """
         if not self._begin(epoch, start_offset):
             return
-        if write or self.is_due:
+        if self._is_left and not write:
+            self._is_left = False
+        elif write or self.is_due:
             self.write()
         else:
             self.is_due = (epoch, start_offset) != self._cut_in_memory
@@ -185,7 +197,7 @@ class LeaderEpochs:
         path = (directory or self._directory) / LEADER_EPOCHS
         replace_file(path, encode_entries(lines), durable=False)
         if directory is None:
-            self.is_due = False
+            self.is_due = self._is_left = False
             self._cut_in_memory = None
 
     def entries(self) -> list[tuple[int, int]]:

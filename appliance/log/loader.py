@@ -46,7 +46,7 @@ from appliance.log.file_names import (
     parse_segment_file_name,
     segment_file_name,
 )
-from appliance.log.handed_over import HandedOver, read_handed_over
+from appliance.log.handed_over import HandedOver, decode_handed_over, read_handed_over
 from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.producer_recall import recall
 from appliance.log.producer_state import Producers
@@ -109,9 +109,11 @@ class Loader:
         flushed: bool = True,
         leads_only: bool = False,
         is_new: bool = False,
+        left: bytes | None = None,
     ) -> None:
         """As `PartitionLog.open`. `leads_only`: what others wrote is never appended here. `is_new`: it is empty."""
         self._is_new = is_new
+        self._left = left
         self._flushed = flushed
         self._leads_only = leads_only
         self._directory = directory
@@ -143,11 +145,13 @@ class Loader:
         self._snapshot_offsets = sorted(
             each[0] for each in found if each is not None and each[1] == PRODUCER_SNAPSHOT
         )
-        if LEADER_EPOCHS in sizes:
+        if self._clean and not self._flushed:
+            self._handed_over = self._read_handed_over()
+        if self._handed_over is not None and self._handed_over.epochs:
+            self._epochs = LeaderEpochs.left(self._directory, self._handed_over.epochs)
+        elif LEADER_EPOCHS in sizes:
             self._epochs = self._load_epochs()
         epochs_begin = self._epochs.first_start
-        if self._clean and not self._flushed:
-            self._handed_over = read_handed_over(self._directory)
         segments = self._open_segments(sizes)
         segments, log_end = self._recover(segments)
         if not segments or log_end < self._log_start:
@@ -420,6 +424,10 @@ class Loader:
         return torn
 
     # Epochs and producers
+
+    def _read_handed_over(self) -> HandedOver | None:
+        left = self._left
+        return read_handed_over(self._directory) if left is None else decode_handed_over(left)
 
     def _load_epochs(self) -> LeaderEpochs:
         try:

@@ -48,7 +48,7 @@ from appliance.log.file_names import (
 )
 from appliance.log.known_directories import KnownDirectories
 from appliance.log.log_directory import LogDirectory
-from appliance.log.partition_log import PartitionLog
+from appliance.log.partition_log import PartitionLog, nowhere
 from appliance.log.partition_metadata import read_topic_id, write_topic_id
 from appliance.log.removal import Removal
 from appliance.log.settlement import Settlement, settling, take_mark_off
@@ -156,6 +156,7 @@ class LogDirectories:
         is_new: bool = True,
         was_there: bool = False,
         closed: bool | None = None,
+        left: bytes | None = None,
     ) -> PartitionLog:
         """As `LogDirectory.open_partition`, in the directory that has it, else in the one with the fewest.
 
@@ -181,7 +182,7 @@ class LogDirectories:
             raise LogDirectoryOffline(str(self.failed[home])) from self.failed[home]
         is_known = partition in self._homes
         log = self.serving[home].open_partition(
-            partition, topic_id, settings, closed=closed, is_absent=not is_known
+            partition, topic_id, settings, closed=closed, left=left, is_absent=not is_known
         )
         if not self.failed and is_known:
             take_mark_off(log.directory)
@@ -228,7 +229,7 @@ class LogDirectories:
         name = partition_directory_name(partition)
         return any((each.path / name).is_dir() for each in self.serving.values())
 
-    def hand_over(self, partition: TopicPartition) -> None:
+    def hand_over(self, partition: TopicPartition, leave: Callable[[bytes], bool] = nowhere) -> None:
         """As `LogDirectory.hand_over`, wherever it is; nothing where it is not open.
 
         Raises:
@@ -237,7 +238,7 @@ class LogDirectories:
         self._leave_move(partition)
         directory = self.serving.get(self.index_of(partition))
         if directory is not None:
-            directory.hand_over(partition)
+            directory.hand_over(partition, leave)
 
     def _leave_move(self, partition: TopicPartition) -> None:
         """Its next owner goes on with it, under another name: a thread of ours may be at work on the copy, and

@@ -39,10 +39,10 @@ from appliance.log.file_names import (
     parse_partition_directory_name,
     partition_directory_name,
 )
-from appliance.log.flush import FlushQueue
+from appliance.log.flush import FlushQueue, FlushTask
 from appliance.log.meta_properties import claim
 from appliance.log.offset_checkpoints import OffsetCheckpoints
-from appliance.log.partition_log import PartitionLog
+from appliance.log.partition_log import PartitionLog, nowhere
 from appliance.log.partition_metadata import read_topic_id
 from appliance.log.removal import Removal
 from appliance.log.shares import (
@@ -128,6 +128,7 @@ class LogDirectory:
         self._handed_over = False
         self.flush_fault: StorageFault | None = None
         self.flushes: Final = FlushQueue()
+        self._owed: list[TopicPartition] = []
         self._removals: deque[Removal] = deque()
         self.checkpoints: Final = OffsetCheckpoints(path, self.partitions, share=share)
 
@@ -204,12 +205,14 @@ class LogDirectory:
         settings: LogSettings | None = None,
         *,
         closed: bool | None = None,
+        left: bytes | None = None,
         is_absent: bool = False,
     ) -> PartitionLog:
         """The log of a partition: the open one with these settings from now on, or opened, or made.
 
         `closed`: whether it was handed over in good order by who had it before; None where nobody had it since the
-        start, so that the directory's marker counts. `is_absent`: it is known that there is no directory of it. One
+        start, so that the directory's marker counts. `left`: what that one has left (`PartitionLog.hand_over`); None:
+        it lies in a file. `is_absent`: it is known that there is no directory of it. One
         of the same name that belongs to another topic id is set aside as `-stray`.
 
         Raises:
@@ -247,19 +250,24 @@ class LogDirectory:
             topic_id=topic_id,
             has_topic_id=known is not None,
             is_new=is_new,
+            left=left,
             flushes=self.flushes,
             removals=self._removals,
         )
         if closed and log.recovery_point < log.log_end_offset:
             # Who had it before may have flushed less than it wrote, and what it had to flush went with it.
             # In no hurry: a takeover opens many.
-            self.flushes.put_by(log.flush_task())
+            if log.has_due_epochs:
+                self._owed.append(partition)  # to make the flush would write their file
+            else:
+                self.flushes.put_by(log.flush_task())
         self.partitions[partition] = log
         self.checkpoints.has_come(partition)
         return log
 
-    def hand_over(self, partition: TopicPartition) -> None:
-        """Closes a partition in good order, without waiting for the disk, for another of the slot's processes.
+    def hand_over(self, partition: TopicPartition, leave: Callable[[bytes], bool] = nowhere) -> None:
+        """Closes a partition in good order, without waiting for the disk, for another of the slot's processes. `leave`:
+        as `PartitionLog.hand_over`.
 
         Raises:
             StorageFault: it failed; who opens it must recover it.
@@ -268,7 +276,7 @@ class LogDirectory:
         if log is not None:
             self._handed_over = True
             try:
-                log.hand_over()
+                log.hand_over(leave)
             except StorageFault:
                 log.close(clean=False)
                 raise
@@ -384,7 +392,7 @@ class LogDirectory:
         The returned call raises nothing: what fails is logged. A failed flush is not tried again, since Linux marks
         the pages clean; it is left in `flush_fault`, and the recovery point stays below for good.
         """
-        flushes = [self.flushes.popleft() for _ in range(len(self.flushes))]
+        flushes = [*self._owed_flushes(), *(self.flushes.popleft() for _ in range(len(self.flushes)))]
         marks = None if high_watermarks is None else dict(high_watermarks)
         logs = dict(self.partitions)
 
@@ -405,6 +413,20 @@ class LogDirectory:
                 _logger.error("checkpoint failed: %s", fault)
 
         return run
+
+    def _owed_flushes(self) -> list[FlushTask]:
+        """Of logs that were handed over with epochs that their file lacked, whose flush writes them first."""
+        owed, self._owed = self._owed, []
+        flushes = []
+        for partition in owed:
+            log = self.partitions.get(partition)
+            if log is not None and log.recovery_point < log.log_end_offset:
+                try:
+                    flushes.append(log.flush_task())
+                except StorageFault as fault:
+                    _logger.error("flush failed: %s", fault)
+                    self._owed.append(partition)
+        return flushes
 
     def write_checkpoints(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """Writes recovery points, log starts and high watermarks, each file only if it would change.

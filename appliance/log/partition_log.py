@@ -33,7 +33,7 @@ from appliance.log.file_names import (
     segment_file_name,
 )
 from appliance.log.flush import FlushTask, RecoveryPoint
-from appliance.log.handed_over import ActiveSegment, write_handed_over
+from appliance.log.handed_over import ActiveSegment, encode_handed_over, write_handed_over
 from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.loader import LoadedLog, Loader
 from appliance.log.local_log import LocalLog
@@ -66,6 +66,11 @@ from appliance.protocol.records.errors import CorruptBatch, InvalidRecords
 
 _place: Final = PLACEMENT.pack
 _logger: Final = logging.getLogger(__name__)
+
+
+def nowhere(_state: bytes) -> bool:
+    """There is no room beside the files."""
+    return False
 
 
 class PartitionLog:
@@ -147,6 +152,7 @@ class PartitionLog:
         topic_id: UUID | None = None,
         has_topic_id: bool = False,
         is_new: bool = False,
+        left: bytes | None = None,
         flushes: deque[FlushTask] | None = None,
         removals: deque[Removal] | None = None,
     ) -> Self:
@@ -161,6 +167,7 @@ class PartitionLog:
             topic_id: kept in `partition.metadata`, written before the first segment is; where it is there, it counts.
             has_topic_id: that it says this `topic_id` is known already.
             is_new: that there is no directory is known already.
+            left: what `hand_over` has left; None: in a file, if at all.
             flushes: where the log puts the flush of a segment it has rolled.
             removals: where it puts the files of a segment it has retired.
 
@@ -194,6 +201,7 @@ class PartitionLog:
             flushed=flushed,
             leads_only=leads_only,
             is_new=is_new,
+            left=left,
         ).load()
         active = loaded.segments[-1]
         if known is None and topic_id is not None:
@@ -808,6 +816,11 @@ class PartitionLog:
             write_topic_id(self.directory, self.topic_id)
             self._is_nobodys = False
 
+    @property
+    def has_due_epochs(self) -> bool:
+        """Whether the epoch file does not say yet what is known."""
+        return self._epochs.is_due
+
     def write_due_epochs(self) -> None:
         """Has the epoch file say what is known: before anybody reads it who is told of records of the latest epoch.
 
@@ -837,21 +850,28 @@ class PartitionLog:
             self._flush_task(segments, self.log_end_offset, snapshot).run()
         self.release()
 
-    def hand_over(self) -> None:
+    def hand_over(self, leave: Callable[[bytes], bool] = nowhere) -> None:
         """Closes the log for another process of this host, which goes on with what is in the page cache.
+
+        `leave` keeps what that one has to know for it, and for followers, until it is opened; where it has no room for
+        that and returns False, it lies in files.
 
         Raises:
             StorageFault: it failed; the log must be opened as not clean.
         """
         self._refuse_half_cut()
-        self.write_due_epochs()
         if not self._active.has_files:
+            leave(b"")
             return  # who opens it finds as much
         active = ActiveSegment(self._active.base_offset, *self._active.lay_down())
         self._local.release_sealed()
-        write_handed_over(
-            self.directory, self._producers.state, log_end_offset=self.log_end_offset, active=active
-        )
+        if not leave(self._left_state(active, self._epochs.entries() if self._epochs.is_due else [])):
+            self.write_due_epochs()
+            write_handed_over(self.directory, self._left_state(active, []))
+
+    def _left_state(self, active: ActiveSegment, epochs: list[tuple[int, int]]) -> bytes:
+        producers, end = self._producers.state, self.log_end_offset
+        return encode_handed_over(producers, log_end_offset=end, active=active, epochs=epochs)
 
     def check(self) -> None:
         """Reads the whole log and compares it with what is known of it.

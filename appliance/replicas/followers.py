@@ -7,6 +7,7 @@ slot had it has let it go, and is closed before the answer that says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 from uuid import UUID
 
@@ -113,6 +114,7 @@ class Followers(CopyHolder[Follower]):
                 is_new=is_new,
                 was_there=was_there,
                 closed=None if before == NEVER_OPENED else before == assigned.incarnation,
+                left=self._table.left(assigned.row, assigned.incarnation, self._slot),
             )
         except LogDirectoryOffline as fault:
             self._note_fault(name, assigned.incarnation, fault)
@@ -121,6 +123,8 @@ class Followers(CopyHolder[Follower]):
             own = self._table.slot_at(assigned.row, self._slot)
             self._table.cells[own + SLOT_FOLLOWED_EPOCH] = NOT_FOLLOWING
             raise
+        if before != assigned.incarnation:
+            self._table.forget_left(assigned.row, self._slot)
         self._table.opened(assigned.row, assigned.incarnation, self._slot)
         follower = Follower(
             assigned,
@@ -163,7 +167,8 @@ class Followers(CopyHolder[Follower]):
     def _release(self, name: TopicPartition) -> None:
         follower = self._forget(name)
         if follower is not None:
-            self._directories.hand_over(name)
+            leave = partial(self._table.leave, follower.row, follower.incarnation, self._slot)
+            self._directories.hand_over(name, leave)
             follower.closed()
 
     def _remove(self, name: TopicPartition, topic_id: UUID) -> None:

@@ -129,9 +129,10 @@ def test_a_log_that_is_half_cut_is_recovered_by_whoever_opens_it_next(
         full.setattr(os, "open", no_room)
         with pytest.raises(DiskFull):
             CUTS[cut](log)
-    for leave in (log.hand_over, lambda: log.close(clean=True)):
+    ways: tuple[Callable[[], None], ...] = (log.hand_over, lambda: log.close(clean=True))
+    for way in ways:
         with pytest.raises(StorageFault):
-            leave()
+            way()
     crash(log)
     again = open_log(tmp_path, settings=SETTINGS)
     again.check()

@@ -6,6 +6,7 @@ import errno
 import os
 import random
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from uuid import UUID
@@ -20,15 +21,16 @@ from appliance.channels.partition_table import (
     SERVING_EPOCH,
     SERVING_EPOCH_START,
 )
+from appliance.clock import ManualClock
 from appliance.errors import DiskFull
 from appliance.log.config import COMPACT, DELETE, FSYNC, PAGE_CACHE, LogSettings
-from appliance.log.file_names import LOG
+from appliance.log.file_names import LEADER_EPOCHS, LOG
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_state import PartitionState, StateFile, read_state
 from appliance.replicas.follower import NotInSync
 from appliance.replicas.leader_log import BATCHES_MAX, HOLE_LOOKS
 from tests.log.batches import NOW_MS, batch_of
-from tests.replicas.pair import ROW, SMALL_SEGMENTS, Pair
+from tests.replicas.pair import INCARNATION, ROW, SMALL_SEGMENTS, TOPIC_ID, Pair
 
 
 def test_the_files_of_both_are_the_same_over_many_segments(tmp_path: Path) -> None:
@@ -369,3 +371,40 @@ def test_a_copy_without_files_whose_start_lies_inside_of_a_batch_begins_with_the
     pair.catch_up()
     assert pair.files(1) == pair.files(0)
     pair.follower.log.check()
+
+
+class LedByWhoFollowed(Pair):
+    """Slot 0 has copied epochs 0 and 1, and leads epoch 3 with what its replica left to its worker."""
+
+    def open(self, slot: int) -> PartitionLog:
+        if slot:
+            return super().open(slot)
+        log = super().open(slot)
+        for offset in range(5):
+            log.append_as_follower(batch_of(base_offset=offset, leader_epoch=offset // 3))
+        log.hand_over(partial(self.table.leave, ROW, INCARNATION, 0))
+        return PartitionLog.open(
+            log.directory,
+            settings=self.settings,
+            clock=ManualClock(NOW_MS),
+            topic_id=TOPIC_ID,
+            clean=True,
+            flushed=False,
+            left=self.table.left(ROW, INCARNATION, 0),
+        )
+
+    def serve(self) -> None:
+        self.epoch = 3
+        super().serve()
+
+
+def test_a_follower_cuts_by_epochs_that_only_the_table_has(tmp_path: Path) -> None:
+    pair = LedByWhoFollowed(tmp_path)
+    for offset in range(5):
+        pair.follower.log.append_as_follower(batch_of(base_offset=offset, leader_epoch=0))
+    pair.follower.follow(0, 3)
+    assert not (pair.leader.directory / LEADER_EPOCHS).exists()
+    pair.append(1)
+    pair.catch_up()
+    assert pair.files(0) == pair.files(1)
+    assert pair.follower.log.leader_epochs.entries() == [(0, 0), (1, 3), (3, 5)]
