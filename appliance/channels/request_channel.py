@@ -54,6 +54,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from struct import Struct
+from typing import Final
 
 REQUEST = Struct("<BBhIIIQiQIiqqI")
 RESPONSE = Struct("<BBhIIIqqqIIIiq")
@@ -98,3 +99,7 @@ class ResponseFlag(IntEnum):
     ABORTED = (
         128  # FETCH, read_committed: transactions from the offset on were aborted; which, the index says
     )
+
+
+FETCH_DIRECTORY: Final = 0x3F
+"""What of a FETCH answer's `flags` is the log directory; the rest are flags."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from appliance.channels.partition_table import HIGH_WATERMARK, SLOT_LOG_END
-from appliance.channels.request_channel import NOTICE_ID, REQUEST_ID_LIMIT, Op, RequestFlag
+from appliance.channels.request_channel import FETCH_DIRECTORY, NOTICE_ID, REQUEST_ID_LIMIT, Op, RequestFlag
 from appliance.channels.roles import Role
 from appliance.channels.wiring import Attachment
 from appliance.cluster import CONSUMER_OFFSETS, TopicPartition
@@ -233,7 +233,7 @@ class InternalLogs:
                 waiting.done(Read(error=int(ErrorCode.NOT_LEADER_OR_FOLLOWER)))
 
     def _located(self, reading: _Reading, answer: tuple[Any, ...]) -> Read:
-        error, directory = answer[2], answer[1] & 0x7F
+        error, directory = answer[2], answer[1] & FETCH_DIRECTORY
         base_offset, high_watermark, log_start = answer[6], answer[7], answer[8]
         position, length_bytes = answer[9], answer[10]
         if error or not length_bytes:

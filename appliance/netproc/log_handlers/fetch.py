@@ -34,7 +34,7 @@ from appliance.channels.partition_table import (
     SLOT_LOG_END,
     PartitionTable,
 )
-from appliance.channels.request_channel import Op, RequestFlag, ResponseFlag
+from appliance.channels.request_channel import FETCH_DIRECTORY, Op, RequestFlag, ResponseFlag
 from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.errors import RejectedRequest, StorageFault
@@ -74,7 +74,6 @@ _MIN_ONE_BATCH: Final = int(RequestFlag.MIN_ONE_BATCH)
 _READ_COMMITTED: Final = int(RequestFlag.READ_COMMITTED)
 _ABORTED: Final = int(ResponseFlag.ABORTED)
 _OLDER_SEGMENT: Final = int(ResponseFlag.OLDER_SEGMENT)
-_DIRECTORY: Final = ~(_ABORTED | _OLDER_SEGMENT)
 _LONE: Final = int(RequestFlag.LONE)
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _STORAGE_ERROR: Final = int(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -597,7 +596,7 @@ class _Asker:
             self.deadline_ns = 0  # told at once
         elif not item.error:
             item.segment = answer[6]
-            item.directory = answer[1] & _DIRECTORY
+            item.directory = answer[1] & FETCH_DIRECTORY
             item.position = answer[9]
             item.length_bytes = answer[10]
             item.first_batch_bytes = answer[11]
