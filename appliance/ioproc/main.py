@@ -15,12 +15,14 @@ from appliance.channels.controller_link import ControllerLink
 from appliance.clock import SystemClock
 from appliance.ioproc.worker import Worker
 from appliance.ipc.agent import freeze_garbage
+from appliance.ipc.time_slice import ask_for_short_slice
 
 _log = logging.getLogger(__name__)
 
 
 def run(child: Child) -> int:
     """The life of one worker; its exit code."""
+    ask_for_short_slice()
     attachment = child.attach()
     clock = SystemClock()
     attachment.row.start(os.getpid(), child.generation, now_ms=clock.now_ms(), now_ns=clock.monotonic_ns())

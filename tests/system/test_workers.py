@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 
 from appliance.channels.roles import owner_of
+from appliance.ipc.time_slice import SLICE_NS
 from appliance.log.file_names import CLEAN_SHUTDOWN
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.delete_topics import DeleteTopicsRequest
@@ -23,6 +24,7 @@ from appliance.protocol.apis.topic_selector import TopicSelector
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.record import Record, encode_batch
 from tests.support.broker import Appliance
+from tests.support.time_slice import IS_HEARD, scheduled
 from tests.support.wire import WireSocket
 from tests.system.raw import ask, create_topic, generations, produce, suspend, wait_until
 
@@ -161,6 +163,16 @@ def lives_again(broker: Appliance, role: str, before: int) -> None:
         f"{role} is restarted",
         timeout_s=30,
     )
+
+
+def test_only_workers_have_a_short_slice(broker: Appliance) -> None:
+    """Network processes with one take the core from the clients that they answer (decision 0063)."""
+    everybodys_ns = scheduled().slice_ns
+    assert not IS_HEARD or everybodys_ns > SLICE_NS
+    slices_ns = {row.role: scheduled(row.pid).slice_ns for row in broker.processes()}
+    workers_ns = {slices_ns.pop(role) for role in list(slices_ns) if role.startswith("ioproc")}
+    assert workers_ns == {SLICE_NS if IS_HEARD else everybodys_ns}
+    assert set(slices_ns.values()) == {everybodys_ns}
 
 
 def test_a_topic_s_partitions_are_spread_evenly(broker: Appliance) -> None:
