@@ -27,14 +27,14 @@ class Hello(msgspec.Struct, tag=True, frozen=True):
 
     `attempt` counts the network process's tries to say hello in this generation: the two halves of one attempt
     belong together, and a half of an older one, still under way, joins nobody.
-    `held` (ZeroMQ only): connection id and peer host of what it already holds, so that an acceptor that was
+    `held` (ZeroMQ only): how many connections it already holds from each address, so that an acceptor that was
     restarted knows every load and every address's share again.
     """
 
     netproc: int
     generation: int
     attempt: int = 0
-    held: tuple[tuple[int, str], ...] = ()
+    held: dict[str, int] = {}
 
 
 class Assignment(msgspec.Struct, tag=True, frozen=True):
@@ -49,11 +49,11 @@ class Assignment(msgspec.Struct, tag=True, frozen=True):
 
 
 class Load(msgspec.Struct, tag=True, frozen=True):
-    """Network process → acceptor, when something changed: connections held, ids closed since the last
-    report."""
+    """Network process → acceptor, when something changed: connections held, and how many were closed since the last
+    report, by address."""
 
     connections: int
-    closed: tuple[int, ...]
+    closed: dict[str, int]
     paused: bool = False  # the pool is full: prefer others
 
 

@@ -40,6 +40,7 @@ from appliance.ipc.errors import PeerGone
 from appliance.ipc.fd_passing import send_descriptor
 from appliance.ipc.process_table import CONNECTIONS, ERRORS, REQUESTS, ProcessRow
 from appliance.netproc.acceptor_book import ConnectionBook
+from appliance.netproc.address_counts import AddressCounts
 
 # At most so many in a row from one listening socket: loads are heard and other ports served in between.
 ACCEPT_BURST = 64
@@ -80,7 +81,7 @@ class _NetworkProcess(msgspec.Struct):
     attempt: int
     identity: bytes | None = None
     channel: socket.socket | None = None
-    held: dict[int, str] = msgspec.field(default_factory=dict)
+    held: AddressCounts = msgspec.field(default_factory=AddressCounts)
 
     @property
     def is_joined(self) -> bool:
@@ -257,6 +258,7 @@ class Acceptor:
             assert identity is not None
             assert channel is not None
             connection_id = self._book.assign(netproc, arrival.host)
+            taken_back = {arrival.host: 1}
             try:
                 taken = send_descriptor(channel, arrival.sock.fileno(), DESCRIPTOR.pack(connection_id))
             except PeerGone:
@@ -264,13 +266,13 @@ class Acceptor:
                 continue
             except OSError as error:
                 # ETOOMANYREFS: more descriptors are under way than this user may have open (unix(7)).
-                self._book.closed(netproc, [connection_id])
+                self._book.closed(netproc, taken_back)
                 self._book.set_room(netproc, False)
                 self._say_full(f"cannot hand a connection to netproc {netproc}: {error.strerror}")
                 self._rest()
                 continue
             if not taken:
-                self._book.closed(netproc, [connection_id])
+                self._book.closed(netproc, taken_back)
                 self._book.set_room(netproc, False)
                 self._cycle.epoll.modify(channel.fileno(), select.EPOLLIN | select.EPOLLOUT)
                 continue
@@ -279,7 +281,7 @@ class Acceptor:
                 self._router.send_multipart((identity, encode(assignment)), zmq.NOBLOCK)
             except zmq.ZMQError:
                 # It died in between; the descriptor died with it.
-                self._book.closed(netproc, [connection_id])
+                self._book.closed(netproc, taken_back)
             arrival.sock.close()
             self._cells[CONNECTIONS] = self._book.connections
             return True
@@ -422,13 +424,13 @@ class Acceptor:
             self._network_processes[hello.netproc] = known
         if identity is not None:
             known.identity = identity
-            known.held = dict(hello.held)
+            known.held = AddressCounts(hello.held)
         if channel is not None:
             known.channel = channel
             self._channels[channel.fileno()] = known
         if known.is_joined:
             self._joined += 1
-            self._book.netproc_up(known.netproc, known.generation, held=known.held.items())
+            self._book.netproc_up(known.netproc, known.generation, held=known.held.by_host)
             self._cells[CONNECTIONS] = self._book.connections
             self._place_waiting()
 
@@ -440,8 +442,8 @@ class Acceptor:
                     self._book.set_paused(network_process.netproc, load.paused)
                     self._cells[CONNECTIONS] = self._book.connections
                 else:
-                    for connection_id in load.closed:
-                        network_process.held.pop(connection_id, None)
+                    for host, count in load.closed.items():
+                        network_process.held.remove(host, count)
                 return
 
     def _forget(self, network_process: _NetworkProcess) -> None:

@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 import msgspec
 
 from appliance.channels.connection_channel import GENERATION_SHIFT
-from appliance.errors import ApplianceDefect
+from appliance.netproc.address_counts import AddressCounts
 
 
 class BookStatistics(msgspec.Struct, frozen=True):
-    """Connections held in total, by network process, and addresses they come from."""
+    """Connections held in total, and by network process."""
 
     connections: int
     by_netproc: dict[int, int]
-    addresses: int
 
 
 class _Shelf(msgspec.Struct):
-    """What one network process holds: connection id → peer host."""
+    """What one network process holds."""
 
     generation: int
-    held: dict[int, str] = msgspec.field(default_factory=dict)
+    held: AddressCounts
     is_paused: bool = False
     has_room: bool = True
 
 
 class ConnectionBook:
-    """Counts connections by network process and by address.
+    """Counts connections by network process and by address; keeps nothing of a single one.
 
-    Running times: `refusal`, `assign` and `closed` per id O(1); `least_loaded` O(network processes).
+    Running times: `refusal` and `least_loaded` O(network processes), `assign` and `closed` per address O(1).
 
     Args:
         generation: the acceptor's, which makes its connection ids its own.
@@ -44,18 +42,17 @@ class ConnectionBook:
         self._connections_max = connections_max
         self._connections_max_per_ip = connections_max_per_ip
         self._shelves: dict[int, _Shelf] = {}
-        self._by_host: dict[str, int] = {}
-        self._connections = 0
 
     @property
     def connections(self) -> int:
-        return self._connections
+        return sum(shelf.held.total for shelf in self._shelves.values())
 
     def refusal(self, host: str) -> str | None:
         """Why a connection from `host` is closed at once, or None."""
-        if self._connections >= self._connections_max:
+        if self.connections >= self._connections_max:
             return f"max.connections = {self._connections_max} are held"
-        if self._by_host.get(host, 0) >= self._connections_max_per_ip:
+        from_host = sum(shelf.held.by_host.get(host, 0) for shelf in self._shelves.values())
+        if from_host >= self._connections_max_per_ip:
             return f"max.connections.per.ip = {self._connections_max_per_ip} are held from {host}"
         return None
 
@@ -67,7 +64,7 @@ class ConnectionBook:
         best_rank = (True, 0)
         for netproc, shelf in self._shelves.items():
             if shelf.has_room:
-                rank = (shelf.is_paused, len(shelf.held))
+                rank = (shelf.is_paused, shelf.held.total)
                 if best is None or rank < best_rank:
                     best, best_rank = netproc, rank
         return best
@@ -76,31 +73,21 @@ class ConnectionBook:
         """Books a new connection; its id."""
         connection_id = self._next_id
         self._next_id += 1
-        self._shelves[netproc].held[connection_id] = sys.intern(host)  # many are of few
-        self._count(host, 1)
+        self._shelves[netproc].held.add(host)
         return connection_id
 
-    def closed(self, netproc: int, connection_ids: Iterable[int]) -> None:
-        """Takes connections off; an id that is not there was of another life and is nobody's loss."""
-        shelf = self._shelves.get(netproc)
-        if shelf is None:
-            return
-        for connection_id in connection_ids:
-            host = shelf.held.pop(connection_id, None)
-            if host is not None:
-                self._count(host, -1)
+    def closed(self, netproc: int, by_host: Mapping[str, int]) -> None:
+        """Takes connections off; what is not there was of another life and is nobody's loss."""
+        if (shelf := self._shelves.get(netproc)) is not None:
+            for host, count in by_host.items():
+                shelf.held.remove(host, count)
 
-    def netproc_up(self, netproc: int, generation: int, *, held: Iterable[tuple[int, str]] = ()) -> bool:
+    def netproc_up(self, netproc: int, generation: int, *, held: Mapping[str, int] | None = None) -> bool:
         """A network process is there, with what it `held` before. False for a generation older than known."""
         known = self._shelves.get(netproc)
         if known is not None and known.generation > generation:
             return False
-        if known is not None:
-            self.netproc_down(netproc, known.generation)
-        shelf = self._shelves[netproc] = _Shelf(generation)
-        for connection_id, host in held:
-            shelf.held[connection_id] = sys.intern(host)
-            self._count(host, 1)
+        self._shelves[netproc] = _Shelf(generation, AddressCounts(held))
         return True
 
     def netproc_down(self, netproc: int, generation: int) -> bool:
@@ -109,8 +96,6 @@ class ConnectionBook:
         if shelf is None or shelf.generation != generation:
             return False
         del self._shelves[netproc]
-        for host in shelf.held.values():
-            self._count(host, -1)
         return True
 
     def set_paused(self, netproc: int, is_paused: bool) -> None:
@@ -124,22 +109,5 @@ class ConnectionBook:
             shelf.has_room = has_room
 
     def statistics(self) -> BookStatistics:
-        by_netproc = {netproc: len(shelf.held) for netproc, shelf in self._shelves.items()}
-        return BookStatistics(self._connections, by_netproc, len(self._by_host))
-
-    def check(self) -> None:
-        """Raises ApplianceDefect unless all counts are what the shelves say."""
-        by_host: dict[str, int] = {}
-        for shelf in self._shelves.values():
-            for host in shelf.held.values():
-                by_host[host] = by_host.get(host, 0) + 1
-        if by_host != self._by_host or sum(by_host.values()) != self._connections:
-            raise ApplianceDefect(f"connection book: {self._by_host} by address, {by_host} on the shelves")
-
-    def _count(self, host: str, change: int) -> None:
-        self._connections += change
-        left = self._by_host.get(host, 0) + change
-        if left:
-            self._by_host[host] = left
-        else:
-            del self._by_host[host]
+        by_netproc = {netproc: shelf.held.total for netproc, shelf in self._shelves.items()}
+        return BookStatistics(self.connections, by_netproc)

@@ -13,7 +13,7 @@ Use, in a network process's loop:
     …
     for assignment, sock in fan_out.accepted():             # when the descriptor is ready
         …
-    fan_out.report_closed([connection_id, …])               # once a turn, when some closed
+    fan_out.report_closed([assignment.peer_host, …])        # once a turn, when some closed
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from __future__ import annotations
 import os
 import select
 import socket
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,6 +43,7 @@ from appliance.channels.wiring import Wiring
 from appliance.clock import Clock
 from appliance.ipc.errors import DescriptorLost, PeerGone
 from appliance.ipc.fd_passing import receive_descriptor
+from appliance.netproc.address_counts import AddressCounts
 
 # Where the acceptor does not read, reports wait in `_closed` instead of in ZeroMQ.
 REPORTS_UNDER_WAY_MAX: Final = 1_000
@@ -91,11 +91,11 @@ class FanOut:
         self._epoll = select.epoll()
         self._dealer: zmq.Socket[bytes] | None = None
         self._channel: socket.socket | None = None
-        self._held: dict[int, str] = {}
+        self._held = AddressCounts()
         self._assignments: dict[int, tuple[Assignment, int]] = {}
         self._descriptors: dict[int, tuple[int, int]] = {}
         self._whole: list[tuple[Assignment, SocketType]] = []
-        self._closed: list[int] = []
+        self._closed = AddressCounts()
         self._paused = False
         self._is_unsent = False
         self._may_have_more = False
@@ -142,9 +142,9 @@ class FanOut:
         self._dealer = dealer
         self._epoll.register(int(dealer.get(zmq.FD)), select.EPOLLIN)
         # The hello carries the whole state; nothing reported before it matters to this life of the acceptor.
-        self._closed.clear()
+        self._closed = AddressCounts()
         self._is_unsent = False
-        hello = Hello(self._netproc, self._generation, self._attempt, held=tuple(self._held.items()))
+        hello = Hello(self._netproc, self._generation, self._attempt, held=self._held.by_host)
         try:
             dealer.send(encode(hello), zmq.NOBLOCK)
         except zmq.Again:
@@ -172,12 +172,12 @@ class FanOut:
         whole, self._whole = self._whole, []
         return whole
 
-    def report_closed(self, connection_ids: Iterable[int]) -> None:
-        """Tells the acceptor that these are held no more."""
-        for connection_id in connection_ids:
-            if self._held.pop(connection_id, None) is not None:
-                self._closed.append(connection_id)
-        if self._closed:
+    def report_closed(self, hosts: Iterable[str]) -> None:
+        """Tells the acceptor that connections are held no more; `hosts`: the address of each."""
+        for host in hosts:
+            if self._held.remove(host):
+                self._closed.add(host)
+        if self._closed.total:
             self._report()
 
     def report_load(self, *, paused: bool) -> None:
@@ -188,7 +188,7 @@ class FanOut:
 
     def statistics(self) -> FanOutStatistics:
         return FanOutStatistics(
-            held=len(self._held),
+            held=self._held.total,
             assignments_waiting=len(self._assignments),
             descriptors_waiting=len(self._descriptors),
             is_connected=self._channel is not None,
@@ -239,7 +239,7 @@ class FanOut:
                 self._match(message, waiting[0])
 
     def _match(self, assignment: Assignment, descriptor: int) -> None:
-        self._held[assignment.connection_id] = sys.intern(assignment.peer_host)
+        self._held.add(assignment.peer_host)
         # Family, kind and protocol are known: saying so saves three system calls. What `socket.socket` adds to this
         # type is nothing that we use, and takes as much again.
         family = socket.AF_INET6 if ":" in assignment.peer_host else socket.AF_INET
@@ -251,7 +251,8 @@ class FanOut:
         return self._clock.monotonic_ns() + HALF_WAITS_MS * 1_000_000
 
     def _drop_old_halves(self, *, all_of_them: bool = False) -> None:
-        """Closes what waited too long; the acceptor is told, since it counts them as held."""
+        """Closes what waited too long. The acceptor is told of assignments, since it counts those as held; that of a
+        descriptor may still come, and then waits in vain, or the acceptor knows that it was never sent."""
         now_ns = self._clock.monotonic_ns()
         # Both tables are in the order of arrival: the first that may stay ends the search.
         for connection_id, (descriptor, deadline_ns) in list(self._descriptors.items()):
@@ -259,13 +260,12 @@ class FanOut:
                 break
             os.close(descriptor)
             del self._descriptors[connection_id]
-            self._closed.append(connection_id)
-        for connection_id, (_, deadline_ns) in list(self._assignments.items()):
+        for connection_id, (assignment, deadline_ns) in list(self._assignments.items()):
             if deadline_ns > now_ns and not all_of_them:
                 break
             del self._assignments[connection_id]
-            self._closed.append(connection_id)
-        self._is_unsent = self._is_unsent or bool(self._closed)
+            self._closed.add(assignment.peer_host)
+        self._is_unsent = self._is_unsent or self._closed.total > 0
 
     # Telling
 
@@ -275,14 +275,14 @@ class FanOut:
         dealer = self._dealer
         if dealer is None:
             # Nobody to tell: the hello to the acceptor's next life says it all.
-            self._closed.clear()
+            self._closed = AddressCounts()
             return
         try:
-            dealer.send(encode(Load(len(self._held), tuple(self._closed), self._paused)), zmq.NOBLOCK)
+            dealer.send(encode(Load(self._held.total, self._closed.by_host, self._paused)), zmq.NOBLOCK)
         except zmq.Again:
             self._is_unsent = True
         else:
-            self._closed.clear()
+            self._closed = AddressCounts()
             self._is_unsent = False
         self._may_have_more = bool(int(dealer.get(zmq.EVENTS)) & zmq.POLLIN)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -155,7 +156,7 @@ class Processor:
             timers=self._cycle.timers,
         )
         self._answered: set[Connection] = set()
-        self._closed_ids: list[int] = []
+        self._closed_hosts: list[str] = []
         self._image_version = -1
         self._draining_until_ns: int | None = None
         self._running = True
@@ -237,9 +238,9 @@ class Processor:
             self._relief.feed()
         if self._coordinator.wants_turn:
             self._coordinator.turn()
-        if self._closed_ids:
-            self._fan_out.report_closed(self._closed_ids)
-            self._closed_ids = []
+        if self._closed_hosts:
+            self._fan_out.report_closed(self._closed_hosts)
+            self._closed_hosts = []
         if self._draining_until_ns is not None:
             self._drain()
 
@@ -263,13 +264,13 @@ class Processor:
         for assignment, sock in self._fan_out.accepted():
             if self._draining_until_ns is not None:
                 sock.close()
-                self._closed_ids.append(assignment.connection_id)
+                self._closed_hosts.append(assignment.peer_host)
                 continue
             connection = Connection(
                 sock,
                 connection_id=assignment.connection_id,
                 slot=assignment.slot,
-                peer_host=assignment.peer_host,
+                peer_host=sys.intern(assignment.peer_host),  # many are of few
                 peer_port=assignment.peer_port,
                 now_ns=now_ns,
                 is_local=sock.getsockname()[0] == assignment.peer_host,
@@ -299,7 +300,7 @@ class Processor:
         self._answered.discard(connection)
         connection.sock.close()
         self._cells[CONNECTIONS] = len(self._connections)
-        self._closed_ids.append(connection.connection_id)
+        self._closed_hosts.append(connection.peer_host)
 
     def _refuse(self, pending: Pending, why: str) -> None:
         self._fault(pending.connection, why)

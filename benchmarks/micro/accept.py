@@ -47,7 +47,7 @@ def echo(child: Child) -> int:
     """A network process that echoes."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     fan_out = FanOut(child.wiring, child.role, child.generation, context=context, clock=SystemClock())
-    connections: dict[int, tuple[int, socket.SocketType]] = {}
+    connections: dict[int, tuple[str, socket.SocketType]] = {}
     epoll = select.epoll()
     epoll.register(fan_out.fileno(), select.EPOLLIN)
     epoll.register(child.supervision.fileno(), select.EPOLLIN)
@@ -55,20 +55,20 @@ def echo(child: Child) -> int:
     child.supervision.send(Ready())
     is_serving = True
     while is_serving:
-        closed: list[int] = []
+        closed: list[str] = []
         for descriptor, _ in epoll.poll(-1 if fan_out.is_empty() else 0):
             if descriptor in connections:
                 if not _echoed(connections[descriptor][1]):
-                    connection_id, sock = connections.pop(descriptor)
+                    host, sock = connections.pop(descriptor)
                     sock.close()
-                    closed.append(connection_id)
+                    closed.append(host)
             elif descriptor == child.supervision.fileno():
                 for message in child.supervision.receive() or (Stop(0),):
                     if isinstance(message, PeerUp) and message.kind is RoleKind.ACCEPTOR:
                         fan_out.connect()
                     is_serving = is_serving and not isinstance(message, Stop)
         for assignment, sock in fan_out.accepted():
-            connections[sock.fileno()] = (assignment.connection_id, sock)
+            connections[sock.fileno()] = (assignment.peer_host, sock)
             epoll.register(sock.fileno(), select.EPOLLIN)
         if closed:
             fan_out.report_closed(closed)

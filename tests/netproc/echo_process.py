@@ -22,7 +22,7 @@ def run(child: Child) -> int:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     fan_out = FanOut(child.wiring, child.role, child.generation, context=context, clock=SystemClock())
     name = f"{child.role.token}.g{child.generation}".encode()
-    connections: dict[int, tuple[int, socket.SocketType]] = {}
+    connections: dict[int, tuple[str, socket.SocketType]] = {}
     epoll = select.epoll()
     epoll.register(fan_out.fileno(), select.EPOLLIN)
     epoll.register(child.supervision.fileno(), select.EPOLLIN)
@@ -30,18 +30,18 @@ def run(child: Child) -> int:
     child.supervision.send(Ready())
     is_serving = True
     while is_serving:
-        closed: list[int] = []
+        closed: list[str] = []
         for descriptor, _ in epoll.poll(-1 if fan_out.is_empty() else 0):
             if descriptor == child.supervision.fileno():
                 is_serving = hear(child, fan_out)
             elif descriptor in connections and not echo(connections[descriptor][1], name):
-                connection_id, sock = connections.pop(descriptor)
+                host, sock = connections.pop(descriptor)
                 sock.close()
-                closed.append(connection_id)
+                closed.append(host)
         if closed:
             fan_out.report_closed(closed)
         for assignment, sock in fan_out.accepted():
-            connections[sock.fileno()] = (assignment.connection_id, sock)
+            connections[sock.fileno()] = (assignment.peer_host, sock)
             epoll.register(sock.fileno(), select.EPOLLIN)
     fan_out.close()
     context.term()
