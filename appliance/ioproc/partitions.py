@@ -32,14 +32,14 @@ MIN_INSYNC_REPLICAS = "min.insync.replicas"
 class Partitions(CopyHolder[Partition]):
     """Led partitions: `by_row[row]` is None where this worker leads nothing. One slot, all its log directories.
 
-    `withdrawn` hears of each that is served no more, and which error who waits is told; `beat` is called while many are
-    opened. `directories_of`: of the other slots; `is_emptied`: this slot's were empty when the instance began.
+    `withdrawn` hears of each that is served no more, and which error who waits is told; `between` is called before each
+    that is opened. `directories_of`: of the other slots; `is_emptied`: this slot's were empty when the instance began.
     `offline`: what this life does not serve; `partial`: what of it for lack of files, and in which leader epoch it was
     refused.
     """
 
     __slots__ = (
-        "_beat",
+        "_between",
         "_clock",
         "_commits",
         "_configs",
@@ -68,13 +68,13 @@ class Partitions(CopyHolder[Partition]):
         clock: Clock,
         withdrawn: Callable[[Partition, int], None],
         publisher: StatePublisher,
-        beat: Callable[[], None],
+        between: Callable[[], None],
         directories_of: DirectoriesOf,
         is_emptied: bool = False,
         warn: Callable[[str], None],
     ) -> None:
         super().__init__(log_defaults=log_defaults, warn=warn)
-        self._beat = beat
+        self._between = between
         self._directories_of = directories_of
         self._is_emptied = is_emptied
         self._commits = commits
@@ -97,7 +97,7 @@ class Partitions(CopyHolder[Partition]):
         return [partition for partition in named if partition is not None]
 
     def _goes_on(self, count: int) -> bool:
-        self._beat()
+        self._between()
         return True
 
     def _take(self, assigned: AssignedPartition, *, is_new: bool) -> None:

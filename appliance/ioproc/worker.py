@@ -78,6 +78,8 @@ OPEN_AGAIN_MS: Final = 500
 OPEN_AGAIN_MAX_MS: Final = 60_000
 BURSTS_A_LOOK: Final = 8
 END_COMMITS_LOOK_MS: Final = 100
+# Of logs that are opened one after the other, each a quarter to a whole millisecond.
+OPENINGS_A_LOOK: Final = 4
 BEAT_MS: Final = 500
 # From an answer to the client's next request: two socket calls, two wake-ups and the network process twice.
 NEXT_REQUEST_NS: Final = 150_000
@@ -136,6 +138,7 @@ class Worker:
         self._brief_wait = BriefWait(clock.monotonic_ns, limit_ns=NEXT_REQUEST_NS)
         self._depth = 0
         self._opens_later = False
+        self._openings = 0
         self._group_flusher = Flusher(
             f"{self._slot}.{attachment.role.index}", eventfd=attachment.doorbell.eventfd
         )
@@ -471,7 +474,7 @@ class Worker:
             clock=self._clock,
             withdrawn=self._followed.withdrawn,
             publisher=self._publisher,
-            beat=self._beat,
+            between=self._between_openings,
             directories_of=self._settings.log_directories,
             is_emptied=self._slot in self._attachment.wiring.emptied_slots,
             warn=self._warn,
@@ -523,6 +526,15 @@ class Worker:
             self._followed.assigned(opened)
             if self._partitions.unopened:
                 self._open_later(min(2 * pause_ms, OPEN_AGAIN_MAX_MS))
+
+    def _between_openings(self) -> None:
+        """Clients of what is open already do not wait for the rest of a takeover, nor for that of a start."""
+        self._beat()
+        self._openings += 1
+        if not self._openings % OPENINGS_A_LOOK:
+            self.serve_rings()
+            if self._answers.late:
+                self._answers.publish_late()
 
     def _beat(self) -> None:
         """Says in the middle of long work that it goes on, as an answer to who may have asked meanwhile."""

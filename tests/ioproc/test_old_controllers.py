@@ -50,7 +50,7 @@ def worker(
         commits=GroupCommit(Pokes(table), reply=unexpected, fail=unexpected, flusher_of=unexpected),
         clock=ManualClock(NOW_MS),
         withdrawn=lambda _partition, _error: None,
-        beat=lambda: None,
+        between=lambda: None,
         publisher=publisher,
         directories_of=directories_of,
     )

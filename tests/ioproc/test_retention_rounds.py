@@ -61,7 +61,7 @@ class Worker:
             commits=GroupCommit(Pokes(self.table), reply=unexpected, fail=unexpected, flusher_of=unexpected),
             clock=self.clock,
             withdrawn=lambda _partition, _error: None,
-            beat=lambda: None,
+            between=lambda: None,
             directories_of=lambda _: [],
             publisher=StatePublisher(
                 lambda _ms, _action: None, self.clock, interval_ms=20, warn=self.said.append

@@ -1,0 +1,89 @@
+"""A worker that opens many logs serves those that are open already, between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+import zmq
+
+from appliance.channels.control_channel import Assign, AssignedPartition, Envelope
+from appliance.channels.controller_link import ControllerLink
+from appliance.channels.request_channel import Op, RequestFlag
+from appliance.channels.roles import Role, RoleKind
+from appliance.channels.supervision import SupervisionSocket, socket_pair
+from appliance.channels.wiring import Attachment, Wiring, instance_name, remove_stale, runtime_dir
+from appliance.clock import SystemClock
+from appliance.config import load_settings
+from appliance.ioproc.worker import OPENINGS_A_LOOK, Worker
+from appliance.ipc.doorbell import Doorbell
+
+NETPROC, IOPROC = Role(RoleKind.NETPROC), Role(RoleKind.IOPROC, 0, 0)
+TOPIC_ID = UUID(int=7)
+
+
+class Served:
+    """A worker, and the network process's end of the rings between them."""
+
+    def __init__(self, data_dir: Path, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        settings = load_settings(None, {"data.dir": str(data_dir), "network.processes": "1"})
+        instance = instance_name(data_dir)
+        doorbells = {role: Doorbell.create_eventfd() for role in (NETPROC, IOPROC)}
+        self.wiring = Wiring(settings, instance, runtime_dir(instance), doorbells)
+        self.wiring.create_standing_regions()
+        self.wiring.create_for(NETPROC, 1, {})
+        self.wiring.create_for(IOPROC, 1, {NETPROC: 1})
+        self.ends = socket_pair()
+        self.asker = Attachment(self.wiring, NETPROC, 1, {IOPROC: 1})
+        attachment = Attachment(self.wiring, IOPROC, 1, {NETPROC: 1})
+        self.worker = Worker(
+            attachment,
+            ControllerLink(self.wiring, IOPROC, 1, context=context),
+            SupervisionSocket(self.ends[1]),
+            clock=SystemClock(),
+            warn=print,
+        )
+
+    def obey(self, rows: range, *, full: bool) -> None:
+        partitions = tuple(
+            AssignedPartition("t", TOPIC_ID, row, row, 1, 0, 0, (0,), (0,), {}) for row in rows
+        )
+        self.worker.obey([Envelope(1, Assign(1, "c", full, partitions))])
+
+    def ask_greatest_timestamp(self, row: int) -> None:
+        to = self.asker.outbound[IOPROC]
+        flags = int(RequestFlag.MAX_TIMESTAMP)
+        assert to.put(int(Op.LIST_OFFSETS), flags, 0, 77, 0, row, 1, -1, 0, 0, 0, 0, 0, 0)
+        to.publish()
+
+    def answers(self) -> list[tuple[int, ...]]:
+        """(operation, error, request, row)"""
+        told = self.asker.inbound[IOPROC].drain(16)
+        return [(message[0], message[2], message[3], message[5]) for message in told]
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    context = zmq.Context[zmq.Socket[bytes]]()
+    made = Served(tmp_path, context)
+    yield made
+    made.worker._close()
+    for end in made.ends:
+        end.close()
+    context.destroy(linger=0)
+    remove_stale(made.wiring.instance)
+
+
+def test_who_is_led_already_is_answered_before_the_last_log_is_open(served: Served) -> None:
+    served.obey(range(1), full=True)
+    served.ask_greatest_timestamp(0)
+    served.obey(range(1, 1 + 2 * OPENINGS_A_LOOK), full=False)
+    assert served.answers() == [(Op.LIST_OFFSETS, 0, 77, 0)]
+
+
+def test_a_log_of_the_same_command_is_served_once_it_is_open(served: Served) -> None:
+    served.ask_greatest_timestamp(0)
+    served.obey(range(2 * OPENINGS_A_LOOK), full=True)
+    assert served.answers() == [(Op.LIST_OFFSETS, 0, 77, 0)]
