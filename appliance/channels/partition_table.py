@@ -38,7 +38,7 @@ after them (a row is never reused without changing it).
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 WORD_BYTES: Final = 8
 ROW_WORDS: Final = 16
@@ -83,6 +83,18 @@ OPENING: Final = -(1 << 62)
 def table_size_bytes(rows: int, slots: int) -> int:
     """Bytes of a table of `rows` partitions for `slots` slots."""
     return rows * (ROW_WORDS + (SLOT_WORDS + HANDED_WORDS) * slots) * WORD_BYTES
+
+
+class CopyBefore(NamedTuple):
+    """A slot's copy, before one of its halves opens it.
+
+    `had_copy`: the slot has had one since the start. `closed`: whether who had it open last closed it in good order,
+    None where nobody had. `left`: what that one left to the next; it holds where `closed`.
+    """
+
+    had_copy: bool
+    closed: bool | None
+    left: bytes | None
 
 
 class PartitionTable:
@@ -140,18 +152,25 @@ class PartitionTable:
             cells[own + SLOT_FOLLOWED_INCARNATION],
         )
 
-    def opening(self, row: int, incarnation: int, slot: int) -> int:
+    def opening(self, row: int, incarnation: int, slot: int) -> CopyBefore:
         """Before a half of the slot opens its copy: whoever dies in between leaves a log that has to be recovered.
 
-        What `closed_incarnation` said until now.
+        What was known of the copy until now.
         """
         at = self.slot_at(row, slot) + SLOT_CLOSED_INCARNATION
-        before = self.cells[at]
-        self.cells[at] = -incarnation if self.had_copy(row, incarnation, slot) else OPENING
+        closed, had_copy = self.cells[at], self.had_copy(row, incarnation, slot)
+        before = CopyBefore(
+            had_copy,
+            closed=None if closed == NEVER_OPENED else closed == incarnation,
+            left=self.left(row, incarnation, slot),
+        )
+        self.cells[at] = -incarnation if had_copy else OPENING
         return before
 
-    def opened(self, row: int, incarnation: int, slot: int) -> None:
-        """A half of the slot has its copy open: from now on there is one."""
+    def opened(self, row: int, incarnation: int, slot: int, before: CopyBefore) -> None:
+        """A half of the slot has its copy open, which was as `before` says: from now on there is one."""
+        if not before.closed:
+            self._forget_left(row, slot)
         self.cells[self.slot_at(row, slot) + SLOT_CLOSED_INCARNATION] = -incarnation
 
     def leave(self, row: int, incarnation: int, slot: int, state: bytes) -> bool:
@@ -175,7 +194,7 @@ class PartitionTable:
         start = (at + 2) * WORD_BYTES
         return bytes(self._bytes[start : start + cells[at + 1]])
 
-    def forget_left(self, row: int, slot: int) -> None:
+    def _forget_left(self, row: int, slot: int) -> None:
         """The slot's copy was opened without what had been left of it."""
         at = self._handed_at(row, slot)
         if self.cells[at]:

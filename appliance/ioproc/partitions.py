@@ -8,11 +8,7 @@ from uuid import UUID
 
 from appliance.channels.control_channel import Assign, AssignedPartition
 from appliance.channels.copy_holder import CopyHolder
-from appliance.channels.partition_table import (
-    NEVER_OPENED,
-    SERVING_INCARNATION,
-    PartitionTable,
-)
+from appliance.channels.partition_table import SERVING_INCARNATION, PartitionTable
 from appliance.clock import Clock
 from appliance.cluster import TopicPartition
 from appliance.errors import LogDirectoryOffline, StorageFault
@@ -117,7 +113,6 @@ class Partitions(CopyHolder[Partition]):
             self._withdraw(known)
         configs = self._defaults | assigned.configs
         settings = self._settings.of(self._defaults, assigned.configs)
-        was_there = self._table.had_copy(assigned.row, assigned.incarnation, self._slot)
         before = self._table.opening(assigned.row, assigned.incarnation, self._slot)
         try:
             if not is_new:
@@ -127,9 +122,9 @@ class Partitions(CopyHolder[Partition]):
                 assigned.topic_id,
                 settings,
                 is_new=is_new,
-                was_there=was_there,
-                closed=None if before == NEVER_OPENED else before == assigned.incarnation,
-                left=self._table.left(assigned.row, assigned.incarnation, self._slot),
+                was_there=before.had_copy,
+                closed=before.closed,
+                left=before.left,
             )
             self._refuse_partial(assigned, log)
         except LogDirectoryOffline as fault:
@@ -137,9 +132,7 @@ class Partitions(CopyHolder[Partition]):
             self.unopened.pop(name, None)
             self._publish_offline(assigned)
             raise
-        if before != assigned.incarnation:
-            self._table.forget_left(assigned.row, self._slot)
-        self._table.opened(assigned.row, assigned.incarnation, self._slot)
+        self._table.opened(assigned.row, assigned.incarnation, self._slot, before)
         if log.latest_epoch != assigned.leader_epoch:
             log.assign_epoch(assigned.leader_epoch, log.log_end_offset)
         partition = Partition(

@@ -12,6 +12,7 @@ old text or the new one and nothing between. Source: `server-common/.../checkpoi
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
             sync_directory(path.parent)
 
 
-def read_small(path: Path) -> bytes | None:
+def read_small(path: Path | str) -> bytes | None:
     """The content of a file that is read whole, by as few system calls as there can be; None where there is none.
 
     Raises:
@@ -65,6 +66,18 @@ def read_small(path: Path) -> bytes | None:
         return content
     finally:
         os.close(descriptor)
+
+
+def is_directory(path: str) -> bool:
+    """Whether there is one.
+
+    Raises:
+        OSError: it cannot be told. (`os.path.isdir` says no then, and what a disk has failed to show is made anew.)
+    """
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def sync_directory(path: Path) -> None:

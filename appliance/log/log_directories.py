@@ -32,7 +32,7 @@ from uuid import UUID
 from appliance.clock import Clock
 from appliance.cluster import TopicPartition
 from appliance.errors import LogDirectoryOffline, RejectedRequest, StorageFault
-from appliance.log.checkpoint import replace_file, sync_directory
+from appliance.log.checkpoint import is_directory, read_small, replace_file, sync_directory
 from appliance.log.config import LogSettings
 from appliance.log.faults import storage_faults
 from appliance.log.file_names import (
@@ -197,7 +197,8 @@ class LogDirectories:
         if home is not None and partition in self.serving[home].partitions:
             return
         name = partition_directory_name(partition)
-        homes = [index for index, each in self.serving.items() if (each.path / name).is_dir()]
+        # Text, not paths, here and below: a takeover looks for a thousand, and a path is dearer than the look.
+        homes = [index for index, each in self.serving.items() if is_directory(f"{each.path}/{name}")]
         self._homes.pop(partition, None)
         self._twice.discard(partition)
         if homes:
@@ -215,7 +216,8 @@ class LogDirectories:
             return
         self.futures.pop(partition, None)
         try:
-            name = (self.serving[home].path / partition_directory_name(partition) / MOVES_TO).read_text()
+            mark = read_small(f"{self.serving[home].path}/{partition_directory_name(partition)}/{MOVES_TO}")
+            name = "" if mark is None else mark.decode()
         except (OSError, ValueError):
             return
         if parse_future_directory_name(name) != partition:
@@ -227,7 +229,7 @@ class LogDirectories:
     def has(self, partition: TopicPartition) -> bool:
         """Whether there is a directory of it in any log directory that serves."""
         name = partition_directory_name(partition)
-        return any((each.path / name).is_dir() for each in self.serving.values())
+        return any(is_directory(f"{each.path}/{name}") for each in self.serving.values())
 
     def hand_over(self, partition: TopicPartition, leave: Callable[[bytes], bool] = nowhere) -> None:
         """As `LogDirectory.hand_over`, wherever it is; nothing where it is not open.

@@ -23,7 +23,7 @@ from typing import Final
 from appliance.cluster import TopicPartition
 from appliance.errors import CorruptFile
 from appliance.log.checkpoint import read_offsets, write_offsets
-from appliance.log.faults import storage_faults
+from appliance.log.faults import storage_fault, storage_faults
 from appliance.log.file_names import (
     HIGH_WATERMARKS,
     LOG_STARTS,
@@ -47,6 +47,7 @@ class OffsetCheckpoints:
         "_expected",
         "_known",
         "_open",
+        "_paths",
         "_seen",
         "_share",
         "_writing",
@@ -58,6 +59,7 @@ class OffsetCheckpoints:
     ) -> None:
         """Reads them. `open_logs` are those that the directory has open, at any time."""
         self._directory = directory
+        self._paths = {name: os.fspath(directory / name) for name in _NAMES}
         self._open = open_logs
         self._share = share
         self._known = {name: self._read(name) for name in _NAMES}
@@ -104,11 +106,12 @@ class OffsetCheckpoints:
 
     def _read_again(self, name: str) -> Mapping[TopicPartition, int]:
         """A checkpoint as it is now; it is parsed only if it was replaced."""
-        with storage_faults(self._directory):
-            try:
-                status = os.stat(self._directory / name)
-            except FileNotFoundError:
-                return {}
+        try:
+            status = os.stat(self._paths[name])
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise storage_fault(error, self._directory) from error
         mark = (status.st_ino, status.st_mtime_ns, status.st_size)
         seen = self._seen.get(name)
         if seen is None or seen[0] != mark:

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from appliance.errors import CorruptFile
 from appliance.log.checkpoint import read_small, replace_file
-from appliance.log.faults import storage_faults
+from appliance.log.faults import storage_fault
 from appliance.log.file_names import PARTITION_METADATA
 
 _METADATA_VERSION: Final = "version: 0"
@@ -44,9 +44,11 @@ def read_topic_id(directory: Path) -> UUID | None:
         CorruptFile: the file does not parse.
         StorageFault: it cannot be read.
     """
-    path = directory / PARTITION_METADATA
-    with storage_faults(path):
+    path = f"{directory}/{PARTITION_METADATA}"
+    try:
         content = read_small(path)
+    except OSError as error:
+        raise storage_fault(error, path) from error
     if not content:
         return None  # or written, and then the power went before the system forced it
     try:

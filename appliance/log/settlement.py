@@ -73,7 +73,7 @@ def take_mark_off(directory: Path) -> None:
         StorageFault: it failed.
     """
     with storage_faults(directory), suppress(FileNotFoundError):
-        (directory / MOVED_HERE).unlink()
+        os.unlink(f"{directory}/{MOVED_HERE}")
         sync_directory(directory)
 
 

@@ -13,12 +13,7 @@ from uuid import UUID
 
 from appliance.channels.control_channel import Assign, AssignedPartition
 from appliance.channels.copy_holder import CopyHolder
-from appliance.channels.partition_table import (
-    NEVER_OPENED,
-    NOT_FOLLOWING,
-    SLOT_FOLLOWED_EPOCH,
-    PartitionTable,
-)
+from appliance.channels.partition_table import NOT_FOLLOWING, SLOT_FOLLOWED_EPOCH, PartitionTable
 from appliance.cluster import TopicPartition
 from appliance.errors import LogDirectoryOffline, StorageFault
 from appliance.log.config import LastSettings
@@ -101,10 +96,6 @@ class Followers(CopyHolder[Follower]):
             self._apply_defaults(name)
             self.unopened.pop(name, None)
             return
-        # A copy that is in sync may lead; another one begins anew.
-        was_there = self._slot in assigned.isr and self._table.had_copy(
-            assigned.row, assigned.incarnation, self._slot
-        )
         before = self._table.opening(assigned.row, assigned.incarnation, self._slot)
         try:
             log = self._directories.open_partition(
@@ -112,9 +103,10 @@ class Followers(CopyHolder[Follower]):
                 assigned.topic_id,
                 self._settings.of(self._defaults, assigned.configs),
                 is_new=is_new,
-                was_there=was_there,
-                closed=None if before == NEVER_OPENED else before == assigned.incarnation,
-                left=self._table.left(assigned.row, assigned.incarnation, self._slot),
+                # A copy that is in sync may lead; another one begins anew.
+                was_there=before.had_copy and self._slot in assigned.isr,
+                closed=before.closed,
+                left=before.left,
             )
         except LogDirectoryOffline as fault:
             self._note_fault(name, assigned.incarnation, fault)
@@ -123,9 +115,7 @@ class Followers(CopyHolder[Follower]):
             own = self._table.slot_at(assigned.row, self._slot)
             self._table.cells[own + SLOT_FOLLOWED_EPOCH] = NOT_FOLLOWING
             raise
-        if before != assigned.incarnation:
-            self._table.forget_left(assigned.row, self._slot)
-        self._table.opened(assigned.row, assigned.incarnation, self._slot)
+        self._table.opened(assigned.row, assigned.incarnation, self._slot, before)
         follower = Follower(
             assigned,
             log,

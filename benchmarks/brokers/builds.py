@@ -66,11 +66,11 @@ def _make(kind: Kind, home: Path) -> None:
 
 
 def _digest(kind: Kind) -> str:
-    """Of every source file, how it is built and by which Python."""
+    """Of every source file, how it is built and by which Python; what a room's README says changes no build."""
     digest = hashlib.sha256(f"{kind.value} {platform.python_version()}".encode())
     files = sorted(path for name in SOURCES for path in (ROOT / name).rglob("*") if path.is_file())
     for path in (*files, ROOT / "setup.py", ROOT / "pyproject.toml"):
-        if path.suffix != ".so" and "__pycache__" not in path.parts:
+        if path.suffix not in {".so", ".md"} and "__pycache__" not in path.parts:
             digest.update(str(path.relative_to(ROOT)).encode())
             digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

@@ -139,6 +139,8 @@ def test_rows_and_slots_have_room_of_their_own() -> None:
         assert table.left(row, 100 + row, slot) == state
         assert table.left(row, 99, slot) is None
     assert table.column(0) == [0, 0, 0, 0]
-    table.forget_left(2, 1)
+    before = table.opening(2, 102, 1)
+    assert (before.closed, before.left) == (None, states[2, 1])
+    table.opened(2, 102, 1, before)  # nobody had closed it: what was left does not hold
     assert table.left(2, 102, 1) is None
     assert not table.leave(2, 102, 1, bytes(HANDED_BYTES_MAX + 1))

@@ -91,7 +91,7 @@ class DescribeLogDirsHandler(AsksOwners):
             topic = self._routes.by_name(name)
             if topic is None:
                 continue
-            for number in range(len(topic.partitions)) if numbers is None else sorted(numbers):
+            for number in range(len(topic.image.partitions)) if numbers is None else sorted(numbers):
                 route = topic.partition(number)
                 if route is not None:
                     yield route
