@@ -128,21 +128,25 @@ def test_at_the_log_end_and_in_its_segment_a_fetch_waits(broker: Appliance, isol
             assert registrations(broker) == before + 1, "it has waited, once"
 
 
+def ask_for_more_than_there_is(connection: WireSocket, offset: int, **limits: int) -> None:
+    ask_for(
+        connection,
+        TOPIC,
+        0,
+        offset=offset,
+        max_bytes=MORE_THAN_THERE_IS,
+        min_bytes=MORE_THAN_THERE_IS,
+        max_wait_ms=FAR_MS,
+        **limits,
+    )
+
+
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_a_segment_that_is_closed_ends_the_wait_for_more_of_it(broker: Appliance, isolation: int) -> None:
     active = active_segment(broker)
     with WireSocket(broker.port) as connection:
         before = registrations(broker)
-        ask_for(
-            connection,
-            TOPIC,
-            0,
-            offset=active,
-            max_bytes=MORE_THAN_THERE_IS,
-            min_bytes=MORE_THAN_THERE_IS,
-            max_wait_ms=FAR_MS,
-            isolation=isolation,
-        )
+        ask_for_more_than_there_is(connection, active, isolation=isolation)
         wait_until(lambda: registrations(broker) > before, "it waits")
         fill(broker, SEGMENT_BYTES // len(BATCH) + 1)
         _, records = read_records(connection)
@@ -154,16 +158,7 @@ def test_a_segment_that_is_closed_ends_the_wait_for_more_of_it(broker: Appliance
 def test_who_wants_more_than_an_answer_may_have_gets_that(broker: Appliance) -> None:
     active = active_segment(broker)
     with WireSocket(broker.port) as connection:
-        ask_for(
-            connection,
-            TOPIC,
-            0,
-            offset=active,
-            max_bytes=MORE_THAN_THERE_IS,
-            min_bytes=MORE_THAN_THERE_IS,
-            max_wait_ms=FAR_MS,
-            answer_max_bytes=2 * len(BATCH),
-        )
+        ask_for_more_than_there_is(connection, active, answer_max_bytes=2 * len(BATCH))
         assert len(list(parse_batches(read_records(connection)[1]))) == 2
 
 
