@@ -28,8 +28,10 @@ MIN_INSYNC_REPLICAS = "min.insync.replicas"
 class Partitions(CopyHolder[Partition]):
     """Led partitions: `by_row[row]` is None where this worker leads nothing. One slot, all its log directories.
 
-    `withdrawn` hears of each that is served no more, and which error who waits is told; `between` is called before each
-    that is opened. `directories_of`: of the other slots; `is_emptied`: this slot's were empty when the instance began.
+    `withdrawn` hears of each that is served no more, and which error who waits is told; `led_on` of each that is led
+    already and goes by new words: it publishes the watermark, which a smaller ISR may move, and tells who waits for it.
+    `between` is called before each that is opened. `directories_of`: of the other slots; `is_emptied`: this slot's were
+    empty when the instance began.
     `offline`: what this life does not serve; `partial`: what of it for lack of files, and in which leader epoch it was
     refused.
     """
@@ -42,6 +44,7 @@ class Partitions(CopyHolder[Partition]):
         "_directories",
         "_directories_of",
         "_is_emptied",
+        "_led_on",
         "_publisher",
         "_settings",
         "_slot",
@@ -64,12 +67,14 @@ class Partitions(CopyHolder[Partition]):
         clock: Clock,
         withdrawn: Callable[[Partition, int], None],
         publisher: StatePublisher,
+        led_on: Callable[[Partition], None],
         between: Callable[[], None],
         directories_of: DirectoriesOf,
         is_emptied: bool = False,
         warn: Callable[[str], None],
     ) -> None:
         super().__init__(log_defaults=log_defaults, warn=warn)
+        self._led_on = led_on
         self._between = between
         self._directories_of = directories_of
         self._is_emptied = is_emptied
@@ -242,6 +247,8 @@ class Partitions(CopyHolder[Partition]):
             partition.isr = assigned.isr
         self._apply_configs(partition, assigned.configs)
         partition.serve_epoch()
+        if partition.replication is not None:
+            self._led_on(partition)
         self.unopened.pop(partition.topic_partition, None)
 
     def _now_ms(self) -> int:
@@ -254,7 +261,8 @@ class Partitions(CopyHolder[Partition]):
         partition.log.update_settings(self._settings.of(self._defaults, topic_configs))
         self._commits.bind(partition)
         partition.min_insync_replicas = int(configs.get(MIN_INSYNC_REPLICAS, "1"))
-        partition.publish()
+        if partition.replication is None:
+            partition.publish()
 
     def _apply_defaults(self, name: TopicPartition) -> None:
         self._apply_configs(self.by_name[name], self._configs[name])

@@ -139,6 +139,7 @@ class Worker:
         self._depth = 0
         self._opens_later = False
         self._openings = 0
+        self._look_again_ns = 0
         self._group_flusher = Flusher(
             f"{self._slot}.{attachment.role.index}", eventfd=attachment.doorbell.eventfd
         )
@@ -425,11 +426,7 @@ class Worker:
                 if refused := [name for name in named if name in partitions.offline]:
                     self._failures.tell(refused)
             touched = partitions.touched_by(envelope.body)
-            if any(each.log.log_start_offset > each.log.first_base_offset for each in touched):
-                # A leader before has moved it; the disk of this slot may not know.
-                self._checkpoints.note_start_moved()
-            self._compaction.assigned(touched, removed=bool(envelope.body.removed))
-            self._followed.assigned(touched)
+            self._assigned(touched, removed=bool(envelope.body.removed))
             self._removals.remove_retired()
             self._answers.publish_late()
             self._controller.send(Envelope(envelope.id, done))
@@ -443,6 +440,14 @@ class Worker:
                 self._supervision.send(Ready())
             if envelope.body.removed:
                 self._removals.remove_partitions()
+
+    def _assigned(self, partitions: list[Partition], *, removed: bool = False) -> None:
+        """These are led from now on, or by other words."""
+        if any(each.log.log_start_offset > each.log.first_base_offset for each in partitions):
+            # A leader before has moved it; the disk of this slot may not know.
+            self._checkpoints.note_start_moved()
+        self._compaction.assigned(partitions, removed=removed)
+        self._followed.assigned(partitions)
 
     def _open(self, command: Assign) -> Partitions | None:
         paths = self._settings.log_directories(self._slot)
@@ -473,6 +478,7 @@ class Worker:
             commits=self._commits,
             clock=self._clock,
             withdrawn=self._followed.withdrawn,
+            led_on=self._followed.published_later,
             publisher=self._publisher,
             between=self._between_openings,
             directories_of=self._settings.log_directories,
@@ -521,20 +527,30 @@ class Worker:
     def _open_again(self, pause_ms: int) -> None:
         self._opens_later = False
         if self._partitions is not None:
-            opened = self._partitions.open_again()
-            self._compaction.assigned(opened, removed=False)
-            self._followed.assigned(opened)
+            self._assigned(self._partitions.open_again())
+            if self._moves is not None:
+                self._moves.opened()
             if self._partitions.unopened:
                 self._open_later(min(2 * pause_ms, OPEN_AGAIN_MAX_MS))
 
     def _between_openings(self) -> None:
-        """Clients of what is open already do not wait for the rest of a takeover, nor for that of a start."""
+        """Clients of what is open already do not wait for the rest of a takeover.
+
+        Before the first command is done nobody knows of us. After that the openings, for which others wait, have at
+        least half of the time.
+        """
         self._beat()
         self._openings += 1
-        if not self._openings % OPENINGS_A_LOOK:
-            self.serve_rings()
-            if self._answers.late:
-                self._answers.publish_late()
+        if not self._serves or self._openings % OPENINGS_A_LOOK:
+            return
+        begun_ns = self._clock.monotonic_ns()
+        if begun_ns < self._look_again_ns:
+            return
+        self.serve_rings()
+        if self._answers.late:
+            self._answers.publish_late()
+        ended_ns = self._clock.monotonic_ns()
+        self._look_again_ns = ended_ns + (ended_ns - begun_ns)
 
     def _beat(self) -> None:
         """Says in the middle of long work that it goes on, as an answer to who may have asked meanwhile."""

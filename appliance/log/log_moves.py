@@ -159,6 +159,7 @@ class LogMoves(Generic[Moved]):
             StorageFault: the copy's directory could not be made.
             RejectedRequest: the topic's name is too long for it.
         """
+        self.opened()  # it may be on the move already, from before its log was opened
         name = partition.topic_partition
         directories = self._directories
         if to not in directories.serving:

@@ -16,6 +16,7 @@ from appliance.channels.partition_table import PartitionTable, table_size_bytes
 from appliance.clock import ManualClock
 from appliance.cluster import TopicPartition
 from appliance.ioproc.group_commit import GroupCommit
+from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
 from appliance.ioproc.pokes import Pokes
 from appliance.log.log_directories import LogDirectories
@@ -40,6 +41,7 @@ def worker(
     said: list[str],
     *,
     directories_of: Callable[[int], list[Path]] = lambda _slot: [],
+    led_on: Callable[[Partition], None] = lambda _partition: None,
 ) -> Partitions:
     return Partitions(
         directories,
@@ -50,6 +52,7 @@ def worker(
         commits=GroupCommit(Pokes(table), reply=unexpected, fail=unexpected, flusher_of=unexpected),
         clock=ManualClock(NOW_MS),
         withdrawn=lambda _partition, _error: None,
+        led_on=led_on,
         between=lambda: None,
         publisher=publisher,
         directories_of=directories_of,

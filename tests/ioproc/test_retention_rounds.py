@@ -61,6 +61,7 @@ class Worker:
             commits=GroupCommit(Pokes(self.table), reply=unexpected, fail=unexpected, flusher_of=unexpected),
             clock=self.clock,
             withdrawn=lambda _partition, _error: None,
+            led_on=lambda _partition: None,
             between=lambda: None,
             directories_of=lambda _: [],
             publisher=StatePublisher(

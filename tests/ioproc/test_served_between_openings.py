@@ -15,7 +15,7 @@ from appliance.channels.request_channel import Op, RequestFlag
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.supervision import SupervisionSocket, socket_pair
 from appliance.channels.wiring import Attachment, Wiring, instance_name, remove_stale, runtime_dir
-from appliance.clock import SystemClock
+from appliance.clock import ManualClock, SystemClock
 from appliance.config import load_settings
 from appliance.ioproc.worker import OPENINGS_A_LOOK, Worker
 from appliance.ipc.doorbell import Doorbell
@@ -84,6 +84,36 @@ def test_who_is_led_already_is_answered_before_the_last_log_is_open(served: Serv
 
 
 def test_a_log_of_the_same_command_is_served_once_it_is_open(served: Served) -> None:
+    served.obey(range(0), full=True)
     served.ask_greatest_timestamp(0)
-    served.obey(range(2 * OPENINGS_A_LOOK), full=True)
+    served.obey(range(2 * OPENINGS_A_LOOK), full=False)
     assert served.answers() == [(Op.LIST_OFFSETS, 0, 77, 0)]
+
+
+def test_before_the_first_command_is_done_nobody_is_served(served: Served) -> None:
+    """Who asks then has heard of an earlier life: its request waits, and is served once its log is open."""
+    last = 2 * OPENINGS_A_LOOK - 1
+    served.ask_greatest_timestamp(last)
+    served.obey(range(last + 1), full=True)
+    assert not served.answers()
+    served.worker.serve_rings()
+    assert served.answers() == [(Op.LIST_OFFSETS, 0, 77, last)]
+
+
+def test_openings_have_at_least_half_of_the_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.obey(range(0), full=True)
+    looks: list[int] = []
+    clock = ManualClock()
+    monkeypatch.setattr(served.worker, "_clock", clock)
+
+    def look_for_a_second() -> bool:
+        looks.append(served.worker._openings)
+        clock.advance(1_000)
+        return True
+
+    monkeypatch.setattr(served.worker, "serve_rings", look_for_a_second)
+    served.obey(range(3 * OPENINGS_A_LOOK), full=False)
+    assert looks == [OPENINGS_A_LOOK]
+    clock.advance(1_000)
+    served.obey(range(3 * OPENINGS_A_LOOK, 4 * OPENINGS_A_LOOK), full=False)
+    assert len(looks) == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import UUID
 
@@ -15,8 +15,10 @@ from appliance.errors import StorageFault
 from appliance.log import file_names as names
 from appliance.log.checkpoint import read_offsets
 from appliance.log.config import LogSettings
+from appliance.log.flusher import Flusher
 from appliance.log.future_log import CopySlice, FutureLog
 from appliance.log.log_directories import LogDirectories
+from appliance.log.log_moves import LogMoves
 from appliance.log.partition_log import PartitionLog
 from appliance.log.settlement import Settlement, settling
 from appliance.log.shares import FOLLOWERS, LEADERS, Share
@@ -279,3 +281,56 @@ def test_a_deleted_partition_goes_with_its_copy_whoever_made_it(tmp_path: Path) 
     assert slot.halves[LEADERS].delete_partition(ORDERS, TOPIC_ID)
     slot.halves[LEADERS].remove_deleted()
     assert [path for each in slot.paths for path in each.glob("orders-0*")] == []
+
+
+class Held:
+    """A partition as its process holds it."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.topic_partition, self.log, self.directory = ORDERS, log, SOURCE
+
+    def files_change(self) -> None:
+        raise AssertionError("nothing is swapped here")
+
+    def files_changed(self) -> None:
+        raise AssertionError("nothing is swapped here")
+
+
+class NoFlushes:
+    def between_flushes(self, partition: Held, action: Callable[[], None]) -> None:
+        action()
+
+    def relocated(self, partition: Held) -> None:
+        raise AssertionError("nothing is swapped here")
+
+
+class Undone(Flusher):
+    """A thread that has not come to anything yet."""
+
+    def submit(self, work: Callable[[], None], ended_by: Callable[[StorageFault | None], None]) -> None:
+        pass
+
+
+def test_a_move_that_the_other_process_had_begun_is_not_begun_anew_when_it_is_ordered_again(
+    tmp_path: Path,
+) -> None:
+    slot = Slot(tmp_path)
+    assert "slice" in (step for step in slot.steps() if step == "slice")
+    slot.hand_over()
+    begun = slot.held.futures[ORDERS]
+    partition = Held(slot.log)
+    moves = LogMoves(
+        {ORDERS: partition}.get,
+        slot.held,
+        NoFlushes(),
+        thread=Undone("test", eventfd=-1, threads=1),
+        counted=lambda _: None,
+        removed=lambda: None,
+        suspect=lambda _: None,
+        fail=lambda *_: None,
+        moved=lambda: None,
+    )
+    # Its log is open, and `opened` was not called yet: other logs of the same command are opened first.
+    moves.alter(partition, TARGET)
+    assert slot.held.futures[ORDERS] == begun
+    assert begun[1].is_dir()
