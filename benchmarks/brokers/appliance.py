@@ -50,7 +50,10 @@ class Appliance(SpawnedBroker):
 
     def slot_pids(self, slot: int) -> list[int]:
         titles = re.compile(rf"(ioproc {slot}\.\d+|replica {slot})")
-        return [pid for pid in self.pids() if titles.fullmatch(proc.title_of(pid))]
+        found = [pid for pid in self.pids() if titles.fullmatch(proc.title_of(pid))]
+        if not found:
+            raise Void(f"there is no slot {slot}")
+        return found
 
     def stop_slot(self, slot: int) -> None:
         with self._slots("stop", slot) as ordered:

@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from benchmarks import proc, rounds
+from benchmarks.brokers.appliance import Appliance
 from benchmarks.brokers.broker import Broker, SpawnedBroker
 from benchmarks.brokers.kafka import Kafka
 from benchmarks.brokers.setting import AS_SHIPPED, Setting
@@ -215,3 +216,14 @@ def test_a_rival_that_cannot_be_fetched_is_missing_and_says_why(
     monkeypatch.delenv("KAFKA_LIBS", raising=False)
     with pytest.raises(Void, match="could not be installed: no way to the registry"):
         Kafka(tmp_path)
+
+
+def test_a_slot_that_is_not_there_is_not_killed_to_no_effect(tmp_path: Path) -> None:
+    """As of a broker that was started without slots: its failover would take no time at all."""
+
+    class WithoutSlots(Appliance):
+        def pids(self) -> list[int]:
+            return [os.getpid()]
+
+    with pytest.raises(Void, match="no slot 1"):
+        WithoutSlots(tmp_path).slot_pids(1)
