@@ -23,7 +23,7 @@ from typing import Final
 from appliance.cluster import TopicPartition
 from appliance.errors import CorruptFile
 from appliance.log.checkpoint import read_offsets, write_offsets
-from appliance.log.faults import storage_fault, storage_faults
+from appliance.log.faults import storage_faults
 from appliance.log.file_names import (
     HIGH_WATERMARKS,
     LOG_STARTS,
@@ -106,12 +106,11 @@ class OffsetCheckpoints:
 
     def _read_again(self, name: str) -> Mapping[TopicPartition, int]:
         """A checkpoint as it is now; it is parsed only if it was replaced."""
-        try:
-            status = os.stat(self._paths[name])
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            raise storage_fault(error, self._directory) from error
+        with storage_faults(self._directory):
+            try:
+                status = os.stat(self._paths[name])
+            except FileNotFoundError:
+                return {}
         mark = (status.st_ino, status.st_mtime_ns, status.st_size)
         seen = self._seen.get(name)
         if seen is None or seen[0] != mark:

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from appliance.errors import CorruptFile
 from appliance.log.checkpoint import read_small, replace_file
-from appliance.log.faults import storage_fault
+from appliance.log.faults import storage_faults
 from appliance.log.file_names import PARTITION_METADATA
 
 _METADATA_VERSION: Final = "version: 0"
@@ -45,10 +45,8 @@ def read_topic_id(directory: Path) -> UUID | None:
         StorageFault: it cannot be read.
     """
     path = f"{directory}/{PARTITION_METADATA}"
-    try:
+    with storage_faults(path):
         content = read_small(path)
-    except OSError as error:
-        raise storage_fault(error, path) from error
     if not content:
         return None  # or written, and then the power went before the system forced it
     try:
