@@ -263,6 +263,7 @@ class Partitions(CopyHolder[Partition]):
         partition.min_insync_replicas = int(configs.get(MIN_INSYNC_REPLICAS, "1"))
         if partition.replication is None:
             partition.publish()
+        # Else whoever can tell those that wait for the watermark publishes it (`Followed`).
 
     def _apply_defaults(self, name: TopicPartition) -> None:
         self._apply_configs(self.by_name[name], self._configs[name])

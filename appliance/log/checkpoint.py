@@ -11,6 +11,7 @@ old text or the new one and nothing between. Source: `server-common/.../checkpoi
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Mapping
@@ -22,6 +23,7 @@ from appliance.log.faults import storage_faults
 
 VERSION = 0
 _SMALL_BYTES = 1 << 16
+_IS_NONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EBADF, errno.ELOOP})
 
 
 def replace_file(path: Path, content: bytes, *, durable: bool = True) -> None:
@@ -69,15 +71,17 @@ def read_small(path: Path | str) -> bytes | None:
 
 
 def is_directory(path: str) -> bool:
-    """Whether there is one.
+    """Whether there is one, as `Path.is_dir` says it.
 
     Raises:
         OSError: it cannot be told. (`os.path.isdir` says no then, and what a disk has failed to show is made anew.)
     """
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+    except OSError as error:
+        if error.errno in _IS_NONE:
+            return False
+        raise
 
 
 def sync_directory(path: Path) -> None:

@@ -196,9 +196,7 @@ class LogDirectories:
             return
         if home is not None and partition in self.serving[home].partitions:
             return
-        name = partition_directory_name(partition)
-        # Text, not paths, here and below: a takeover looks for a thousand, and a path is dearer than the look.
-        homes = [index for index, each in self.serving.items() if is_directory(f"{each.path}/{name}")]
+        homes = self._homes_on_disk(partition)
         self._homes.pop(partition, None)
         self._twice.discard(partition)
         if homes:
@@ -228,8 +226,7 @@ class LogDirectories:
 
     def has(self, partition: TopicPartition) -> bool:
         """Whether there is a directory of it in any log directory that serves."""
-        name = partition_directory_name(partition)
-        return any(is_directory(f"{each.path}/{name}") for each in self.serving.values())
+        return bool(self._homes_on_disk(partition))
 
     def hand_over(self, partition: TopicPartition, leave: Callable[[bytes], bool] = nowhere) -> None:
         """As `LogDirectory.hand_over`, wherever it is; nothing where it is not open.
@@ -286,9 +283,13 @@ class LogDirectories:
     def _found(self, partition: TopicPartition) -> dict[int, Path]:
         """Its directories, by the index of their log directory."""
         name = partition_directory_name(partition)
-        return {
-            index: each.path / name for index, each in self.serving.items() if (each.path / name).is_dir()
-        }
+        return {index: self.serving[index].path / name for index in self._homes_on_disk(partition)}
+
+    def _homes_on_disk(self, partition: TopicPartition) -> list[int]:
+        """Which log directories that serve have one of it, by index."""
+        name = partition_directory_name(partition)
+        # Text, not paths: a takeover looks for a thousand, and a path is dearer than the look.
+        return [index for index, each in self.serving.items() if is_directory(f"{each.path}/{name}")]
 
     def _settle(
         self,
