@@ -16,7 +16,7 @@ OFFSETS = st.lists(
     st.tuples(st.integers(0, 40), st.sampled_from((b"aa", b"bb", b"cc", b"longer"))), min_size=1, max_size=30
 )
 GROUPS, PARTITIONS = 50, 100
-BYTES_MAX = 75
+BYTES_MAX = 20
 
 
 @given(st.lists(st.one_of(OFFSETS, st.integers(0, 40)), max_size=8))
@@ -58,8 +58,60 @@ def test_a_row_knows_what_all_its_values_end_with(values: dict[int, bytes], endi
     assert all_end_with(row, ending) == all_end_with(values, ending) == expected
 
 
+@given(
+    st.lists(
+        st.dictionaries(
+            st.integers(0, 30), st.text("ab", min_size=4, max_size=4).map(str.encode), min_size=9
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    st.text("ab", max_size=4).map(str.encode),
+    st.integers(0, 30),
+)
+def test_many_values_share_what_they_begin_and_end_with(
+    commits: list[dict[int, bytes]], ending: bytes, lost: int
+) -> None:
+    row, model = PackedOffsets(4), dict[int, bytes]()
+    for commit in commits:
+        commit.pop(lost, None)
+        row.put_all(sorted(commit.items()))
+        model.update(commit)
+        row.check()
+        assert dict(row.items()) == {**row} == model
+        assert row.all_end_with(ending) == all(value.endswith(ending) for value in model.values())
+    if lost in row:
+        del row[lost]
+    row.check()
+    row.share()
+    assert dict(row) == {partition: value for partition, value in model.items() if partition != lost}
+
+
+def test_a_value_that_begins_or_ends_otherwise_is_taken_into_a_row_that_shares() -> None:
+    alike = [(partition, b"begin-%02d-end" % partition) for partition in range(10)]
+    for new in (b"other-07-end", b"begin-07-und", b"begin-07-end"):
+        row = PackedOffsets(12)
+        row.put_all(alike)
+        row[7] = new
+        row[3] = b"another-one."
+        row[99] = new
+        row.check()
+        assert dict(row) == {**dict(alike), 7: new, 3: b"another-one.", 99: new}
+
+
+def test_values_that_are_all_the_same_are_held_once() -> None:
+    row = PackedOffsets(5)
+    row.put_all([(partition, b"alike") for partition in range(10)])
+    assert dict(row.items()) == dict.fromkeys(range(10), b"alike")
+    for partition in range(10):
+        del row[partition]
+    assert dict(row.items()) == {}
+    row[4] = b"again"
+    assert dict(row.items()) == {4: b"again"}
+
+
 def test_a_committed_offset_takes_no_more_than_it_may() -> None:
-    """A quarter of what it takes in Apache Kafka; counted, not timed."""
+    """Its partition and what it does not share with those it was committed with; counted, not timed."""
     encode = value_encoder(1_763_800_000_000, UUID(int=1))
     book = OffsetBook()
     tracemalloc.start()

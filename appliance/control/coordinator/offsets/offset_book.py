@@ -1,8 +1,8 @@
 """The committed offsets of the groups of one internal partition: group → topic → partition → the record's value.
 
-Values are kept as the bytes of their records and parsed when somebody asks; memory is some fifty bytes for an offset
+Values are kept as the bytes of their records and parsed when somebody asks; memory is ten to fifty bytes for an offset
 (`packed_offsets`), where parsed values would take hundreds. A replay puts what one commit has said of many partitions
-into a row at once; what it met one by one costs a slice and a dictionary entry each, which are packed afterwards.
+into a row at once; what it met one by one costs a slice and a dictionary entry each. Both are packed afterwards.
 
 Pure: what is put here was committed to the log before.
 """
@@ -138,7 +138,7 @@ class OffsetBook:
                 del self._groups[group]
 
     def packing(self) -> Iterator[int]:
-        """Packs what a replay has left in dictionaries, one at each step, and says of how many offsets that was.
+        """Packs what a replay has left, a topic of a group at each step, and says of how many offsets that was.
 
         The book may be used between two steps. Where lengths differ nothing can be packed; that is a step as well.
         """
@@ -146,7 +146,10 @@ class OffsetBook:
             for topic in list(self.of(group)):
                 offsets = self.of(group).get(topic)
                 if isinstance(offsets, dict):
-                    self._groups[group][topic] = packed(offsets)
+                    offsets = self._groups[group][topic] = packed(offsets)
+                if isinstance(offsets, PackedOffsets):
+                    offsets.share()
+                if offsets is not None:
                     yield len(offsets)
 
     def statistics(self) -> dict[str, int]:

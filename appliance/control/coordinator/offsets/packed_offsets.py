@@ -1,12 +1,17 @@
 """A group's committed offsets in one topic, packed: values of one length in a row, their partitions beside them.
 
     partitions    0    1    2    5      rising
-    values       ├────┼────┼────┼────┤  `width` bytes each, as their records hold them
+    begin         what all values begin with, once
+    middles      ├────┼────┼────┼────┤  what they differ in, as many bytes each
+    end           what all values end with, once
 
 A value of version 4 without metadata has 42 bytes, whatever it says, so nearly all are of one length; as bytes objects
-in a dictionary each would cost three times as much. Where a length differs, a plain dictionary holds the topic.
+in a dictionary each would cost three times as much. Of one commit they differ in a few bytes of the offset: leader
+epoch, metadata, time and topic id are the same. Where a length differs, a plain dictionary holds the topic.
+
 Finding one is O(log partitions); one that is new in the middle moves those behind it, and more than a few of these
-have all put together anew.
+have all put together anew. What is alike is looked for where many come at once; a single one that begins or ends
+otherwise has the whole row written out, so that a member that commits one partition at a time pays for that once.
 """
 
 from __future__ import annotations
@@ -24,35 +29,56 @@ Offsets = MutableMapping[int, bytes]
 class PackedOffsets(Offsets):
     """Values of `width` bytes by partition; one of another length must not be put in."""
 
-    __slots__ = ("_partitions", "_values", "width")
+    __slots__ = ("_begin", "_end", "_middles", "_partitions", "width")
 
     def __init__(self, width: int) -> None:
         self.width = width
         self._partitions = array("i")
-        self._values = bytearray()
+        self._begin = self._end = b""
+        self._middles = bytearray()
 
     @classmethod
     def of(cls, partitions: array[int], values: bytes | bytearray) -> Self:
-        """Of rising partitions, at least one, and the row of their values."""
+        """Of rising partitions, at least one, and the row of their values; `share` has not looked at it yet."""
         made = cls(len(values) // len(partitions))
         made._partitions = partitions
-        made._values[:] = values
+        made._write_out(values)
         return made
 
     def replace(self, partitions: array[int], values: bytes) -> bool:
         """Takes over the row of values of these rising partitions, if they are those that are held, in their length."""
-        if len(values) != len(self._values) or partitions != self._partitions:
+        if len(values) != self.width * len(self._partitions) or partitions != self._partitions:
             return False
-        self._values[:] = values
+        self._write_out(values)
         return True
+
+    def share(self) -> None:
+        """Holds once what all values begin and end with, where they are many. O(n × width)."""
+        if len(self._partitions) > _FEW:
+            self._share(self._cut())
+
+    def _share(self, values: Sequence[bytes]) -> None:
+        begin = end = values[0]
+        for value in values:
+            while not value.startswith(begin):
+                begin = begin[:-1]
+        end = end[len(begin) :]
+        for value in values:
+            while not value.endswith(end):
+                end = end[1:]
+        start, stop = len(begin), self.width - len(end)
+        self._begin, self._end = begin, end
+        self._middles = bytearray().join([value[start:stop] for value in values])
 
     def all_end_with(self, ending: bytes) -> bool:
         """Whether each value does. It compares a column of them at a time."""
-        count, width = len(self._partitions), self.width
+        if len(ending) <= len(self._end):
+            return self._end.endswith(ending)
+        values, count, width = self._row(), len(self._partitions), self.width
         if len(ending) > width:
             return False
         return all(
-            self._values[width - place :: width].count(octet) == count
+            values[width - place :: width].count(octet) == count
             for place, octet in enumerate(reversed(ending), 1)
         )
 
@@ -65,32 +91,62 @@ class PackedOffsets(Offsets):
                 return
             offsets = sorted({**dict(self.items()), **dict(offsets)}.items())
             self._partitions = array("i", [partition for partition, _ in offsets])
-        self._values[:] = b"".join([value for _, value in offsets])
+        values = [value for _, value in offsets]
+        if len(values) > _FEW:
+            self._share(values)
+        else:
+            self._write_out(b"".join(values))
 
     def __setitem__(self, partition: int, value: bytes) -> None:
-        partitions, width = self._partitions, self.width
+        if not (value.startswith(self._begin) and value.endswith(self._end)):
+            self._write_out(self._row())
+        partitions = self._partitions
+        middle = value[len(self._begin) : self.width - len(self._end)]
+        width = len(middle)
         slot = bisect_left(partitions, partition)
         at = slot * width
         if slot < len(partitions) and partitions[slot] == partition:
-            self._values[at : at + width] = value
+            self._middles[at : at + width] = middle
         else:
             partitions.insert(slot, partition)
-            self._values[at:at] = value
+            self._middles[at:at] = middle
 
     def __delitem__(self, partition: int) -> None:
         slot = self._slot(partition)
+        width = self._middle_bytes()
         del self._partitions[slot]
-        del self._values[slot * self.width : (slot + 1) * self.width]
+        del self._middles[slot * width : (slot + 1) * width]
 
     def __getitem__(self, partition: int) -> bytes:
-        at = self._slot(partition) * self.width
-        return bytes(self._values[at : at + self.width])
+        width = self._middle_bytes()
+        at = self._slot(partition) * width
+        return self._begin + self._middles[at : at + width] + self._end
 
     def _slot(self, partition: int) -> int:
         slot = bisect_left(self._partitions, partition)
         if slot == len(self._partitions) or self._partitions[slot] != partition:
             raise KeyError(partition)
         return slot
+
+    def _middle_bytes(self) -> int:
+        return self.width - len(self._begin) - len(self._end)
+
+    def _row(self) -> bytes | bytearray:
+        """The values, one after the other, whole."""
+        return b"".join(self._cut()) if self._begin or self._end else self._middles
+
+    def _cut(self) -> list[bytes]:
+        """The values, each whole."""
+        begin, middles, end, width = self._begin, bytes(self._middles), self._end, self._middle_bytes()
+        if not width:
+            return [begin + end] * len(self._partitions)
+        return [begin + middles[at : at + width] + end for at in range(0, len(middles), width)]
+
+    def _write_out(self, values: bytes | bytearray) -> None:
+        """Holds this row of values of the partitions; nothing of it is shared."""
+        self._begin = self._end = b""
+        if values is not self._middles:
+            self._middles[:] = values
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -100,15 +156,13 @@ class PackedOffsets(Offsets):
 
     def items(self) -> ItemsView[int, bytes]:
         """All of them as they are now, by rising partition."""
-        values, width = bytes(self._values), self.width
-        cut = [values[at : at + width] for at in range(0, len(values), width)]
-        return dict(zip(self._partitions, cut, strict=True)).items()
+        return dict(zip(self._partitions, self._cut(), strict=True)).items()
 
     def check(self) -> None:
         """Partitions rise, and each has its value."""
         partitions = list(self._partitions)
         assert partitions == sorted(set(partitions)), partitions
-        assert len(self._values) == self.width * len(partitions), len(self._values)
+        assert len(self._middles) == self._middle_bytes() * len(partitions), len(self._middles)
 
 
 def all_end_with(offsets: Offsets, ending: bytes) -> bool:
