@@ -4,8 +4,9 @@
     round 2   latency: mock, kafka, appliance    …
 
 So a machine that drifts drifts under all of them within seconds. A broker is started once for a setting and stays for
-all rounds: a just-in-time compiler warms up once, and stays warm. Idle brokers stand beside the one that is measured;
-what that costs is on the page (`idle: processor`). Cases about starting take a broker of their own.
+all rounds: a just-in-time compiler warms up once, and stays warm. The others rest while one is measured: a JVM that
+nobody asks anything still takes a twentieth of a core, in slices of milliseconds (`idle: processor`). Cases about
+starting take a broker of their own.
 A void case leaves a gap, no zero.
 """
 
@@ -66,7 +67,13 @@ class Seat:
                 began = time.monotonic()
                 warm_up(broker, self.scale.warm_up_seconds * self.setting.warm_up_share)
                 self.say(f"{self.name}: warmed up for {time.monotonic() - began:.0f} s")
+        self.bench.broker.wake()
         return self.bench
+
+    def rest(self) -> None:
+        """Another one is measured."""
+        if self.bench is not None:
+            self.bench.broker.rest()
 
     def leave(self) -> None:
         """Stop it."""
@@ -102,6 +109,9 @@ def _run(plan: Plan, say: Say) -> Run:
         try:
             for number in range(1, plan.rounds + 1):
                 for case, name in plan.turns(setting, list(versions), number):
+                    for seat in seats.values():
+                        if case.own or seat is not seats[name]:
+                            seat.rest()
                     started = time.monotonic()
                     got = _one(case, seats[name])
                     took_s = time.monotonic() - started

@@ -27,6 +27,8 @@ FIRST_TOPIC = "first"
 START_PATIENCE_SECONDS = 240.0
 STOP_PATIENCE_SECONDS = 30.0
 CREATE_PATIENCE_SECONDS = 120.0
+CATCH_UP_SECONDS = 1.0
+"""For what a broker that was halted finds overdue."""
 
 
 class Broker(ABC):
@@ -98,6 +100,12 @@ class Broker(ABC):
         """Whether its first process runs."""
         return True
 
+    def rest(self) -> None:  # noqa: B027 (who uses nothing anyway has nothing to do)
+        """Use nothing of the machine while another one is measured, until `wake`."""
+
+    def wake(self) -> None:  # noqa: B027 (as `rest`)
+        """Be as before `rest`."""
+
     def __enter__(self) -> "Broker":
         self.start()
         return self
@@ -110,11 +118,14 @@ class SpawnedBroker(Broker):
     """A broker that is a process of ours with a line on its standard output that says it is ready."""
 
     ready_word = "ready"
+    can_be_halted = False
+    """Whether its processes may be stopped for minutes, and go on as if nothing had been."""
 
     def __init__(self, data_dir: Path, setting: Setting = AS_SHIPPED) -> None:
         super().__init__(data_dir, setting)
         self.process: subprocess.Popen[str] | None = None
         self.started_at_ns = 0
+        self._rests = False
         self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._last: deque[str] = deque(maxlen=20)
 
@@ -126,6 +137,7 @@ class SpawnedBroker(Broker):
         environment.update(self.environment())
         self._said = queue.SimpleQueue()
         self._last.clear()
+        self._rests = False
         self.started_at_ns = time.monotonic_ns()
         try:
             self.process = subprocess.Popen(
@@ -158,6 +170,7 @@ class SpawnedBroker(Broker):
     def stop(self) -> None:
         if self.process is None:
             return
+        self._go_on()
         family = proc.descendants(self.process.pid)
         self.process.send_signal(signal.SIGTERM)
         try:
@@ -171,6 +184,26 @@ class SpawnedBroker(Broker):
         if self.process.stdin is not None:
             self.process.stdin.close()
         self.process = None
+
+    def rest(self) -> None:
+        if self.can_be_halted and not self._rests and self.is_alive():
+            self._rests = True
+            self._signal_all(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        if self._rests:
+            self._go_on()
+            time.sleep(CATCH_UP_SECONDS)
+
+    def _go_on(self) -> None:
+        if self._rests:
+            self._rests = False
+            self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        for pid in self.pids():
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def kill(self) -> None:
         assert self.process is not None, "not started"

@@ -13,6 +13,7 @@ class Mock(SpawnedBroker):
     name = "mock"
     keeps_on_disk = False
     keeps_topics = False
+    can_be_halted = True
 
     def command(self) -> list[str]:
         return [str(build.mock_broker())]
