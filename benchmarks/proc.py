@@ -126,6 +126,14 @@ def pss_bytes(pids: Iterable[int]) -> int:
     return total
 
 
+def is_halted(pid: int) -> bool:
+    """Whether it was stopped by a signal, or is gone."""
+    try:
+        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] in "TZ"
+    except OSError:
+        return True
+
+
 def title_of(pid: int) -> str:
     """The process title without its numbers' owner: `netproc 0` rather than `appliance: netproc 0`."""
     words = (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()

@@ -27,6 +27,7 @@ FIRST_TOPIC = "first"
 START_PATIENCE_SECONDS = 240.0
 STOP_PATIENCE_SECONDS = 30.0
 CREATE_PATIENCE_SECONDS = 120.0
+HALT_PATIENCE_SECONDS = 1.0
 CATCH_UP_SECONDS = 1.0
 """For what a broker that was halted finds overdue."""
 
@@ -189,16 +190,24 @@ class SpawnedBroker(Broker):
         if self.can_be_halted and not self._rests and self.is_alive():
             self._rests = True
             self._signal_all(signal.SIGSTOP)
+            # The signal is on its way when `kill` returns.
+            until = time.monotonic() + HALT_PATIENCE_SECONDS
+            while not all(map(proc.is_halted, self.pids())) and time.monotonic() < until:
+                time.sleep(0.001)
 
     def wake(self) -> None:
         if self._rests:
             self._go_on()
             time.sleep(CATCH_UP_SECONDS)
+            self.await_leaders()
+
+    def await_leaders(self) -> None:
+        """After a rest: until it serves everything again. Raises Void."""
 
     def _go_on(self) -> None:
-        if self._rests:
-            self._rests = False
+        if self._rests and self.is_alive():
             self._signal_all(signal.SIGCONT)
+        self._rests = False
 
     def _signal_all(self, number: signal.Signals) -> None:
         for pid in self.pids():
@@ -207,6 +216,7 @@ class SpawnedBroker(Broker):
 
     def kill(self) -> None:
         assert self.process is not None, "not started"
+        self._rests = False
         # The parent first: nobody is left who would start the others again.
         family = proc.descendants(self.process.pid)
         for pid in family:
@@ -304,6 +314,21 @@ def create_topics(address: str, topics: Sequence[str], partitions: int, *, repli
         raise Void(f"{topics[0]} and its like had no leaders in time")
     except (KafkaException, TimeoutError) as error:
         raise Void(f"{topics[0]} or its like was not created: {error}") from error
+
+
+def await_leaders(address: str) -> None:
+    """Until every partition of every topic has a leader. Raises Void."""
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    until = time.monotonic() + CREATE_PATIENCE_SECONDS
+    try:
+        while time.monotonic() < until:
+            topics = admin.list_topics(timeout=30).topics.values()
+            if all(_is_led(topic, len(topic.partitions)) for topic in topics):
+                return
+            time.sleep(0.1)
+    except KafkaException as error:
+        raise Void(f"it was halted, and does not answer since: {error}") from error
+    raise Void("it was halted, and has no leaders since")
 
 
 def create_on_first(address: str, topic: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks import proc
 from benchmarks.brokers import together
-from benchmarks.brokers.broker import STOP_PATIENCE_SECONDS, SpawnedBroker, free_port
+from benchmarks.brokers.broker import STOP_PATIENCE_SECONDS, SpawnedBroker, await_leaders, free_port
 from benchmarks.brokers.setting import AS_SHIPPED, Setting
 from benchmarks.places import KAFKA, ROOT
 from benchmarks.void import Void
@@ -69,6 +69,10 @@ class Kafka(SpawnedBroker):
                 voters = "--no-initial-controllers" if slot else "--standalone"
                 _output([*storage, "format", voters, "-t", identity, "-c", str(self._properties(slot))])
         super().start()
+
+    def await_leaders(self) -> None:
+        # Its controller may find that its broker has not been heard of for longer than a session lasts.
+        await_leaders(self.address)
 
     def command(self) -> list[str]:
         commands = [

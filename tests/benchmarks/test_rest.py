@@ -72,6 +72,7 @@ def test_a_resting_broker_can_be_ended(restless: Restless, end: Callable[[Spawne
     restless.rest()
     pids = restless.pids()
     end(restless)
+    restless.wake()
     assert not any((proc.PROC / str(pid)).exists() for pid in pids)
     restless.start()
     assert restless.states() <= {SLEEPING, RUNNING}

@@ -38,7 +38,7 @@ LOOK_AGAIN_MS: Final = 50
 LOAD_AGAIN_MS: Final = 100
 LOAD_AGAIN_MAX_MS: Final = 5_000
 """The pause after a load that failed doubles up to here: a try may read much, and whoever asks would begin one."""
-PACKED_AT_ONCE: Final = 4096
+PACKED_AT_ONCE: Final = 1024
 """Offsets that are packed before others have their turn: a millisecond at most, on a slow machine too."""
 PACK_PAUSE_MS: Final = 5
 

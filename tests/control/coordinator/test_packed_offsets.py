@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tracemalloc
 from uuid import UUID
 
@@ -97,6 +98,25 @@ def test_a_value_that_begins_or_ends_otherwise_is_taken_into_a_row_that_shares()
         row[99] = new
         row.check()
         assert dict(row) == {**dict(alike), 7: new, 3: b"another-one.", 99: new}
+
+
+def test_a_lone_commit_leaves_shared_what_it_has_alike() -> None:
+    def bytes_of(row: PackedOffsets) -> int:
+        return sum(sys.getsizeof(part) for part in (row._begin, row._middles, row._end))
+
+    encode_then, encode_later = (
+        value_encoder(1_763_800_000_000 + later_ms, UUID(int=1)) for later_ms in (0, 5_000)
+    )
+    row = PackedOffsets(len(encode_then(0, 0, b"")))
+    row.put_all([(partition, encode_then(partition, 0, b"")) for partition in range(PARTITIONS)])
+    few = bytes_of(row)
+    row[7] = encode_later(700, 0, b"")
+    row.check()
+    topic_id_and_tag = 19
+    assert bytes_of(row) < few + (row.width - topic_id_and_tag) * PARTITIONS
+    assert row.all_end_with(UUID(int=1).bytes)
+    assert row[7] == encode_later(700, 0, b"")
+    assert row[8] == encode_then(8, 0, b"")
 
 
 def test_values_that_are_all_the_same_are_held_once() -> None:

@@ -11,7 +11,7 @@ epoch, metadata, time and topic id are the same. Where a length differs, a plain
 
 Finding one is O(log partitions); one that is new in the middle moves those behind it, and more than a few of these
 have all put together anew. What is alike is looked for where many come at once; a single one that begins or ends
-otherwise has the whole row written out, so that a member that commits one partition at a time pays for that once.
+otherwise leaves less that is, so that a member that commits one partition at a time pays for that once.
 """
 
 from __future__ import annotations
@@ -66,6 +66,18 @@ class PackedOffsets(Offsets):
         for value in values:
             while not value.endswith(end):
                 end = end[1:]
+        self._hold(begin, values, end)
+
+    def _share_with(self, value: bytes) -> None:
+        """Leaves of what is held once that which this one begins and ends with, too."""
+        begin, end, values = self._begin, self._end, self._cut()
+        while not value.startswith(begin):
+            begin = begin[:-1]
+        while not value.endswith(end):
+            end = end[1:]
+        self._hold(begin, values, end)
+
+    def _hold(self, begin: bytes, values: Sequence[bytes], end: bytes) -> None:
         start, stop = len(begin), self.width - len(end)
         self._begin, self._end = begin, end
         self._middles = bytearray().join([value[start:stop] for value in values])
@@ -99,7 +111,7 @@ class PackedOffsets(Offsets):
 
     def __setitem__(self, partition: int, value: bytes) -> None:
         if not (value.startswith(self._begin) and value.endswith(self._end)):
-            self._write_out(self._row())
+            self._share_with(value)
         partitions = self._partitions
         middle = value[len(self._begin) : self.width - len(self._end)]
         width = len(middle)
