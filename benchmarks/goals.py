@@ -8,11 +8,14 @@ import tomllib
 from dataclasses import dataclass
 from functools import cache
 
-from benchmarks.figures import Goal
+from benchmarks.figures import BY_KEY, Better, Figure, Goal
 from benchmarks.places import ROOT
 from benchmarks.results import OURS, Row, Run, rows
 
 REMARKS = ROOT / "benchmarks" / "goals.toml"
+ELSEWHERE = "elsewhere"
+"""What is said of bounds that only rows beside the goals miss."""
+BEHIND_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +159,47 @@ def verdicts(run: Run) -> list[Verdict]:
 def reached(row: Row, bound: Goal) -> bool | None:
     """Whether ours reached it; None when the broker beside it is missing."""
     return bound.reached(row.figure.better, value=row.values[OURS].median, ratios=row.ratios)
+
+
+def unshown(run: Run) -> list[tuple[Target, Figure]]:
+    """Figures of goals that ours has none for, where the run shows something of the goal, or the case was void."""
+    made = {row.figure.key for row in rows(run) if OURS in row.values}
+    void = {each.case for each in run.voids if each.broker == OURS}
+    return [
+        (target, BY_KEY[key])
+        for target in TARGETS
+        for key in target.keys
+        if key not in made and (made & set(target.keys) or BY_KEY[key].case in void)
+    ]
+
+
+def missed_elsewhere(run: Run) -> tuple[list[tuple[Row, Goal]], int]:
+    """Bounds that other rows than those of the goals carry: those that were missed, and how many there are."""
+    of_goals = {key for target in TARGETS for key in target.keys}
+    carried = [
+        (row, bound)
+        for row in rows(run)
+        if row.figure.key not in of_goals and OURS in row.values
+        for bound in row.figure.goals
+        if reached(row, bound) is not None
+    ]
+    return [(row, bound) for row, bound in carried if reached(row, bound) is False], len(carried)
+
+
+def behind(run: Run, rival: str) -> list[Row]:
+    """Rows that carry no bound beside that rival, and in which ours is behind it by more than a twentieth."""
+    return [
+        row
+        for row in rows(run)
+        if rival in row.ratios
+        and not row.figure.is_of_the_machine
+        and not any(bound.beside == rival for bound in row.figure.goals)
+        and (
+            row.ratios[rival] < 1 - BEHIND_SHARE
+            if row.figure.better is Better.MORE
+            else row.ratios[rival] > 1 + BEHIND_SHARE
+        )
+    ]
 
 
 @cache

@@ -59,10 +59,20 @@ def told(made: Sequence[Row], before: Sequence[Row], name: str) -> str:
     if not compared:
         return f"No row could be compared with {name}."
     found = fallen(made, before)
-    if not found:
-        return f"None of {compared} rows fell by more than the noise since {name}."
-    listed = "\n".join(f"- {fall.text()}" for fall in found)
-    return f"## Fell since {name}\n\nOf {compared} rows these got worse by more than the noise:\n\n{listed}"
+    if found:
+        listed = "\n".join(f"- {fall.text()}" for fall in found)
+        fell = f"## Fell since {name}\n\nOf {compared} rows these got worse by more than the noise:\n\n{listed}"
+    else:
+        fell = f"None of {compared} rows fell by more than the noise since {name}."
+    if lost := gone(made, before):
+        fell += f"\n\nWithout a figure now, of those that {name} had: {'; '.join(row.figure.title for row in lost)}."
+    return fell
+
+
+def gone(made: Sequence[Row], before: Sequence[Row]) -> list[Row]:
+    """Rows that ours had a figure for and has none: their case was void, or did not take part."""
+    now = {row.figure.key for row in made if OURS in row.values}
+    return [row for row in before if OURS in row.values and row.figure.key not in now]
 
 
 def fallen(made: Sequence[Row], before: Sequence[Row]) -> list[Fall]:
@@ -71,8 +81,8 @@ def fallen(made: Sequence[Row], before: Sequence[Row]) -> list[Fall]:
     found = []
     for row, old in _compared(made, before):
         beside = next((one for one in (*RIVALS, BARE) if one in row.ratios and one in old.ratios), None)
-        itself = old.values[OURS].median, row.values[OURS].median
-        was, now = (old.ratios[beside], row.ratios[beside]) if beside else itself
+        itself = max(old.values[OURS].median, _floor(old)), row.values[OURS].median
+        was, now = (old.ratios[beside], row.ratios[beside]) if beside and old.ratios[beside] > 0 else itself
         bound = max(SMALLEST_FALL, noise.of(row, beside), noise_before.of(old, beside))
         counts_alone = _rounds(row, beside) >= ROUNDS_WITH_SPREAD <= _rounds(old, beside)
         if _worse(row, was, now) > bound and (counts_alone or _worse(row, *itself) > bound):
@@ -90,8 +100,14 @@ def _compared(made: Sequence[Row], before: Sequence[Row]) -> list[tuple[Row, Row
         and (old := of_before.get(row.figure.key)) is not None
         and OURS in row.values
         and OURS in old.values
-        and old.values[OURS].median > 0
+        and max(old.values[OURS].median, _floor(old)) > 0
     ]
+
+
+def _floor(row: Row) -> float:
+    """What is as good as nothing, of a row where less is better: a tenth of its smallest bound."""
+    absolute = [bound.bound for bound in row.figure.goals if bound.beside is None]
+    return min(absolute) / 10 if absolute and row.figure.better is Better.LESS else 0.0
 
 
 def _worse(row: Row, was: float, now: float) -> float:

@@ -2,8 +2,19 @@
 
 from benchmarks.brokers.setting import SETTINGS
 from benchmarks.cases import CASES
-from benchmarks.figures import Better
-from benchmarks.goals import TARGETS, Target, Verdict, reached, remarks, verdicts
+from benchmarks.figures import Better, Figure, Goal
+from benchmarks.goals import (
+    ELSEWHERE,
+    TARGETS,
+    Target,
+    Verdict,
+    behind,
+    missed_elsewhere,
+    reached,
+    remarks,
+    unshown,
+    verdicts,
+)
 from benchmarks.guard import every_row, falls, told
 from benchmarks.plots import has_bars
 from benchmarks.results import OURS, RIVALS, Row, Run, Spread, rows
@@ -24,6 +35,8 @@ def page(run: Run, kept: Run | None) -> str:
         _missing(run),
         _plot(run),
         _goals(run),
+        _elsewhere(run),
+        _behind(run),
         _workloads(run),
         _how(run),
         _table(run, made),
@@ -53,9 +66,19 @@ def _outcome(run: Run, kept: Run | None) -> str:
     ]
     if found := [verdict.reached for verdict in verdicts(run)]:
         without = f", {found.count(None)} without a ratio" if None in found else ""
+        absent_ones = len(unshown(run))
+        without += f", and {absent_ones} of their rows without a figure" if absent_ones else ""
         told.append(
-            f"Of {len(found)} bounds: {found.count(True)} [reached](#goals), {found.count(False)} missed{without}."
+            f"Of {len(found)} bounds of the goals: {found.count(True)} [reached](#goals), {found.count(False)} "
+            f"missed{without}."
         )
+        missed, carried = missed_elsewhere(run)
+        if carried:
+            told.append(
+                f"Of {carried} bounds that other rows carry {len(missed)} are [missed](#missed-in-other-rows)."
+                if missed
+                else f"All {carried} bounds that other rows carry are reached."
+            )
     voids = sum(1 for void in run.voids if void.round)
     told.append(
         f"[Void](#void): {voids} {'case' if voids == 1 else 'cases'}." if voids else "No case was void."
@@ -130,15 +153,17 @@ def _goals(run: Run) -> str:
     missed = {verdict.target.name: verdict.target for verdict in found if verdict.reached is False}
     for target in TARGETS:
         of_target = [verdict for verdict in found if verdict.target is target]
-        for index, verdict in enumerate(of_target):
-            lines.append(f"| {f'{target.what}: {target.goal}' if index == 0 else ''} | {_verdict(verdict)} |")
+        cells_of = [_verdict(verdict) for verdict in of_target]
+        cells_of += [_unshown(run, figure) for each, figure in unshown(run) if each is target]
+        for index, cells in enumerate(cells_of):
+            lines.append(f"| {f'{target.what}: {target.goal}' if index == 0 else ''} | {cells} |")
         if target.name == SPARK and (told := _spark()):
             lines += [
                 f"| {f'{target.what}: {target.goal}' if index == 0 else ''} | {cells} |"
                 for index, (cells, _) in enumerate(told)
             ]
             missed |= {target.name: target} if not all(is_reached for _, is_reached in told) else {}
-        elif not of_target:
+        elif not cells_of:
             lines.append(f"| {target.what}: {target.goal} | | | | {target.page or 'not in this run'} |")
     return "\n".join([*lines, *_missed(list(missed.values()))])
 
@@ -162,12 +187,47 @@ def _spark() -> list[tuple[str, bool]]:
 def _verdict(verdict: Verdict) -> str:
     figure, bound = verdict.row.figure, verdict.bound
     words = {True: "reached", False: "**missed**", None: "ratio missing"}[verdict.reached]
-    shown = ""
+    return f"{figure.title} | {_shown(verdict.row, bound)} | {bound.text(figure.better)} | {words}"
+
+
+def _shown(row: Row, bound: Goal) -> str:
+    """What the bound is about: the figure, or its ratio."""
     if bound.beside is None:
-        shown = f"{number(verdict.row.values[OURS].median)} {figure.unit}"
-    elif bound.beside in verdict.row.ratios:
-        shown = f"{number(verdict.row.ratios[bound.beside])}× {bound.beside}"
-    return f"{figure.title} | {shown} | {bound.text(figure.better)} | {words}"
+        return f"{number(row.values[OURS].median)} {row.figure.unit}"
+    return f"{number(row.ratios[bound.beside])}× {bound.beside}" if bound.beside in row.ratios else ""
+
+
+def _unshown(run: Run, figure: Figure) -> str:
+    is_void = any((each.broker, each.case) == (OURS, figure.case) for each in run.voids)
+    told = " and ".join(bound.text(figure.better) for bound in figure.goals)
+    return f"{figure.title} | | {told} | {'**void**' if is_void else 'not in this run'}"
+
+
+def _elsewhere(run: Run) -> str:
+    """Bounds that are missed in rows that no goal names: other settings, other shapes of the same load."""
+    missed, carried = missed_elsewhere(run)
+    if not missed:
+        return ""
+    lines = [
+        "### Missed in other rows",
+        "",
+        f"Other settings and variants carry the bounds of the goals too; of {carried} these {len(missed)} are missed.",
+        "",
+        *(f"- {row.figure.title}: {_shown(row, bound)} ({bound.text(row.figure.better)})" for row, bound in missed),
+    ]
+    if said := remarks().get(ELSEWHERE):
+        lines += ["", f"{_whole_line(said.why)} Next: {_whole_line(said.next)}"]
+    return "\n".join(lines)
+
+
+def _behind(run: Run) -> str:
+    """Rows without a bound in which Kafka is ahead."""
+    found = behind(run, "kafka")
+    if not found:
+        return ""
+    lines = ["### Behind Kafka, without a bound", ""]
+    lines += [f"- {row.figure.title} ({row.figure.unit}): {number(row.ratios['kafka'])}× kafka" for row in found]
+    return "\n".join(lines)
 
 
 def _missed(targets: list[Target]) -> list[str]:

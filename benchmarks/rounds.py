@@ -44,7 +44,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Seat:
-    """A broker's place in a pass: started when it is first asked for, and again when it has died."""
+    """A broker's place in a pass: started when it is first asked for, and again for the case after it was found dead."""
 
     name: str
     setting: Setting
@@ -56,9 +56,10 @@ class Seat:
     _held: "fresh | None" = None
 
     def ready(self) -> Bench:
-        """The running broker, warmed up. Raises Void."""
+        """The running broker, warmed up. Raises Void, also when it has ended since it was asked last."""
         if self.bench is not None and not self.bench.broker.is_alive():
             self.leave()
+            raise Void("it had ended since the case before")
         if self.bench is None:
             self._held = fresh(self.name, self.setting)
             broker = self._held.__enter__()

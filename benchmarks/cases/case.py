@@ -16,6 +16,10 @@ Figures = dict[str, float]
 """Short name → number. Those that `figures.py` lists make rows of the page; the rest stays in the JSON file."""
 
 
+STOLEN_LIMIT = 0.3
+"""Cores that the host below a virtual machine takes away above which a figure is void."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scale:
     """How much of everything."""
@@ -168,11 +172,13 @@ def run_own_case(
 
 
 def shares(before: Activity, after: Activity, *, ours_seconds: float, limit_share: float) -> Figures:
-    """What others had of the machine meanwhile. Raises Busy when it was too much."""
+    """What others, and the host below a virtual machine, had of it meanwhile. Raises Busy when it was too much."""
     share = after.others_share(before, ours_seconds=ours_seconds)
     if share > limit_share:
         raise Busy(f"the machine was busy: {share:.2f} cores used by others during the case")
     stolen = (after.stolen_seconds - before.stolen_seconds) / (after.at - before.at)
+    if stolen > max(limit_share, STOLEN_LIMIT):
+        raise Busy(f"the machine was busy: {stolen:.2f} cores taken away by its host during the case")
     return {"others_share": share, "stolen_share": stolen}
 
 

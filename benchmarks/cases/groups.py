@@ -17,6 +17,8 @@ OFFSETS_A_GROUP = 100
 WRITING_SECONDS_MAX = 120
 LOOKED_AT_GROUPS = 300
 """So many that each partition of the internal topic has one of them."""
+CHECKED_GROUPS = 20
+"""Whose offsets are read back after each death."""
 
 
 def _commits(members: int) -> Callable[[Bench], Figures]:
@@ -88,16 +90,23 @@ def _many(bench: Bench) -> Figures:
             killed_at_ns = time.monotonic_ns()
             os.kill(pid, signal.SIGKILL)
             figures["coordinator_back_s"] = _loaded_after(bench, killed_at_ns)
+            _check_some(bench, groups)
     broker.kill()
     started_at_ns = time.monotonic_ns()
     broker.start()
     figures["all_back_s"] = _loaded_after(bench, started_at_ns)
+    _check_some(bench, groups)
     return figures
 
 
 def _loaded_after(bench: Bench, since_ns: int) -> float:
     loaded_ns = generators.await_coordinator(bench.broker.address, "read", groups=LOOKED_AT_GROUPS)
     return (loaded_ns - since_ns) / 1e9
+
+
+def _check_some(bench: Bench, groups: int) -> None:
+    some = range(0, groups, max(1, groups // CHECKED_GROUPS))
+    generators.check_committed(bench.broker.address, "read", OFFSETS_A_GROUP, groups=some)
 
 
 CASES = (

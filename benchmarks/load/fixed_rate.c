@@ -4,7 +4,7 @@
  *
  * Record n is due at start + n / records_s and carries that instant. Two times are told for each, both from when it was
  * due, so that a broker that falls behind cannot hide it: until the producer's delivery report, and until the consumer
- * has it. Records go round over all partitions of all topics. acks=all, linger 5 ms; the consumer waits at all ends.
+ * has it. Records go round over all partitions of all topics. acks=all, linger 5 ms, idempotent; the consumer waits at all ends.
  *
  * Before the clock starts, one record goes to each partition and comes back: both clients know all leaders then.
  *
@@ -79,9 +79,10 @@ static rd_kafka_t *client(rd_kafka_type_t type, const char *address) {
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     const char *settings[][2] = {{"bootstrap.servers", address}, {"group.id", "bench"},
                                  {"linger.ms", "5"},             {"acks", "all"},
+                                 {"enable.idempotence", "true"}, /* what it sends again is no record more */
                                  {"enable.auto.commit", "false"}, {"allow.auto.create.topics", "false"}};
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
-        int producers_only = i == 2 || i == 3, consumers_only = i == 1 || i >= 4;
+        int producers_only = i >= 2 && i <= 4, consumers_only = i == 1 || i >= 5;
         if (type == RD_KAFKA_PRODUCER ? consumers_only : producers_only) continue;
         if (rd_kafka_conf_set(conf, settings[i][0], settings[i][1], why, sizeof why) != RD_KAFKA_CONF_OK)
             die(settings[i][0], why);

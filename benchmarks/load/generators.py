@@ -6,10 +6,12 @@ import resource
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from benchmarks.load import build
 from benchmarks.void import Void
@@ -103,6 +105,29 @@ def await_coordinator(address: str, topic: str, *, groups: int, patience_seconds
     words = [build.one_record(), "loaded", address, topic, "groups", groups, "seconds", patience_seconds]
     at_ns: int = json.loads(_run([str(word) for word in words]))["acked_at_ns"]
     return at_ns
+
+
+def committed_offset(partition: int) -> int:
+    """What our generator commits of a partition, as `frames.h` has it."""
+    return 1_000_000 + 1_009 * partition
+
+
+def check_committed(address: str, topic: str, partitions: int, *, groups: Iterable[int]) -> None:
+    """Asks what those groups of our generator have committed. Raises Void where it is not what was acknowledged."""
+    expected = {partition: committed_offset(partition) for partition in range(partitions)}
+    for group in groups:
+        name = f"bench-group-{group:06d}"
+        consumer = Consumer({"bootstrap.servers": address, "group.id": name, "log_level": 0})
+        try:
+            asked = [TopicPartition(topic, partition) for partition in expected]
+            found = {each.partition: each.offset for each in consumer.committed(asked, timeout=30)}
+        except KafkaException as error:
+            raise Void(f"{name} was not told what it has committed: {error}") from error
+        finally:
+            consumer.close()
+        if found != expected:
+            wrong = [partition for partition in expected if found.get(partition) != expected[partition]]
+            raise Void(f"{name} has lost what it had committed of partitions {wrong}")
 
 
 class Knocker:

@@ -130,3 +130,34 @@ def test_the_others_rest_while_one_is_measured(
     beside = [each for each in seen if each]
     assert beside
     assert all(all(halted.values()) for halted in beside)
+
+
+def test_a_broker_that_has_ended_between_two_cases_costs_it_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started: list[Restless] = []
+
+    def make(data_dir: Path, setting: Setting) -> Broker:
+        started.append(Restless(data_dir, setting))
+        return started[-1]
+
+    def end_it(bench: Bench) -> Figures:
+        assert isinstance(bench.broker, Restless)
+        process = bench.broker.process
+        assert process is not None
+        process.terminate()
+        process.wait()
+        return {"p50_us": 1.0}
+
+    monkeypatch.setattr(rounds, "MAKERS", {"appliance": make})
+    monkeypatch.setattr(rounds, "DATA", tmp_path)
+    cases = (
+        Case("latency", "t", end_it),
+        Case("requests_64", "t", lambda _: {"p50_us": 1.0}),
+        Case("requests_500", "t", lambda _: {"p50_us": 1.0}),
+    )
+    scale = replace(QUICK, held_bytes=0, busy_limit_share=float("inf"))
+    plan = Plan(("appliance",), cases, rounds=1, scale=scale, settings=(AS_SHIPPED,))
+    run = rounds.run(plan, lambda _line: None)
+    assert [(void.case, void.why) for void in run.voids] == [("requests_64", "it had ended since the case before")]
+    assert "requests_500.p50_us" in run.taken["appliance"][0]

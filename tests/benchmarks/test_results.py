@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import results
 from benchmarks.figures import BY_KEY, Goal
+from benchmarks.goals import behind, missed_elsewhere, unshown
 from benchmarks.guard import falls
 from benchmarks.page import page
 from benchmarks.results import Run, VoidCase, last_kept, load, rows, save
@@ -170,3 +171,50 @@ def test_the_page_tells_goals_voids_and_falls() -> None:
     assert "| one record at a time: p50 | 70 µs | ≤ 60 | **missed** |" in text
     assert "| 1 | mock | idle | a / b |" in text
     assert "40% worse" in text
+
+
+def test_what_used_nothing_is_guarded_too() -> None:
+    """A tenth of the bound is as good as nothing; the share of nothing is no number."""
+    idle = "idle.cpu_percent"
+    kept = run([{idle: 0.0, P50: 50.0}])
+    assert falls(run([{idle: 0.02, P50: 50.0}]), kept) == []
+    assert [fall.row.figure.key for fall in falls(run([{idle: 2.0, P50: 50.0}]), kept)] == [idle]
+
+
+def test_rows_that_have_no_figure_any_more_are_named() -> None:
+    kept, now = run([{P50: 50.0, MB_S: 900.0}]), run([{P50: 50.0}], commit="bbb")
+    assert "Without a figure now, of those that 2026-01-01-aaa had: in, 1 KiB." in page(now, kept)
+    assert "Without a figure" not in page(kept, now)
+
+
+def test_a_goal_s_row_without_a_figure_is_shown_as_void_or_not_run() -> None:
+    p99 = "latency.p99_us"
+    made = run([{P50: 50.0}])
+    assert [figure.key for _, figure in unshown(made)] == [p99]
+    assert "| one record at a time: p99 | | ≤ 0.2× kafka | not in this run |" in page(made, None)
+    void = replace(made, taken={"appliance": [{MB_S: 1.0}]}, voids=[VoidCase(1, "appliance", "latency", "busy")])
+    told = page(void, None)
+    assert "| one record at a time: p99 | | ≤ 0.2× kafka | **void** |" in told
+    assert "of their rows without a figure" in told
+
+
+def test_bounds_that_other_rows_miss_are_counted_and_named() -> None:
+    pinned = "pinned/requests_64.requests_s"
+    made = run([{P50: 50.0, pinned: 30.0}], [{P50: 50.0, pinned: 100.0}])
+    missed, carried = missed_elsewhere(made)
+    assert ([(row.figure.key, bound) for row, bound in missed], carried) == ([(pinned, Goal(0.4, "mock"))], 1)
+    told = page(made, None)
+    assert "Of 1 bounds that other rows carry 1 are [missed](#missed-in-other-rows)" in told
+    assert "0.3× mock (≥ 0.4× mock)" in told
+
+
+def test_rows_behind_kafka_without_a_bound_are_named() -> None:
+    rate, close = "commits_1.commits_s", "commits_50.commits_s"
+    theirs = {rate: 100.0, close: 100.0}
+    made = replace(
+        run([{rate: 66.0, close: 97.0}]),
+        taken={"appliance": [{rate: 66.0, close: 97.0}], "kafka": [theirs]},
+        versions={"appliance": "1", "kafka": "4"},
+    )
+    assert [row.figure.key for row in behind(made, "kafka")] == [rate]
+    assert "### Behind Kafka, without a bound" in page(made, None)

@@ -107,6 +107,17 @@ def test_what_others_use_above_the_limit_voids_the_case(
         run(0.25)
 
 
+def test_what_the_host_takes_away_above_its_limit_voids_the_case() -> None:
+    def over_ten_seconds(stolen_seconds: float, limit_share: float) -> Figures:
+        after = replace(activity(10.0, 0.0), stolen_seconds=stolen_seconds)
+        return cases.shares(activity(0.0, 0.0), after, ours_seconds=0.0, limit_share=limit_share)
+
+    assert over_ten_seconds(2.9, 0.25)["stolen_share"] == pytest.approx(0.29)
+    with pytest.raises(Busy, match=r"0\.31 cores taken away by its host"):
+        over_ten_seconds(3.1, 0.25)
+    assert over_ten_seconds(9.0, float("inf"))["stolen_share"] == pytest.approx(0.9)
+
+
 def test_a_machine_that_stays_busy_is_waited_for_once_and_not_before_each_case() -> None:
     nobody_is_below = -1.0
     patience = Patience(case_seconds=0.0, run_seconds=0.1)
