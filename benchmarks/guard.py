@@ -61,7 +61,9 @@ def told(made: Sequence[Row], before: Sequence[Row], name: str) -> str:
     found = fallen(made, before)
     if found:
         listed = "\n".join(f"- {fall.text()}" for fall in found)
-        fell = f"## Fell since {name}\n\nOf {compared} rows these got worse by more than the noise:\n\n{listed}"
+        fell = (
+            f"## Fell since {name}\n\nOf {compared} rows these got worse by more than the noise:\n\n{listed}"
+        )
     else:
         fell = f"None of {compared} rows fell by more than the noise since {name}."
     if lost := gone(made, before):

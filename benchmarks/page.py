@@ -64,9 +64,9 @@ def _outcome(run: Run, kept: Run | None) -> str:
     told = [
         f"The appliance{beside}, on {run.machine['cores']} cores of {run.machine['processor']} ([how](#how))."
     ]
-    if found := [verdict.reached for verdict in verdicts(run)]:
+    found, absent_ones = [verdict.reached for verdict in verdicts(run)], len(unshown(run))
+    if found or absent_ones:
         without = f", {found.count(None)} without a ratio" if None in found else ""
-        absent_ones = len(unshown(run))
         without += f", and {absent_ones} of their rows without a figure" if absent_ones else ""
         told.append(
             f"Of {len(found)} bounds of the goals: {found.count(True)} [reached](#goals), {found.count(False)} "
@@ -147,7 +147,7 @@ def _missing(run: Run) -> str:
 
 def _goals(run: Run) -> str:
     found = verdicts(run)
-    if not found:
+    if not found and not unshown(run):
         return ""
     lines = ["## Goals", "", "| goal | row | appliance | bound | |", "|---|---|---|---|---|"]
     missed = {verdict.target.name: verdict.target for verdict in found if verdict.reached is False}
@@ -213,7 +213,10 @@ def _elsewhere(run: Run) -> str:
         "",
         f"Other settings and variants carry the bounds of the goals too; of {carried} these {len(missed)} are missed.",
         "",
-        *(f"- {row.figure.title}: {_shown(row, bound)} ({bound.text(row.figure.better)})" for row, bound in missed),
+        *(
+            f"- {row.figure.title}: {_shown(row, bound)} ({bound.text(row.figure.better)})"
+            for row, bound in missed
+        ),
     ]
     if said := remarks().get(ELSEWHERE):
         lines += ["", f"{_whole_line(said.why)} Next: {_whole_line(said.next)}"]
@@ -226,7 +229,9 @@ def _behind(run: Run) -> str:
     if not found:
         return ""
     lines = ["### Behind Kafka, without a bound", ""]
-    lines += [f"- {row.figure.title} ({row.figure.unit}): {number(row.ratios['kafka'])}× kafka" for row in found]
+    lines += [
+        f"- {row.figure.title} ({row.figure.unit}): {number(row.ratios['kafka'])}× kafka" for row in found
+    ]
     return "\n".join(lines)
 
 

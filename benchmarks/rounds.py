@@ -44,7 +44,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Seat:
-    """A broker's place in a pass: started when it is first asked for, and again for the case after it was found dead."""
+    """A broker's place in a pass: started when it is first asked for, and again after it was found dead."""
 
     name: str
     setting: Setting

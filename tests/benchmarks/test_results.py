@@ -192,7 +192,9 @@ def test_a_goal_s_row_without_a_figure_is_shown_as_void_or_not_run() -> None:
     made = run([{P50: 50.0}])
     assert [figure.key for _, figure in unshown(made)] == [p99]
     assert "| one record at a time: p99 | | ≤ 0.2× kafka | not in this run |" in page(made, None)
-    void = replace(made, taken={"appliance": [{MB_S: 1.0}]}, voids=[VoidCase(1, "appliance", "latency", "busy")])
+    void = replace(
+        made, taken={"appliance": [{MB_S: 1.0}]}, voids=[VoidCase(1, "appliance", "latency", "busy")]
+    )
     told = page(void, None)
     assert "| one record at a time: p99 | | ≤ 0.2× kafka | **void** |" in told
     assert "of their rows without a figure" in told
