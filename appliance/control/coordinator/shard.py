@@ -40,7 +40,9 @@ LOAD_AGAIN_MAX_MS: Final = 5_000
 """The pause after a load that failed doubles up to here: a try may read much, and whoever asks would begin one."""
 PACKED_AT_ONCE: Final = 1024
 """Offsets that are packed before others have their turn: a millisecond at most, on a slow machine too."""
-PACK_PAUSE_MS: Final = 5
+PACK_AFTER_MS: Final = 3_000
+"""From a load to its packing: the coordinator's other partitions are loaded first, for which clients wait."""
+PACK_PAUSE_MS: Final = 50
 
 Pair = tuple[bytes, bytes | None]
 """Key and value of a record; None is a tombstone."""
@@ -288,7 +290,8 @@ class Shard:
         self._pause_ms = LOAD_AGAIN_MS
         self.state = State.ACTIVE
         self._listener.loaded(self)
-        self._pack_on(self._life, self.book.packing())
+        life, packing = self._life, self.book.packing()
+        self._listener.later(PACK_AFTER_MS, lambda: self._pack_on(life, packing))
 
     def _pack_on(self, life: int, packing: Iterator[int]) -> None:
         """Packs what the replay has put into the book one by one, while it serves."""
