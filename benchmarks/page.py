@@ -146,15 +146,15 @@ def _missing(run: Run) -> str:
 
 
 def _goals(run: Run) -> str:
-    found = verdicts(run)
-    if not found and not unshown(run):
+    found, without = verdicts(run), unshown(run)
+    if not found and not without:
         return ""
     lines = ["## Goals", "", "| goal | row | appliance | bound | |", "|---|---|---|---|---|"]
     missed = {verdict.target.name: verdict.target for verdict in found if verdict.reached is False}
     for target in TARGETS:
         of_target = [verdict for verdict in found if verdict.target is target]
         cells_of = [_verdict(verdict) for verdict in of_target]
-        cells_of += [_unshown(run, figure) for each, figure in unshown(run) if each is target]
+        cells_of += [_unshown(run, figure) for each, figure in without if each is target]
         for index, cells in enumerate(cells_of):
             lines.append(f"| {f'{target.what}: {target.goal}' if index == 0 else ''} | {cells} |")
         if target.name == SPARK and (told := _spark()):

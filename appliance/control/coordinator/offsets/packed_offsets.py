@@ -58,24 +58,12 @@ class PackedOffsets(Offsets):
             self._share(self._cut())
 
     def _share(self, values: Sequence[bytes]) -> None:
-        begin = end = values[0]
-        for value in values:
-            while not value.startswith(begin):
-                begin = begin[:-1]
-        end = end[len(begin) :]
-        for value in values:
-            while not value.endswith(end):
-                end = end[1:]
-        self._hold(begin, values, end)
+        begin = _common_begin(values[0], values)
+        self._hold(begin, values, _common_end(values[0][len(begin) :], values))
 
     def _share_with(self, value: bytes) -> None:
         """Leaves of what is held once that which this one begins and ends with, too."""
-        begin, end, values = self._begin, self._end, self._cut()
-        while not value.startswith(begin):
-            begin = begin[:-1]
-        while not value.endswith(end):
-            end = end[1:]
-        self._hold(begin, values, end)
+        self._hold(_common_begin(self._begin, [value]), self._cut(), _common_end(self._end, [value]))
 
     def _hold(self, begin: bytes, values: Sequence[bytes], end: bytes) -> None:
         start, stop = len(begin), self.width - len(end)
@@ -157,8 +145,7 @@ class PackedOffsets(Offsets):
     def _write_out(self, values: bytes | bytearray) -> None:
         """Holds this row of values of the partitions; nothing of it is shared."""
         self._begin = self._end = b""
-        if values is not self._middles:
-            self._middles[:] = values
+        self._middles[:] = values
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -175,6 +162,22 @@ class PackedOffsets(Offsets):
         partitions = list(self._partitions)
         assert partitions == sorted(set(partitions)), partitions
         assert len(self._middles) == self._middle_bytes() * len(partitions), len(self._middles)
+
+
+def _common_begin(begin: bytes, values: Sequence[bytes]) -> bytes:
+    """As much of `begin` as all values begin with."""
+    for value in values:
+        while not value.startswith(begin):
+            begin = begin[:-1]
+    return begin
+
+
+def _common_end(end: bytes, values: Sequence[bytes]) -> bytes:
+    """As much of `end` as all values end with."""
+    for value in values:
+        while not value.endswith(end):
+            end = end[1:]
+    return end
 
 
 def all_end_with(offsets: Offsets, ending: bytes) -> bool:
