@@ -9,19 +9,26 @@ the leader epochs, where their file is due: who leads with them may leave it due
 msgpack: log end offset, the last segment, the producers, the epochs. It is written when a log is handed over, and read
 by who opens it next. To make a file for each log is what a takeover of many waits for longest: ext4 passes over every
 inode that was given back in the last minutes, one by one (decision 0062).
+
+Of a log of one segment, as most of many are, all else that an opening would look for goes along too (`OnlySegment`),
+and is believed where the segment's files are as large as they were left (decision 0066).
 """
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 import msgspec
 
 from appliance.log.faults import storage_faults
+from appliance.log.file_names import LOG, OFFSET_INDEX, TIME_INDEX, segment_file_name
 from appliance.log.producer_state import ProducerEntry, Producers, RememberedBatch
+from appliance.log.segment import SegmentTail
 
 HANDED_OVER: Final = "handed-over"
 
@@ -44,6 +51,14 @@ class ActiveSegment(msgspec.Struct, array_like=True, frozen=True):
     time_entries: int
 
 
+class OnlySegment(msgspec.Struct, array_like=True, frozen=True):
+    """The active segment is the only one of a log of this topic, and beside its files the directory has none that an
+    opening would look for: no snapshot, no mark of a move, nothing half done. `tail` is what it would read of them."""
+
+    topic_id: bytes
+    tail: SegmentTail
+
+
 @dataclass(frozen=True, slots=True)
 class HandedOver:
     """What was left. It counts if the log ends at `log_end_offset`."""
@@ -52,7 +67,32 @@ class HandedOver:
     active: ActiveSegment
     producers: Producers
     epochs: list[tuple[int, int]]
-    """All of them, where their file did not have them; else none."""
+    """All of them, where their file did not have them or where `only` is there; else none."""
+    epochs_are_due: bool
+    only: OnlySegment | None
+
+    def is_only_of(self, topic_id: UUID) -> bool:
+        """Whether an opening of the log of that topic need not look for anything but the segment's files."""
+        return self.only is not None and self.only.topic_id == topic_id.bytes
+
+    def sizes(self, directory: Path) -> dict[str, int] | None:
+        """The files of the only segment with their sizes; None where they are not as they were left.
+
+        Raises:
+            OSError: they cannot be looked at.
+        """
+        if self.only is None:
+            return None
+        sizes = {}
+        for suffix, size_bytes in zip(_SIZED, self.only.tail.file_bytes, strict=True):
+            name = segment_file_name(self.active.base_offset, suffix)
+            try:
+                if os.stat(f"{directory}/{name}").st_size != size_bytes:
+                    return None
+            except FileNotFoundError:
+                return None
+            sizes[name] = size_bytes
+        return sizes
 
 
 class _State(msgspec.Struct, array_like=True, frozen=True):
@@ -61,14 +101,23 @@ class _State(msgspec.Struct, array_like=True, frozen=True):
     producers: list[_Producer]
     undecided: list[tuple[int, int]]
     epochs: list[tuple[int, int]]
+    epochs_are_due: bool
+    only: OnlySegment | None
 
 
+_SIZED: Final = (LOG, OFFSET_INDEX, TIME_INDEX)
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_State).decode
 
 
 def encode_handed_over(
-    producers: Producers, *, log_end_offset: int, active: ActiveSegment, epochs: list[tuple[int, int]]
+    producers: Producers,
+    *,
+    log_end_offset: int,
+    active: ActiveSegment,
+    epochs: list[tuple[int, int]],
+    epochs_are_due: bool = False,
+    only: OnlySegment | None = None,
 ) -> bytes:
     """The state for the next process."""
     told = [
@@ -82,7 +131,7 @@ def encode_handed_over(
         )
         for each in producers.entries()
     ]
-    return _encode(_State(log_end_offset, active, told, producers.undecided(), epochs))
+    return _encode(_State(log_end_offset, active, told, producers.undecided(), epochs, epochs_are_due, only))
 
 
 def write_handed_over(directory: Path, state: bytes) -> None:
@@ -124,5 +173,7 @@ def decode_handed_over(left: bytes) -> HandedOver | None:
             entry.batches.extend(RememberedBatch(*batch) for batch in told.batches)
             entries.append(entry)
         producers = Producers.of(entries, undecided=state.undecided)
-        return HandedOver(state.log_end_offset, state.active, producers, state.epochs)
+        return HandedOver(
+            state.log_end_offset, state.active, producers, state.epochs, state.epochs_are_due, state.only
+        )
     return None

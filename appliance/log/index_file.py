@@ -26,14 +26,15 @@ class IndexFile:
     ENTRY_BYTES: ClassVar[int]
     SUFFIX: ClassVar[str]
 
-    __slots__ = ("_allocated_bytes", "_directory", "_view", "base_offset", "entries", "entries_max")
+    __slots__ = ("_directory", "_view", "allocated_bytes", "base_offset", "entries", "entries_max")
 
     def __init__(self, directory: Path, base_offset: int, *, size_bytes: int, bytes_max: int) -> None:
         self._directory = directory
         self.base_offset = base_offset
         self.entries = size_bytes // self.ENTRY_BYTES
         self.entries_max = bytes_max // self.ENTRY_BYTES
-        self._allocated_bytes = size_bytes
+        self.allocated_bytes = size_bytes
+        """Of the file, with the room ahead."""
         self._view: memoryview | None = None
 
     @property
@@ -57,7 +58,7 @@ class IndexFile:
         """Goes on in the file of another directory, which holds the same entries and no room ahead."""
         self.release_mapping()
         self._directory = directory
-        self._allocated_bytes = self.size_bytes
+        self.allocated_bytes = self.size_bytes
 
     def create(self) -> None:
         """Makes the empty file.
@@ -69,7 +70,7 @@ class IndexFile:
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
         self.release_mapping()
         self.entries = 0
-        self._allocated_bytes = 0
+        self.allocated_bytes = 0
 
     def empty(self) -> None:
         """Begins anew: in the file there is where that is small, since to cut it costs more than all the rest.
@@ -77,7 +78,7 @@ class IndexFile:
         Raises:
             StorageFault: it failed.
         """
-        if not 0 < self._allocated_bytes <= _KEPT_BYTES_MAX:
+        if not 0 < self.allocated_bytes <= _KEPT_BYTES_MAX:
             self.create()
             return
         self.release_mapping()
@@ -86,7 +87,7 @@ class IndexFile:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 # Somebody else's may have holes.
-                os.posix_fallocate(descriptor, 0, self._allocated_bytes)
+                os.posix_fallocate(descriptor, 0, self.allocated_bytes)
             finally:
                 os.close(descriptor)
 
@@ -102,7 +103,7 @@ class IndexFile:
             StorageFault: it failed otherwise.
         """
         needed = (self.entries + 1) * self.ENTRY_BYTES
-        if needed > self._allocated_bytes:
+        if needed > self.allocated_bytes:
             self._allocate(needed)
         elif self._view is None:
             self._map()
@@ -117,7 +118,7 @@ class IndexFile:
         Raises:
             StorageFault: it failed.
         """
-        if self._allocated_bytes != self.entries * self.ENTRY_BYTES:
+        if self.allocated_bytes != self.entries * self.ENTRY_BYTES:
             self._trim()
         self.release_mapping()
 
@@ -137,14 +138,14 @@ class IndexFile:
             StorageFault: the file cannot be mapped.
         """
         if self._view is None:
-            if self._allocated_bytes == 0:
+            if self.allocated_bytes == 0:
                 return memoryview(b"")
             self._map()
         assert self._view is not None
         return self._view
 
     def _allocate(self, needed: int) -> None:
-        stretch = max(self._allocated_bytes * 2, _STRETCH_BYTES_MIN)
+        stretch = max(self.allocated_bytes * 2, _STRETCH_BYTES_MIN)
         wanted = max(needed, min(stretch, self.entries_max * self.ENTRY_BYTES))
         wanted -= wanted % self.ENTRY_BYTES
         self.release_mapping()
@@ -153,13 +154,13 @@ class IndexFile:
             try:
                 os.posix_fallocate(descriptor, 0, wanted)
             except OSError:
-                os.ftruncate(descriptor, self._allocated_bytes)
+                os.ftruncate(descriptor, self.allocated_bytes)
                 raise
             finally:
                 os.close(descriptor)
         except OSError as error:
             raise storage_fault(error, self.path) from error
-        self._allocated_bytes = wanted
+        self.allocated_bytes = wanted
         self._map()
 
     def _map(self) -> None:
@@ -167,9 +168,9 @@ class IndexFile:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 # A file cut short behind our back must not become a SIGBUS.
-                if os.fstat(descriptor).st_size < self._allocated_bytes:
-                    raise CorruptFile(f"{self.path} is shorter than its {self._allocated_bytes} bytes")
-                self._view = memoryview(mmap.mmap(descriptor, self._allocated_bytes))
+                if os.fstat(descriptor).st_size < self.allocated_bytes:
+                    raise CorruptFile(f"{self.path} is shorter than its {self.allocated_bytes} bytes")
+                self._view = memoryview(mmap.mmap(descriptor, self.allocated_bytes))
             finally:
                 os.close(descriptor)
         except OSError as error:
@@ -180,4 +181,4 @@ class IndexFile:
         size_bytes = self.entries * self.ENTRY_BYTES
         with storage_faults(self.path):
             os.truncate(self.path, size_bytes)
-        self._allocated_bytes = size_bytes
+        self.allocated_bytes = size_bytes

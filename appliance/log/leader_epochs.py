@@ -46,10 +46,10 @@ class LeaderEpochs:
         self._is_left = False
 
     @classmethod
-    def left(cls, directory: Path, entries: Sequence[tuple[int, int]]) -> Self:
+    def left(cls, directory: Path, entries: Sequence[tuple[int, int]], *, is_due: bool = True) -> Self:
         """As who had the log before has left them for all who may ask; the file, which lacks some, is due."""
         epochs = cls(directory, entries)
-        epochs.is_due = epochs._is_left = True
+        epochs.is_due = epochs._is_left = is_due
         return epochs
 
     @classmethod
@@ -109,6 +109,11 @@ class LeaderEpochs:
         self._starts = (*self._starts[:kept], start_offset)
         self.latest = epoch
         return True
+
+    @property
+    def says_all(self) -> bool:
+        """Whether the file says nothing that was forgotten here."""
+        return self._cut_in_memory is None
 
     @property
     def first_start(self) -> int:

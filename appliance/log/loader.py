@@ -28,6 +28,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 from appliance.clock import Clock
 from appliance.errors import CorruptFile
@@ -46,13 +47,13 @@ from appliance.log.file_names import (
     parse_segment_file_name,
     segment_file_name,
 )
-from appliance.log.handed_over import HandedOver, decode_handed_over, read_handed_over
+from appliance.log.handed_over import HandedOver, read_handed_over
 from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.producer_recall import recall
 from appliance.log.producer_state import Producers
 from appliance.log.reader_leases import READERS, has_leases
 from appliance.log.recovered import keep_segment, keep_tail
-from appliance.log.segment import RELATIVE_OFFSET_MAX, Segment
+from appliance.log.segment import RELATIVE_OFFSET_MAX, Segment, SegmentTail
 from appliance.log.segment_file import Header, SegmentFile
 from appliance.log.snapshots import Snapshots
 from appliance.protocol.records.batch import (
@@ -90,6 +91,8 @@ class LoadedLog:
     snapshots: Snapshots
     is_leased: bool = False
     """Readers off the disk may hold files of it."""
+    is_plain: bool = False
+    """Its directory holds one segment and nothing else that an opening would look for."""
     lacks_begin: bool = False
     """Nothing that was written down has it begin where its files do: some of them may have gone."""
 
@@ -109,11 +112,13 @@ class Loader:
         flushed: bool = True,
         leads_only: bool = False,
         is_new: bool = False,
-        left: bytes | None = None,
+        left: HandedOver | None = None,
+        topic_id: UUID | None = None,
     ) -> None:
         """As `PartitionLog.open`. `leads_only`: what others wrote is never appended here. `is_new`: it is empty."""
         self._is_new = is_new
         self._left = left
+        self._topic_id = topic_id
         self._flushed = flushed
         self._leads_only = leads_only
         self._directory = directory
@@ -125,6 +130,8 @@ class Loader:
         self._epochs = LeaderEpochs.empty(directory)
         self._recovered: set[int] = set()
         self._handed_over: HandedOver | None = None
+        # What was handed over says all that there is to see, and the files are as it says.
+        self._tail: SegmentTail | None = None
         self._snapshot_offsets: list[int] = []
         self._is_leased = False
         # Segments from this base offset on are recovered; the indexes of earlier ones are looked at.
@@ -136,8 +143,10 @@ class Loader:
         Raises:
             StorageFault: it cannot be read or written.
         """
+        if self._clean and not self._flushed:
+            self._handed_over = self._left or read_handed_over(self._directory)
         with storage_faults(self._directory):
-            sizes = {} if self._is_new else self._sizes()
+            sizes = {} if self._is_new else self._sizes_as_left() or self._sizes()
             if any(name.endswith(_INTERRUPTED) for name in sizes):
                 self._resolve_interrupted(sizes)
                 sizes = self._sizes()
@@ -145,10 +154,9 @@ class Loader:
         self._snapshot_offsets = sorted(
             each[0] for each in found if each is not None and each[1] == PRODUCER_SNAPSHOT
         )
-        if self._clean and not self._flushed:
-            self._handed_over = self._read_handed_over()
-        if self._handed_over is not None and self._handed_over.epochs:
-            self._epochs = LeaderEpochs.left(self._directory, self._handed_over.epochs)
+        left = self._handed_over
+        if left is not None and (left.epochs_are_due or self._tail is not None):
+            self._epochs = LeaderEpochs.left(self._directory, left.epochs, is_due=left.epochs_are_due)
         elif LEADER_EPOCHS in sizes:
             self._epochs = self._load_epochs()
         epochs_begin = self._epochs.first_start
@@ -195,6 +203,9 @@ class Loader:
             snapshots=snapshots,
             is_leased=self._is_leased,
             lacks_begin=lacks_begin,
+            is_plain=len(segments) == 1
+            and not self._snapshot_offsets
+            and not any(name.endswith(_INTERRUPTED) for name in sizes),
         )
 
     # Names
@@ -249,6 +260,16 @@ class Loader:
             return offset
         finally:
             file.abandon()
+
+    def _sizes_as_left(self) -> dict[str, int] | None:
+        """The files that count, where what was left says which ones, and they are as it says."""
+        left = self._handed_over
+        if left is None or self._topic_id is None or not left.is_only_of(self._topic_id):
+            return None
+        sizes = left.sizes(self._directory)
+        if sizes is not None and left.only is not None:
+            self._tail = left.only.tail
+        return sizes
 
     def _sizes(self) -> dict[str, int]:
         """Every file by its name, with its size where that counts: the one look that most openings take."""
@@ -312,6 +333,9 @@ class Loader:
     def _recover(self, segments: list[Segment]) -> tuple[list[Segment], int]:
         if not segments:
             return segments, self._log_start
+        if self._tail is not None and self._handed_over is not None:
+            segments[-1].go_on_from(self._tail)
+            return segments, self._handed_over.log_end_offset
         if self._clean:
             try:
                 return segments, segments[-1].load_tail()
@@ -424,10 +448,6 @@ class Loader:
         return torn
 
     # Epochs and producers
-
-    def _read_handed_over(self) -> HandedOver | None:
-        left = self._left
-        return read_handed_over(self._directory) if left is None else decode_handed_over(left)
 
     def _load_epochs(self) -> LeaderEpochs:
         try:

@@ -46,6 +46,7 @@ from appliance.log.file_names import (
     parse_partition_directory_name,
     partition_directory_name,
 )
+from appliance.log.handed_over import decode_handed_over
 from appliance.log.known_directories import KnownDirectories
 from appliance.log.log_directory import LogDirectory
 from appliance.log.partition_log import PartitionLog, nowhere
@@ -168,7 +169,12 @@ class LogDirectories:
         self._look_for(partition)
         if partition in self._twice:
             self._resolve_twins(partition, topic_id, settings)
-        self._look_for_future(partition)
+        handed_over = decode_handed_over(left) if closed and left else None
+        is_plain = handed_over is not None and handed_over.is_only_of(topic_id)
+        if is_plain:
+            self.futures.pop(partition, None)
+        else:
+            self._look_for_future(partition)
         home = self._homes.get(partition)
         if home is None:
             if was_there:
@@ -182,10 +188,15 @@ class LogDirectories:
             raise LogDirectoryOffline(str(self.failed[home])) from self.failed[home]
         is_known = partition in self._homes
         log = self.serving[home].open_partition(
-            partition, topic_id, settings, closed=closed, left=left, is_absent=not is_known
+            partition, topic_id, settings, closed=closed, left=handed_over, is_absent=not is_known
         )
-        if not self.failed and is_known:
-            take_mark_off(log.directory)
+        if not is_plain and is_known:
+            if self.failed:
+                log.has_mark()
+            else:
+                take_mark_off(log.directory)
+        if partition in self.futures:
+            log.has_mark()
         self._homes[partition] = home
         return log
 
@@ -390,6 +401,7 @@ class LogDirectories:
         with storage_faults(path):
             path.mkdir()
         self.futures[partition] = to, path
+        log.has_mark()
         if log.topic_id is not None:
             write_topic_id(path, log.topic_id)
         if not self._share.is_whole:

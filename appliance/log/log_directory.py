@@ -40,6 +40,7 @@ from appliance.log.file_names import (
     partition_directory_name,
 )
 from appliance.log.flush import FlushQueue, FlushTask
+from appliance.log.handed_over import HandedOver
 from appliance.log.meta_properties import claim
 from appliance.log.offset_checkpoints import OffsetCheckpoints
 from appliance.log.partition_log import PartitionLog, nowhere
@@ -205,7 +206,7 @@ class LogDirectory:
         settings: LogSettings | None = None,
         *,
         closed: bool | None = None,
-        left: bytes | None = None,
+        left: HandedOver | None = None,
         is_absent: bool = False,
     ) -> PartitionLog:
         """The log of a partition: the open one with these settings from now on, or opened, or made.
@@ -227,7 +228,10 @@ class LogDirectory:
             log.close(clean=False)
             del self.partitions[partition]
         directory = self.path / partition_directory_name(partition)
-        known = None if is_absent else read_topic_id(directory)
+        known: UUID | None = None
+        if not is_absent:
+            is_told = left is not None and left.is_only_of(topic_id)
+            known = topic_id if is_told else read_topic_id(directory)
         if known is not None and known != topic_id:
             _logger.warning("%s belongs to topic id %s, not %s; set aside", directory, known, topic_id)
             self._mark(partition, DIRECTORY_STRAY)

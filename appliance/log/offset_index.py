@@ -59,8 +59,8 @@ class OffsetIndex(IndexFile):
 
     def fault(self, log_size_bytes: int) -> str | None:
         """Why the index cannot be believed, or None."""
-        if self._allocated_bytes % _ENTRY.size:
-            return f"{self._allocated_bytes} bytes are no whole entries"
+        if self.allocated_bytes % _ENTRY.size:
+            return f"{self.allocated_bytes} bytes are no whole entries"
         if self.entries:
             offset, position = self.last()
             if offset < self.base_offset or not 0 <= position < log_size_bytes:

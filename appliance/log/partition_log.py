@@ -33,7 +33,13 @@ from appliance.log.file_names import (
     segment_file_name,
 )
 from appliance.log.flush import FlushTask, RecoveryPoint
-from appliance.log.handed_over import ActiveSegment, encode_handed_over, write_handed_over
+from appliance.log.handed_over import (
+    ActiveSegment,
+    HandedOver,
+    OnlySegment,
+    encode_handed_over,
+    write_handed_over,
+)
 from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.loader import LoadedLog, Loader
 from appliance.log.local_log import LocalLog
@@ -83,6 +89,7 @@ class PartitionLog:
         "_flushes",
         "_is_half_cut",
         "_is_nobodys",
+        "_is_plain",
         "_local",
         "_point",
         "_producers",
@@ -124,6 +131,7 @@ class PartitionLog:
         if not self._active.has_files:
             self._active.before_files = self._write_topic_id
         self._is_nobodys = is_made  # its directory says no topic id, and nobody has to look for one
+        self._is_plain = loaded.is_plain
         self._epochs = loaded.epochs
         self._producers = LogProducers(loaded.producers, loaded.snapshots, now_ms=clock.now_ms())
         self._point = RecoveryPoint(loaded.recovery_point)
@@ -152,7 +160,7 @@ class PartitionLog:
         topic_id: UUID | None = None,
         has_topic_id: bool = False,
         is_new: bool = False,
-        left: bytes | None = None,
+        left: HandedOver | None = None,
         flushes: deque[FlushTask] | None = None,
         removals: deque[Removal] | None = None,
     ) -> Self:
@@ -167,7 +175,7 @@ class PartitionLog:
             topic_id: kept in `partition.metadata`, written before the first segment is; where it is there, it counts.
             has_topic_id: that it says this `topic_id` is known already.
             is_new: that there is no directory is known already.
-            left: what `hand_over` has left; None: in a file, if at all.
+            left: what `hand_over` has left; None: it lies in a file, if at all.
             flushes: where the log puts the flush of a segment it has rolled.
             removals: where it puts the files of a segment it has retired.
 
@@ -202,6 +210,7 @@ class PartitionLog:
             leads_only=leads_only,
             is_new=is_new,
             left=left,
+            topic_id=topic_id,
         ).load()
         active = loaded.segments[-1]
         if known is None and topic_id is not None:
@@ -527,6 +536,7 @@ class PartitionLog:
         base_offset = self.log_end_offset if base_offset is None else base_offset
         if self._active.base_offset == base_offset:
             return
+        self._is_plain = False
         old = self._local.roll(base_offset)
         self._active = self._segments.active
         snapshot = self._take_snapshot(base_offset)
@@ -635,7 +645,7 @@ class PartitionLog:
                 empty, at 0.
         """
         self._write_topic_id()
-        self._is_half_cut = True
+        self._is_half_cut, self._is_plain = True, False
         self._point.cut(offset)
         first = self._local.new_segment(offset)
         try:
@@ -722,6 +732,10 @@ class PartitionLog:
         self._flushes = flushes
         self.directory = directory
         self._is_nobodys = False
+
+    def has_mark(self) -> None:
+        """Whoever opens the log next must look for a mark in its directory."""
+        self._is_plain = False
 
     def write_epochs(self, directory: Path) -> None:
         """Writes the leader epochs into another directory, beside a copy of the log.
@@ -865,13 +879,29 @@ class PartitionLog:
             return  # who opens it finds as much
         active = ActiveSegment(self._active.base_offset, *self._active.lay_down())
         self._local.release_sealed()
-        if not leave(self._left_state(active, self._epochs.entries() if self._epochs.is_due else [])):
+        only = self._only_segment()
+        if only is not None and leave(self._left_state(active, only)):
+            return
+        if not leave(self._left_state(active)):
             self.write_due_epochs()
-            write_handed_over(self.directory, self._left_state(active, []))
+            write_handed_over(self.directory, self._left_state(active))
 
-    def _left_state(self, active: ActiveSegment, epochs: list[tuple[int, int]]) -> bytes:
-        producers, end = self._producers.state, self.log_end_offset
-        return encode_handed_over(producers, log_end_offset=end, active=active, epochs=epochs)
+    def _only_segment(self) -> OnlySegment | None:
+        if self.topic_id is None or not (self._is_plain and self._epochs.says_all):
+            return None
+        tail = self._active.tail()
+        return None if tail is None else OnlySegment(self.topic_id.bytes, tail)
+
+    def _left_state(self, active: ActiveSegment, only: OnlySegment | None = None) -> bytes:
+        is_due = self._epochs.is_due
+        return encode_handed_over(
+            self._producers.state,
+            log_end_offset=self.log_end_offset,
+            active=active,
+            epochs=self._epochs.entries() if is_due or only is not None else [],
+            epochs_are_due=is_due,
+            only=only,
+        )
 
     def check(self) -> None:
         """Reads the whole log and compares it with what is known of it.

@@ -78,8 +78,8 @@ class TimeIndex(IndexFile):
 
     def fault(self) -> str | None:
         """Why the index cannot be believed, or None."""
-        if self._allocated_bytes % _ENTRY.size:
-            return f"{self._allocated_bytes} bytes are no whole entries"
+        if self.allocated_bytes % _ENTRY.size:
+            return f"{self.allocated_bytes} bytes are no whole entries"
         if self.entries:
             timestamp_ms, offset = self.last()
             if timestamp_ms < self.entry(0)[0] or offset < self.base_offset:

@@ -11,7 +11,7 @@ from appliance.clock import ManualClock
 from appliance.cluster import TopicPartition
 from appliance.log.config import LogSettings
 from appliance.log.file_names import LEADER_EPOCHS
-from appliance.log.handed_over import HANDED_OVER
+from appliance.log.handed_over import HANDED_OVER, decode_handed_over
 from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.log_directory import LogDirectory
 from appliance.log.partition_log import PartitionLog
@@ -36,7 +36,8 @@ class Slot:
 
     def open(self, half: LogDirectory, *, closed: bool = True) -> PartitionLog:
         left = self.table.left(ROW, INCARNATION, SLOT)
-        return half.open_partition(PARTITION, TOPIC_ID, LogSettings(), closed=closed, left=left)
+        known = decode_handed_over(left) if left else None
+        return half.open_partition(PARTITION, TOPIC_ID, LogSettings(), closed=closed, left=known)
 
     def hand_over(self, half: LogDirectory) -> None:
         half.hand_over(PARTITION, partial(self.table.leave, ROW, INCARNATION, SLOT))

@@ -25,6 +25,7 @@ from appliance.clock import ManualClock
 from appliance.errors import DiskFull
 from appliance.log.config import COMPACT, DELETE, FSYNC, PAGE_CACHE, LogSettings
 from appliance.log.file_names import LEADER_EPOCHS, LOG
+from appliance.log.handed_over import decode_handed_over
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_state import PartitionState, StateFile, read_state
 from appliance.replicas.follower import NotInSync
@@ -383,6 +384,7 @@ class LedByWhoFollowed(Pair):
         for offset in range(5):
             log.append_as_follower(batch_of(base_offset=offset, leader_epoch=offset // 3))
         log.hand_over(partial(self.table.leave, ROW, INCARNATION, 0))
+        left = self.table.left(ROW, INCARNATION, 0)
         return PartitionLog.open(
             log.directory,
             settings=self.settings,
@@ -390,7 +392,7 @@ class LedByWhoFollowed(Pair):
             topic_id=TOPIC_ID,
             clean=True,
             flushed=False,
-            left=self.table.left(ROW, INCARNATION, 0),
+            left=None if left is None else decode_handed_over(left),
         )
 
     def serve(self) -> None:

@@ -52,7 +52,7 @@ class SlotStates:
         stopped: slots that their operator stopped.
     """
 
-    __slots__ = ("_by_worker", "_halves", "all", "replicated", "stopped", "workers")
+    __slots__ = ("_by_worker", "_halves", "_halves_of", "all", "replicated", "stopped", "workers")
 
     def __init__(
         self,
@@ -74,6 +74,14 @@ class SlotStates:
                 if half in held:
                     self._halves[half] = HalfState.GONE
         self._by_worker = tuple(PartitionSlots(self, worker) for worker in range(workers))
+        # Asked several times for each copy of each change: to make a Role is dearer than all the rest of the answer.
+        self._halves_of = {
+            slot: tuple(
+                (owner, replica_of(slot)) if self.replicated else (owner,)
+                for owner in workers_of(slot, workers=workers)
+            )
+            for slot in self.all
+        }
 
     def processes(self, slot: int) -> tuple[Role, ...]:
         """All of a slot's: its workers, and where there is one the replica process."""
@@ -81,13 +89,15 @@ class SlotStates:
         return (*owners, replica_of(slot)) if self.replicated else owners
 
     def owner(self, slot: int, topic_id: UUID, partition: int) -> Role:
-        """The worker that has the slot's copy of a partition open where the slot leads."""
-        return owner_of(slot, topic_id, partition, workers=self.workers)
+        """The worker that has the slot's copy of a partition open where the slot leads; any slot will do."""
+        if slot not in self._halves_of:
+            return owner_of(slot, topic_id, partition, workers=self.workers)
+        return self.halves(slot, topic_id, partition)[0]
 
     def halves(self, slot: int, topic_id: UUID, partition: int) -> tuple[Role, ...]:
         """Who may have the slot's copy of a partition open: its worker, and where there is one the replica process."""
-        owner = self.owner(slot, topic_id, partition)
-        return (owner, replica_of(slot)) if self.replicated else (owner,)
+        index = 0 if self.workers == 1 else owner_index(topic_id, partition, workers=self.workers)
+        return self._halves_of[slot][index]
 
     def of(self, topic_id: UUID, partition: int) -> PartitionSlots:
         """The slots as that partition sees them."""
