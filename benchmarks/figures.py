@@ -60,8 +60,8 @@ class Figure:
 
     @property
     def is_of_the_machine(self) -> bool:
-        """A plain loop beside the broker: no broker can make it better."""
-        return self.key.endswith("ceiling_mb_s")
+        """A plain loop beside the broker, or what the load generator took of a core: no broker's to make better."""
+        return self.key.endswith(("ceiling_mb_s", "generator_share"))
 
 
 MORE, LESS = Better.MORE, Better.LESS
@@ -75,6 +75,7 @@ def _stream(case: str, title: str, *goals: Goal) -> tuple[Figure, ...]:
         Figure(f"{case}.in_mb_s", f"in, {title}", "MB/s", MORE, goals),
         Figure(f"{case}.ceiling_mb_s", f"in, {title}: a plain pwrite loop just before", "MB/s", MORE),
         Figure(f"{case}.in_records_s", f"in, {title}", "records/s", MORE),
+        Figure(f"{case}.in_generator_share", f"in, {title}: the generator's processor", "of a core", LESS),
         Figure(
             f"{case}.in_cpu_s_per_gb", f"in, {title}: broker's processor", "CPU s/GB", LESS, (KAFKA_HALF,)
         ),
@@ -89,6 +90,7 @@ def _stream(case: str, title: str, *goals: Goal) -> tuple[Figure, ...]:
         Figure(f"{case}.disk_bytes_per_byte", f"in, {title}: disk bytes a byte", "B/B", LESS),
         Figure(f"{case}.out_mb_s", f"out, {title}", "MB/s", MORE, goals),
         Figure(f"{case}.out_records_s", f"out, {title}", "records/s", MORE),
+        Figure(f"{case}.out_generator_share", f"out, {title}: the generator's processor", "of a core", LESS),
         Figure(
             f"{case}.out_cpu_s_per_gb", f"out, {title}: broker's processor", "CPU s/GB", LESS, (KAFKA_HALF,)
         ),
@@ -105,6 +107,7 @@ def _stream(case: str, title: str, *goals: Goal) -> tuple[Figure, ...]:
 def _requests(case: str, title: str, *goals: Goal) -> tuple[Figure, ...]:
     return (
         Figure(f"{case}.requests_s", title, "requests/s", MORE, goals),
+        Figure(f"{case}.generator_share", f"{title}: the generator's processor", "of a core", LESS),
         Figure(f"{case}.p50_us", f"{title}: p50", "µs", LESS),
         Figure(f"{case}.p99_us", f"{title}: p99", "µs", LESS),
         Figure(f"{case}.p999_us", f"{title}: p99.9", "µs", LESS),
@@ -241,6 +244,7 @@ FIGURES: tuple[Figure, ...] = (
     Figure(
         "topics_1000.first_round_seconds", "1,000 topics: clients know all, one record in each", "s", LESS
     ),
+    Figure("topics_1000.made_seconds", "1,000 topics: from their creation to one record in each", "s", LESS),
     Figure("idle_connections.kb_per_connection", "idle connection: memory", "KB", LESS, (KAFKA_QUARTER,)),
     Figure(
         "idle_connections.cpu_percent", "5,000 idle connections: processor", "% of a core", LESS, (Goal(0.5),)

@@ -15,6 +15,8 @@ from benchmarks.results import OURS, Row, Run, rows
 REMARKS = ROOT / "benchmarks" / "goals.toml"
 ELSEWHERE = "elsewhere"
 """What is said of bounds that only rows beside the goals miss."""
+BEHIND = "behind"
+"""Under it, by case, what is said of rows without a bound."""
 BEHIND_SHARE = 0.05
 
 
@@ -206,4 +208,10 @@ def behind(run: Run, rival: str) -> list[Row]:
 def remarks() -> dict[str, Remark]:
     """By name of the goal. Raises KeyError, TypeError when the file does not say both."""
     told = tomllib.loads(REMARKS.read_text())
-    return {name: Remark(why=said["why"], next=said["next"]) for name, said in told.items()}
+    return {name: Remark(**said) for name, said in told.items() if name != BEHIND}
+
+
+@cache
+def remarks_on_cases() -> dict[str, Remark]:
+    """Of cases with rows that are behind Kafka and carry no bound, by the case's name. Raises as `remarks`."""
+    return {name: Remark(**said) for name, said in tomllib.loads(REMARKS.read_text())[BEHIND].items()}

@@ -6,12 +6,14 @@ from benchmarks.figures import Better, Figure, Goal
 from benchmarks.goals import (
     ELSEWHERE,
     TARGETS,
+    Remark,
     Target,
     Verdict,
     behind,
     missed_elsewhere,
     reached,
     remarks,
+    remarks_on_cases,
     unshown,
     verdicts,
 )
@@ -228,10 +230,13 @@ def _behind(run: Run) -> str:
     found = behind(run, "kafka")
     if not found:
         return ""
-    lines = ["### Behind Kafka, without a bound", ""]
-    lines += [
-        f"- {row.figure.title} ({row.figure.unit}): {number(row.ratios['kafka'])}× kafka" for row in found
-    ]
+    by_case: dict[str, list[str]] = {}
+    for row in found:
+        told = f"{row.figure.title} ({row.figure.unit}): {number(row.ratios['kafka'])}× kafka"
+        by_case.setdefault(row.figure.case.rpartition("/")[2], []).append(told)
+    lines = ["### Behind Kafka, without a bound", "", "| rows | why | next |", "|---|---|---|"]
+    for case, titles in by_case.items():
+        lines.append(f"| {'<br>'.join(titles)} | {_said(remarks_on_cases().get(case))} |")
     return "\n".join(lines)
 
 
@@ -241,10 +246,15 @@ def _missed(targets: list[Target]) -> list[str]:
         return []
     lines = ["", "### Missed: why, and what comes next", "", "| goal | why | next |", "|---|---|---|"]
     for target in targets:
-        said = remarks().get(target.name)
-        why, then = (said.why, said.next) if said else ("**not said yet** (`benchmarks/goals.toml`)", "")
-        lines.append(f"| {target.what} | {_whole_line(why)} | {_whole_line(then)} |")
+        lines.append(f"| {target.what} | {_said(remarks().get(target.name))} |")
     return lines
+
+
+def _said(remark: Remark | None) -> str:
+    """Two cells: why, and what comes next."""
+    if remark is None:
+        return "**not said yet** (`benchmarks/goals.toml`) | "
+    return f"{_whole_line(remark.why)} | {_whole_line(remark.next)}"
 
 
 def _workloads(run: Run) -> str:

@@ -28,7 +28,6 @@ import msgspec
 from appliance.log.faults import storage_faults
 from appliance.log.file_names import LOG, OFFSET_INDEX, TIME_INDEX, segment_file_name
 from appliance.log.producer_state import ProducerEntry, Producers, RememberedBatch
-from appliance.log.segment import SegmentTail
 
 HANDED_OVER: Final = "handed-over"
 
@@ -53,10 +52,11 @@ class ActiveSegment(msgspec.Struct, array_like=True, frozen=True):
 
 class OnlySegment(msgspec.Struct, array_like=True, frozen=True):
     """The active segment is the only one of a log of this topic, and beside its files the directory has none that an
-    opening would look for: no snapshot, no mark of a move, nothing half done. `tail` is what it would read of them."""
+    opening would look for: no snapshot, no mark of a move, nothing half done. The rest is as `Segment` says it."""
 
     topic_id: bytes
-    tail: SegmentTail
+    file_bytes: tuple[int, int, int]
+    tail: tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class HandedOver:
         if self.only is None:
             return None
         sizes = {}
-        for suffix, size_bytes in zip(_SIZED, self.only.tail.file_bytes, strict=True):
+        for suffix, size_bytes in zip(_SIZED, self.only.file_bytes, strict=True):
             name = segment_file_name(self.active.base_offset, suffix)
             try:
                 if os.stat(f"{directory}/{name}").st_size != size_bytes:

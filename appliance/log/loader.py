@@ -53,7 +53,7 @@ from appliance.log.producer_recall import recall
 from appliance.log.producer_state import Producers
 from appliance.log.reader_leases import READERS, has_leases
 from appliance.log.recovered import keep_segment, keep_tail
-from appliance.log.segment import RELATIVE_OFFSET_MAX, Segment, SegmentTail
+from appliance.log.segment import RELATIVE_OFFSET_MAX, Segment
 from appliance.log.segment_file import Header, SegmentFile
 from appliance.log.snapshots import Snapshots
 from appliance.protocol.records.batch import (
@@ -131,7 +131,7 @@ class Loader:
         self._recovered: set[int] = set()
         self._handed_over: HandedOver | None = None
         # What was handed over says all that there is to see, and the files are as it says.
-        self._tail: SegmentTail | None = None
+        self._tail: tuple[int, int, int, int] | None = None
         self._snapshot_offsets: list[int] = []
         self._is_leased = False
         # Segments from this base offset on are recovered; the indexes of earlier ones are looked at.

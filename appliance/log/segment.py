@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from appliance.errors import ApplianceDefect
 from appliance.log.config import LogSettings
@@ -58,16 +58,6 @@ class SegmentStatistics:
     offset_entries: int
     time_entries: int
     is_open: bool
-
-
-class SegmentTail(NamedTuple):
-    """What `load_tail` would find out, and the bytes of `.log`, `.index` and `.timeindex`, with the room ahead."""
-
-    file_bytes: tuple[int, int, int]
-    first_timestamp_ms: int
-    max_timestamp_ms: int
-    max_timestamp_offset: int
-    bytes_since_entry: int
 
 
 class Segment:
@@ -403,24 +393,34 @@ class Segment:
             self.offset_index.end_at(offset_entries)
             self.time_index.end_at(time_entries)
 
-    def tail(self) -> SegmentTail | None:
-        """For `go_on_from`, of a segment that was laid down; None where it was never loaded."""
+    @property
+    def file_bytes(self) -> tuple[int, int, int]:
+        """Bytes of `.log`, `.index` and `.timeindex`, with the room ahead."""
+        return self.file.allocated_bytes, self.offset_index.allocated_bytes, self.time_index.allocated_bytes
+
+    def tail(self) -> tuple[int, int, int, int] | None:
+        """What `load_tail` would find out, for `go_on_from`; None where that is not known.
+
+        Timestamps of the first batch and the largest one, in ms; the last offset of the batch that has the largest;
+        bytes since the last entry of the index.
+        """
         if self._max_timestamp_ms == _UNKNOWN:
             return None
-        return SegmentTail(
-            (self.file.allocated_bytes, self.offset_index.allocated_bytes, self.time_index.allocated_bytes),
+        return (
             self._first_timestamp_ms,
             self._max_timestamp_ms,
             self._max_timestamp_offset,
             self._bytes_since_entry,
         )
 
-    def go_on_from(self, tail: SegmentTail) -> None:
+    def go_on_from(self, tail: tuple[int, int, int, int]) -> None:
         """Instead of `load_tail`, after `take_up`: takes another process's word for it."""
-        self._first_timestamp_ms = tail.first_timestamp_ms
-        self._max_timestamp_ms = tail.max_timestamp_ms
-        self._max_timestamp_offset = tail.max_timestamp_offset
-        self._bytes_since_entry = tail.bytes_since_entry
+        (
+            self._first_timestamp_ms,
+            self._max_timestamp_ms,
+            self._max_timestamp_offset,
+            self._bytes_since_entry,
+        ) = tail
 
     def start_rebuild(self) -> None:
         """Empties the indexes; `index_batch` for every batch and `finish_rebuild` fill them again.

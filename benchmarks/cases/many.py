@@ -85,6 +85,7 @@ def _topics(bench: Bench) -> Figures:
         "create_ms_per_topic": create_seconds / many * 1e3,
         "kb_per_topic": grown / many / 1e3,
         "first_round_seconds": told.first_round_seconds,
+        "made_seconds": create_seconds + told.first_round_seconds,
         **fixed_rate_figures(told, trickle.used.cpu_seconds),
     }
 

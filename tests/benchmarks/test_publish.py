@@ -6,8 +6,9 @@ import pytest
 
 from appliance.config import load_settings
 from benchmarks import host
+from benchmarks.cases import CASES
 from benchmarks.figures import FIGURES
-from benchmarks.goals import ELSEWHERE, TARGETS, remarks, verdicts
+from benchmarks.goals import ELSEWHERE, TARGETS, behind, remarks, remarks_on_cases, verdicts
 from benchmarks.page import page
 from benchmarks.places import RESULTS
 from benchmarks.publish import KEYS, SCALING, between, block, newest, newest_log_page, texts
@@ -38,11 +39,20 @@ def test_each_goal_that_the_newest_kept_run_missed_has_a_reason_and_a_next_step(
     assert not unsaid, "say why and what comes next in benchmarks/goals.toml"
 
 
+def test_each_case_that_the_newest_kept_run_has_behind_kafka_has_a_reason_and_a_next_step() -> None:
+    kept = newest()
+    assert kept is not None
+    cases = {row.figure.case.rpartition("/")[2] for row in behind(kept, "kafka")}
+    said = {name for name, remark in remarks_on_cases().items() if remark.why and remark.next}
+    assert cases <= said, "say why and what comes next under [behind] in benchmarks/goals.toml"
+
+
 def test_goals_remarks_and_rows_name_each_other() -> None:
     with_goals = {figure.key for figure in FIGURES if figure.goals}
     assert {key for target in TARGETS for key in target.keys} <= with_goals
     assert set(remarks()) <= {ELSEWHERE, *(target.name for target in TARGETS)}
     assert all(target.keys or target.page for target in TARGETS)
+    assert set(remarks_on_cases()) <= set(CASES)
 
 
 def test_the_readme_marks_a_missing_rival_and_a_missed_goal() -> None:
