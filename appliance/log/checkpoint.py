@@ -99,7 +99,7 @@ def encode_entries(entries: Iterable[str]) -> bytes:
     return "\n".join([str(VERSION), str(len(lines)), *lines, ""]).encode()
 
 
-def read_entries(path: Path) -> list[list[str]]:
+def read_entries(path: Path | str) -> list[list[str]]:
     """The fields of every entry; no file has no entries.
 
     Raises:

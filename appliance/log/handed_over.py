@@ -16,6 +16,7 @@ and is believed where the segment's files are as large as they were left (decisi
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import suppress
 from dataclasses import dataclass
@@ -106,6 +107,7 @@ class _State(msgspec.Struct, array_like=True, frozen=True):
 
 
 _SIZED: Final = (LOG, OFFSET_INDEX, TIME_INDEX)
+_logger: Final = logging.getLogger(__name__)
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(_State).decode
 
@@ -160,20 +162,22 @@ def decode_epochs(left: bytes | None) -> list[tuple[int, int]]:
 
 
 def decode_handed_over(left: bytes) -> HandedOver | None:
-    """What was left, None where it says nothing."""
-    with suppress(msgspec.MsgspecError):
+    """What was left, None where it cannot be read: then the log is looked at."""
+    try:
         state = _decode(left)
-        entries = []
-        for told in state.producers:
-            entry = ProducerEntry(told.producer_id)
-            entry.epoch = told.epoch
-            entry.coordinator_epoch = told.coordinator_epoch
-            entry.last_timestamp_ms = told.last_timestamp_ms
-            entry.transaction_first_offset = told.transaction_first_offset
-            entry.batches.extend(RememberedBatch(*batch) for batch in told.batches)
-            entries.append(entry)
-        producers = Producers.of(entries, undecided=state.undecided)
-        return HandedOver(
-            state.log_end_offset, state.active, producers, state.epochs, state.epochs_are_due, state.only
-        )
-    return None
+    except msgspec.MsgspecError as fault:
+        _logger.warning("what was handed over of a log cannot be read: %s", fault)
+        return None
+    entries = []
+    for told in state.producers:
+        entry = ProducerEntry(told.producer_id)
+        entry.epoch = told.epoch
+        entry.coordinator_epoch = told.coordinator_epoch
+        entry.last_timestamp_ms = told.last_timestamp_ms
+        entry.transaction_first_offset = told.transaction_first_offset
+        entry.batches.extend(RememberedBatch(*batch) for batch in told.batches)
+        entries.append(entry)
+    producers = Producers.of(entries, undecided=state.undecided)
+    return HandedOver(
+        state.log_end_offset, state.active, producers, state.epochs, state.epochs_are_due, state.only
+    )

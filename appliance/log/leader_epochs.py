@@ -60,14 +60,7 @@ class LeaderEpochs:
             CorruptFile: it does not parse.
             StorageFault: it cannot be read.
         """
-        path = directory / LEADER_EPOCHS
-        try:
-            entries = [(int(epoch), int(start)) for epoch, start in read_entries(path)]
-        except ValueError:
-            raise CorruptFile(f"{path} has an entry that is not `epoch offset`") from None
-        if entries != sorted(entries) or any(a[1] > b[1] for a, b in pairwise(entries)):
-            raise CorruptFile(f"{path} does not rise")
-        return cls(directory, entries)
+        return cls(directory, read_epochs(directory))
 
     @classmethod
     def empty(cls, directory: Path) -> Self:
@@ -213,3 +206,20 @@ class LeaderEpochs:
         """Raises ApplianceDefect where epochs or their starts do not rise strictly."""
         if any(a[0] >= b[0] or a[1] >= b[1] for a, b in pairwise(self.entries())):
             raise ApplianceDefect(f"{self._directory}: leader epochs do not rise: {self.entries()}")
+
+
+def read_epochs(directory: Path | str) -> list[tuple[int, int]]:
+    """(epoch, start offset) as the checkpoint of a partition directory has them, oldest first.
+
+    Raises:
+        CorruptFile: it does not parse.
+        StorageFault: it cannot be read.
+    """
+    path = f"{directory}/{LEADER_EPOCHS}"
+    try:
+        entries = [(int(epoch), int(start)) for epoch, start in read_entries(path)]
+    except ValueError:
+        raise CorruptFile(f"{path} has an entry that is not `epoch offset`") from None
+    if entries != sorted(entries) or any(a[1] > b[1] for a, b in pairwise(entries)):
+        raise CorruptFile(f"{path} does not rise")
+    return entries

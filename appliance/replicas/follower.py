@@ -50,7 +50,7 @@ from appliance.cluster import NO_LEADER, TopicPartition
 from appliance.errors import StorageFault
 from appliance.log.durable_tail import DurableTail, TailFlush
 from appliance.log.handed_over import decode_epochs
-from appliance.log.leader_epochs import LeaderEpochs
+from appliance.log.leader_epochs import LeaderEpochs, read_epochs
 from appliance.log.others_directories import DirectoriesOf
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_state import NO_ID, Mode, PartitionState, StateFile
@@ -317,10 +317,11 @@ class Follower:
             return False
         cells, log, own = self._cells, self.log, self._own_at
         leader_end = cells[self._table.slot_at(self.row, self.leader) + SLOT_LOG_END]
-        theirs = LeaderEpochs.load(directory)
+        known = read_epochs(directory)
         left = decode_epochs(self._table.left(self.row, self.incarnation, self.leader))
-        if left and left[-1][0] > theirs.latest:
-            theirs = LeaderEpochs(directory, left)  # its file does not say yet what it was left
+        if left and (not known or left[-1][0] > known[-1][0]):
+            known = left  # its file does not say yet what it was left
+        theirs = LeaderEpochs(log.directory, known)  # never written
         theirs.assign(self.leader_epoch, cells[self._at + SERVING_EPOCH_START], write=False)
         if not self._leader_serves():
             return True  # what was read is of nobody knows when; its next word comes

@@ -19,6 +19,7 @@ from struct import Struct
 from typing import Final
 
 from appliance.cluster import TopicPartition
+from appliance.log.checkpoint import is_directory, read_small
 from appliance.log.faults import storage_faults
 from appliance.log.file_names import (
     LOG,
@@ -86,12 +87,19 @@ class LeaderLog:
         self._hole_looks = 0
         self.base_offset = -1
 
-    def directory(self) -> Path | None:
-        """Where the leader has the partition now; None where it is not found."""
+    def directory(self) -> str | None:
+        """Where the leader has the partition now; None where it is not found.
+
+        A text, and all that is made of it: a takeover looks into a thousand, and a path is dearer than the look.
+
+        Raises:
+            StorageFault: it cannot be told.
+        """
         for each in self._directories:
-            path = each / self._name
-            if path.is_dir():
-                return path
+            path = f"{each}/{self._name}"
+            with storage_faults(path):
+                if is_directory(path):
+                    return path
         return None
 
     def first_base_offset(self, offset: int) -> int | None:
@@ -171,11 +179,11 @@ class LeaderLog:
             with storage_faults(directory):
                 try:
                     self._descriptor = os.open(
-                        directory / segment_file_name(base, LOG), os.O_RDONLY | os.O_CLOEXEC
+                        f"{directory}/{segment_file_name(base, LOG)}", os.O_RDONLY | os.O_CLOEXEC
                     )
                 except FileNotFoundError:
                     return False
-                start = _index_lookup(directory / segment_file_name(base, OFFSET_INDEX), base, offset)
+                start = _index_lookup(f"{directory}/{segment_file_name(base, OFFSET_INDEX)}", base, offset)
                 position = self._position_of(offset, start)
                 if position is None and start:
                     position = self._position_of(offset, 0)
@@ -218,7 +226,7 @@ class LeaderLog:
             self._descriptor = -1
 
 
-def _bases(directory: Path) -> list[int]:
+def _bases(directory: str) -> list[int]:
     with storage_faults(directory):
         try:
             names = os.listdir(directory)
@@ -228,11 +236,10 @@ def _bases(directory: Path) -> list[int]:
     return sorted(each[0] for each in found if each is not None)
 
 
-def _index_lookup(path: Path, base_offset: int, offset: int) -> int:
+def _index_lookup(path: str, base_offset: int, offset: int) -> int:
     """A position at or before the batch of `offset`. Entries rise, and zeros may follow them."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
+    data = read_small(path)
+    if not data:
         return 0
     low, high = 0, len(data) // _ENTRY.size
     while low < high:
