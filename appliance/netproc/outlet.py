@@ -3,7 +3,8 @@
 To another host records go by sendfile: the network card reads the page cache, no processor does. To a client of this
 host somebody must copy them, and sendfile leaves that to the client, page by page and out of memory; reading a megabyte
 into a buffer that stays in the cache and sending that is quicker for the two together (decision 0025). A copy that
-waits in the kernel is memory, so only a client that has taken all it was sent before gets one.
+waits in the kernel is memory, so only a client that has taken all it was sent before gets one. And of several who read
+backlogs at a time none does: then the processors are what all wait for, and sendfile asks less of them.
 
 A client that does not read holds its own answers only: they stay in `out`, its socket is watched for EPOLLOUT, and
 the processor stops cutting its frames when too many of its requests are unanswered, or too large answers unread.
@@ -37,10 +38,17 @@ _MSG_MORE: Final[int] = socket.MSG_MORE
 # Who leaves no more than this in the kernel has taken what it was sent: a header waits there for its records.
 TAKEN_ALL_BYTES: Final = 64 * 1024
 
+# Who is sent as much in one turn reads a backlog; who follows the end of a log is sent less, now and then.
+READER_BYTES: Final = 64 * 1024
+# Two readers' turns come in no order; one that is alone for as many is alone.
+ALONE_TURNS: Final = 8
+
 # One for the process: it holds bytes only between a read and the send that follows.
 _copied: Final = memoryview(bytearray(TURN_BYTES + JOIN_BYTES))
 _ahead: Final = ReadAhead(TURN_BYTES)
 _left: Final = array.array("i", [0])
+# The descriptor of the client that was last sent as much as a backlog's reader is, and for how many turns nobody else.
+_reader: Final = array.array("q", [-1, 0])
 
 
 def unpace(sock: SocketType) -> None:
@@ -91,7 +99,7 @@ def flush(connection: Connection) -> int:
                 isinstance(piece, FilePiece) or sent_bytes >= TURN_BYTES + JOIN_BYTES
             ):
                 break
-            if takes_copies and (records := _next_records(out)) is not None and _has_taken_all(sock):
+            if takes_copies and (records := _copied_next(connection, out)) is not None:
                 last = records
                 count, wanted = _send_copies(sock, out, records)
                 sent_bytes += count
@@ -115,6 +123,8 @@ def flush(connection: Connection) -> int:
                     out[-1] = piece[count:]
     except BlockingIOError:
         pass
+    if sent_bytes >= READER_BYTES:
+        _note_reader(connection)
     if not out:
         connection.out = None
         _read_on(last)
@@ -143,6 +153,18 @@ def deafest(connections: Iterable[Connection], before_ns: int) -> list[Connectio
     return sorted(late, key=lambda connection: -connection.owed_bytes)
 
 
+def _is_alone(connection: Connection) -> bool:
+    """Whether no other client of this process reads a backlog at the same time."""
+    return _reader[1] >= ALONE_TURNS and _reader[0] == connection.fd
+
+
+def _note_reader(connection: Connection) -> None:
+    if _reader[0] == connection.fd:
+        _reader[1] += 1
+    else:
+        _reader[0], _reader[1] = connection.fd, 0
+
+
 def _send_file(fd: int, piece: FilePiece) -> int:
     count = os.sendfile(fd, piece.file.fd, piece.position, min(piece.remaining, TURN_BYTES))
     if not count:
@@ -155,6 +177,14 @@ def _send_file(fd: int, piece: FilePiece) -> int:
 def _has_taken_all(sock: SocketType) -> bool:
     fcntl.ioctl(sock, SIOCOUTQ, _left)
     return _left[0] <= TAKEN_ALL_BYTES
+
+
+def _copied_next(connection: Connection, out: list[Piece]) -> FilePiece | None:
+    """The records that leave next, where the client gets a copy of them."""
+    records = _next_records(out)
+    if records is None or (records.remaining >= READER_BYTES and not _is_alone(connection)):
+        return None
+    return records if _has_taken_all(connection.sock) else None
 
 
 def _next_records(out: list[Piece]) -> FilePiece | None:

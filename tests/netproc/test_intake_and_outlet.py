@@ -14,6 +14,7 @@ import pytest
 
 from appliance.errors import MalformedFrame, StorageFault
 from appliance.ipc.buffer_pool import BufferPool
+from appliance.netproc import outlet
 from appliance.netproc.connection import Connection, FilePiece, Pending, Piece
 from appliance.netproc.intake import CLOSED, STARVED, STASH_BYTES, Intake
 from appliance.netproc.outlet import READ_BYTES_MAX, abandon, collect, flush, unpace
@@ -207,7 +208,14 @@ def test_what_is_answered_later_leaves_behind_what_waits_to_be_sent(pair: Pair) 
 def reader(request: pytest.FixtureRequest, pair: Pair) -> Pair:
     """A client that is sent to by sendfile, and one that is sent copies."""
     pair.connection.is_local = pair.connection.was_sent_records = request.param == "this host"
+    read_alone(pair)
     return pair
+
+
+def read_alone(pair: Pair) -> None:
+    """It has read a backlog for a while, and nobody else has."""
+    for _ in range(outlet.ALONE_TURNS + 1):
+        outlet._note_reader(pair.connection)
 
 
 @pytest.mark.parametrize("records_bytes", [512, READ_BYTES_MAX, READ_BYTES_MAX + 1, 200_000])
@@ -233,6 +241,7 @@ def test_a_whole_answer_reaches_a_client_of_this_host_at_once(
     """Each message of the socket is one system call of ours, and would be a wake-up of the client."""
     pair = Pair(socket.SOCK_SEQPACKET)
     pair.connection.is_local = pair.connection.was_sent_records = True
+    read_alone(pair)
     path = tmp_path / "segment"
     path.write_bytes(data := random.Random(1).randbytes(100_000))
     segment = SegmentFile(os.open(path, os.O_RDONLY))
@@ -248,6 +257,37 @@ def test_a_whole_answer_reaches_a_client_of_this_host_at_once(
     assert segment.holders == 0
     os.close(segment.fd)
     pair.close()
+
+
+def messages(pair: Pair, segment: SegmentFile, records_bytes: int) -> int:
+    """In how many system calls an answer of so many records leaves: a copy needs one, header and sendfile are two."""
+    segment.holders += 1
+    pending(pair).answer = [b"head", FilePiece(segment, 0, records_bytes)]
+    collect(pair.connection)
+    flush(pair.connection)
+    count = got = 0
+    while got < records_bytes + 4:
+        got += len(pair.client.recv(MIB))
+        count += 1
+    return count
+
+
+def test_of_several_who_read_backlogs_none_is_sent_copies(tmp_path: Path) -> None:
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(100_000))
+    segment = SegmentFile(os.open(path, os.O_RDONLY))
+    first, second = Pair(socket.SOCK_SEQPACKET), Pair(socket.SOCK_SEQPACKET)
+    for each in (first, second):
+        each.connection.is_local = each.connection.was_sent_records = True
+    large, small = outlet.READER_BYTES + 1, outlet.READER_BYTES - 1
+    assert [messages(first, segment, large) for _ in range(outlet.ALONE_TURNS + 3)][-2:] == [1, 1]
+    for each in (second, first, second, first):
+        assert messages(each, segment, large) > 1
+        assert messages(each, segment, small) == 1
+    assert [messages(first, segment, large) for _ in range(outlet.ALONE_TURNS + 1)][-1] == 1
+    for each in (first, second):
+        each.close()
+    os.close(segment.fd)
 
 
 @pytest.mark.parametrize("seed", range(8))
