@@ -123,8 +123,7 @@ def flush(connection: Connection) -> int:
                     out[-1] = piece[count:]
     except BlockingIOError:
         pass
-    if sent_bytes >= READER_BYTES:
-        _note_reader(connection)
+    _note_turn(connection, sent_bytes)
     if not out:
         connection.out = None
         _read_on(last)
@@ -158,7 +157,9 @@ def _is_alone(connection: Connection) -> bool:
     return _reader[1] >= ALONE_TURNS and _reader[0] == connection.fd
 
 
-def _note_reader(connection: Connection) -> None:
+def _note_turn(connection: Connection, sent_bytes: int) -> None:
+    if sent_bytes < READER_BYTES:
+        return
     if _reader[0] == connection.fd:
         _reader[1] += 1
     else:

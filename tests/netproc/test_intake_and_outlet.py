@@ -215,7 +215,7 @@ def reader(request: pytest.FixtureRequest, pair: Pair) -> Pair:
 def read_alone(pair: Pair) -> None:
     """It has read a backlog for a while, and nobody else has."""
     for _ in range(outlet.ALONE_TURNS + 1):
-        outlet._note_reader(pair.connection)
+        outlet._note_turn(pair.connection, outlet.READER_BYTES)
 
 
 @pytest.mark.parametrize("records_bytes", [512, READ_BYTES_MAX, READ_BYTES_MAX + 1, 200_000])
