@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -53,11 +53,13 @@ class ActiveSegment(msgspec.Struct, array_like=True, frozen=True):
 
 class OnlySegment(msgspec.Struct, array_like=True, frozen=True):
     """The active segment is the only one of a log of this topic, and beside its files the directory has none that an
-    opening would look for: no snapshot, no mark of a move, nothing half done. The rest is as `Segment` says it."""
+    opening would look for: no mark of a move, nothing half done, no producer snapshot but at the offset `snapshot`. The
+    rest is as `Segment` says it."""
 
     topic_id: bytes
     file_bytes: tuple[int, int, int]
     tail: tuple[int, int, int, int]
+    snapshot: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,24 +78,29 @@ class HandedOver:
         """Whether an opening of the log of that topic need not look for anything but the segment's files."""
         return self.only is not None and self.only.topic_id == topic_id.bytes
 
-    def sizes(self, directory: Path) -> dict[str, int] | None:
-        """The files of the only segment with their sizes; None where they are not as they were left.
+    def sizes(self) -> dict[str, int]:
+        """The files of the only segment with their bytes, as they were left."""
+        if self.only is None:
+            return {}
+        base_offset = self.active.base_offset
+        return {
+            segment_file_name(base_offset, suffix): size_bytes
+            for suffix, size_bytes in zip(_SIZED, self.only.file_bytes, strict=True)
+        }
+
+    def as_found(self, directory: str) -> HandedOver:
+        """The same, without `only` where the files of a partition directory are not as they were left.
 
         Raises:
-            OSError: they cannot be looked at.
+            StorageFault: they cannot be looked at.
         """
-        if self.only is None:
-            return None
-        sizes = {}
-        for suffix, size_bytes in zip(_SIZED, self.only.file_bytes, strict=True):
-            name = segment_file_name(self.active.base_offset, suffix)
+        with storage_faults(directory):
             try:
-                if os.stat(f"{directory}/{name}").st_size != size_bytes:
-                    return None
+                if all(os.stat(f"{directory}/{name}").st_size == size for name, size in self.sizes().items()):
+                    return self
             except FileNotFoundError:
-                return None
-            sizes[name] = size_bytes
-        return sizes
+                pass
+        return replace(self, only=None)
 
 
 class _State(msgspec.Struct, array_like=True, frozen=True):
@@ -162,7 +169,7 @@ def decode_epochs(left: bytes | None) -> list[tuple[int, int]]:
 
 
 def decode_handed_over(left: bytes) -> HandedOver | None:
-    """What was left, None where it cannot be read: then the log is looked at."""
+    """What was left, None where it cannot be read: then nobody knows how the log was closed."""
     try:
         state = _decode(left)
     except msgspec.MsgspecError as fault:

@@ -179,6 +179,7 @@ class LeaderEpochs:
             return
         self._epochs = self._epochs[slot - 1 :]
         self._starts = (start_offset, *self._starts[slot:])
+        self.is_due = True  # where it cannot be written now
         self.write()
 
     def relocate(self, directory: Path) -> None:

@@ -130,7 +130,7 @@ class Loader:
         self._epochs = LeaderEpochs.empty(directory)
         self._recovered: set[int] = set()
         self._handed_over: HandedOver | None = None
-        # What was handed over says all that there is to see, and the files are as it says.
+        # What was handed over says all that there is to see.
         self._tail: tuple[int, int, int, int] | None = None
         self._snapshot_offsets: list[int] = []
         self._is_leased = False
@@ -203,9 +203,7 @@ class Loader:
             snapshots=snapshots,
             is_leased=self._is_leased,
             lacks_begin=lacks_begin,
-            is_plain=len(segments) == 1
-            and not self._snapshot_offsets
-            and not any(name.endswith(_INTERRUPTED) for name in sizes),
+            is_plain=len(segments) == 1 and not any(name.endswith(_INTERRUPTED) for name in sizes),
         )
 
     # Names
@@ -262,13 +260,14 @@ class Loader:
             file.abandon()
 
     def _sizes_as_left(self) -> dict[str, int] | None:
-        """The files that count, where what was left says which ones, and they are as it says."""
+        """The files that count, where what was left says which ones."""
         left = self._handed_over
-        if left is None or self._topic_id is None or not left.is_only_of(self._topic_id):
+        if left is None or left.only is None or self._topic_id is None or not left.is_only_of(self._topic_id):
             return None
-        sizes = left.sizes(self._directory)
-        if sizes is not None and left.only is not None:
-            self._tail = left.only.tail
+        self._tail = left.only.tail
+        sizes = left.sizes()
+        if left.only.snapshot > left.active.base_offset:
+            sizes[segment_file_name(left.only.snapshot, PRODUCER_SNAPSHOT)] = 0
         return sizes
 
     def _sizes(self) -> dict[str, int]:
@@ -333,7 +332,7 @@ class Loader:
     def _recover(self, segments: list[Segment]) -> tuple[list[Segment], int]:
         if not segments:
             return segments, self._log_start
-        if self._tail is not None and self._handed_over is not None:
+        if self._tail is not None and self._handed_over is not None and not self._recovered:
             segments[-1].go_on_from(self._tail)
             return segments, self._handed_over.log_end_offset
         if self._clean:

@@ -30,9 +30,12 @@ _SEALED_OPEN_MAX: Final = 4
 
 
 class LocalLog:
-    """`segments` may be looked at; only methods of this class add or take out any. `settings` go for new ones."""
+    """`segments` and `snapshots` may be looked at; only methods of this class add segments or take them out.
 
-    __slots__ = ("_clock", "_directory", "_removals", "_sealed_open", "_settings", "_snapshots", "segments")
+    `settings` go for new ones.
+    """
+
+    __slots__ = ("_clock", "_directory", "_removals", "_sealed_open", "_settings", "segments", "snapshots")
 
     def __init__(
         self,
@@ -47,7 +50,7 @@ class LocalLog:
         self._directory = directory
         self._settings = settings
         self._clock = clock
-        self._snapshots = snapshots
+        self.snapshots = snapshots
         self._removals = removals
         self._sealed_open: tuple[Segment, ...] = ()
         self.segments = segments
@@ -132,7 +135,7 @@ class LocalLog:
         """
         self._keep_open_no_more(segment)
         size_bytes = segment.size_bytes
-        paths = mark_deleted(segment) + self._snapshots.mark_deleted(segment.base_offset)
+        paths = mark_deleted(segment) + self.snapshots.mark_deleted(segment.base_offset)
         self.segments.remove(segment)
         self._removals.append(Removal(paths, self._settings.file_delete_delay_ms, end_offset, size_bytes))
 
@@ -173,7 +176,7 @@ class LocalLog:
             self._directory,
             base_offset,
             sources,
-            snapshots=self._snapshots,
+            snapshots=self.snapshots,
             settings=self._settings,
             now_ms=self._clock.now_ms(),
         )
@@ -200,7 +203,7 @@ class LocalLog:
         for segment in self.segments:
             segment.relocate(directory)
         self._sealed_open = ()
-        self._snapshots.relocate(directory)
+        self.snapshots.relocate(directory)
         self._directory = directory
         self._removals = removals
 

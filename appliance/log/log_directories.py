@@ -46,7 +46,7 @@ from appliance.log.file_names import (
     parse_partition_directory_name,
     partition_directory_name,
 )
-from appliance.log.handed_over import decode_handed_over
+from appliance.log.handed_over import HandedOver, decode_handed_over
 from appliance.log.known_directories import KnownDirectories
 from appliance.log.log_directory import LogDirectory
 from appliance.log.partition_log import PartitionLog, nowhere
@@ -169,13 +169,19 @@ class LogDirectories:
         self._look_for(partition)
         if partition in self._twice:
             self._resolve_twins(partition, topic_id, settings)
-        handed_over = decode_handed_over(left) if closed and left else None
-        is_plain = handed_over is not None and handed_over.is_only_of(topic_id)
-        if is_plain:
-            self.futures.pop(partition, None)
-        else:
-            self._look_for_future(partition)
         home = self._homes.get(partition)
+        handed_over: HandedOver | None = None
+        if closed and left:
+            handed_over = decode_handed_over(left)
+            if handed_over is None:
+                closed = False
+            elif home in self.serving:
+                directory = f"{self.serving[home].path}/{partition_directory_name(partition)}"
+                handed_over = handed_over.as_found(directory)
+        is_plain = handed_over is not None and handed_over.is_only_of(topic_id)
+        may_move = not is_plain and self._look_for_future(partition)
+        if not may_move:
+            self.futures.pop(partition, None)
         if home is None:
             if was_there:
                 raise LogDirectoryOffline(f"{partition} has gone from the log directory that it was in")
@@ -190,12 +196,9 @@ class LogDirectories:
         log = self.serving[home].open_partition(
             partition, topic_id, settings, closed=closed, left=handed_over, is_absent=not is_known
         )
-        if not is_plain and is_known:
-            if self.failed:
-                log.has_mark()
-            else:
-                take_mark_off(log.directory)
-        if partition in self.futures:
+        if not is_plain and is_known and not self.failed:
+            take_mark_off(log.directory)
+        if may_move or (not is_plain and self.failed):
             log.has_mark()
         self._homes[partition] = home
         return log
@@ -215,25 +218,29 @@ class LogDirectories:
         if len(homes) > 1:
             self._twice.add(partition)
 
-    def _look_for_future(self, partition: TopicPartition) -> None:
-        """Whether it is on the move, as another of the slot's processes may have left it."""
+    def _look_for_future(self, partition: TopicPartition) -> bool:
+        """Whether it may be on the move, as another of the slot's processes may have left it: `futures` says where to,
+        if that is known."""
         home = self._homes.get(partition)
         if self._share.is_whole or home is None or home in self.failed:
-            return
+            return partition in self.futures
         known = self.futures.get(partition)
         if known is not None and known[0] in self.serving and known[1].is_dir():
-            return
+            return True
         self.futures.pop(partition, None)
         try:
             mark = read_small(f"{self.serving[home].path}/{partition_directory_name(partition)}/{MOVES_TO}")
-            name = "" if mark is None else mark.decode()
+            if mark is None:
+                return False
+            name = mark.decode()
         except (OSError, ValueError):
-            return
+            return True
         if parse_future_directory_name(name) != partition:
-            return
+            return True
         for index, each in self.serving.items():
             if index != home and (each.path / name).is_dir():
                 self.futures[partition] = index, each.path / name
+        return True
 
     def has(self, partition: TopicPartition) -> bool:
         """Whether there is a directory of it in any log directory that serves."""

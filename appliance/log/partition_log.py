@@ -890,7 +890,11 @@ class PartitionLog:
         if self.topic_id is None or not (self._is_plain and self._epochs.says_all):
             return None
         tail = self._active.tail()
-        return None if tail is None else OnlySegment(self.topic_id.bytes, self._active.file_bytes, tail)
+        return (
+            None
+            if tail is None
+            else OnlySegment(self.topic_id.bytes, self._active.file_bytes, tail, self._local.snapshots.newest)
+        )
 
     def _left_state(self, active: ActiveSegment, only: OnlySegment | None = None) -> bytes:
         is_due = self._epochs.is_due

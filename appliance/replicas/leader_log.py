@@ -19,6 +19,7 @@ from struct import Struct
 from typing import Final
 
 from appliance.cluster import TopicPartition
+from appliance.errors import StorageFault
 from appliance.log.checkpoint import is_directory, read_small
 from appliance.log.faults import storage_faults
 from appliance.log.file_names import (
@@ -95,11 +96,17 @@ class LeaderLog:
         Raises:
             StorageFault: it cannot be told.
         """
+        fault: StorageFault | None = None
         for each in self._directories:
             path = f"{each}/{self._name}"
-            with storage_faults(path):
-                if is_directory(path):
-                    return path
+            try:
+                with storage_faults(path):
+                    if is_directory(path):
+                        return path
+            except StorageFault as found:
+                fault = found  # of that disk: it may be on another
+        if fault is not None:
+            raise fault
         return None
 
     def first_base_offset(self, offset: int) -> int | None:

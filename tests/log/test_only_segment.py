@@ -18,11 +18,19 @@ from appliance.clock import ManualClock
 from appliance.cluster import TopicPartition
 from appliance.errors import CorruptFile, StorageFault
 from appliance.log.config import LogSettings
-from appliance.log.file_names import LOG, PARTITION_METADATA, segment_file_name
+from appliance.log.file_names import (
+    LOG,
+    MOVES_TO,
+    OFFSET_INDEX,
+    PARTITION_METADATA,
+    PRODUCER_SNAPSHOT,
+    segment_file_name,
+)
 from appliance.log.handed_over import HandedOver, decode_handed_over
 from appliance.log.log_directories import LogDirectories
 from appliance.log.log_directory import LogDirectory
 from appliance.log.partition_log import PartitionLog
+from appliance.log.partition_metadata import write_topic_id
 from appliance.log.shares import FOLLOWERS, LEADERS, Share
 from tests.log.batches import NOW_MS, batch_of
 
@@ -35,9 +43,17 @@ def half(path: Path, which: Share) -> LogDirectory:
     return LogDirectory.open(path, node_id=0, cluster_id="c", clock=ManualClock(NOW_MS), share=which)
 
 
-def handed_over(path: Path, change: Callable[[PartitionLog], object]) -> HandedOver:
-    """What is left of a log that was changed so."""
+def handed_over(
+    path: Path,
+    change: Callable[[PartitionLog], object],
+    before: Callable[[PartitionLog], object] | None = None,
+) -> HandedOver:
+    """What is left of a log that was changed so; `before` a stop in good order and a start, which leave a snapshot."""
     followers = half(path, FOLLOWERS)
+    if before is not None:
+        before(followers.open_partition(PARTITION, TOPIC_ID, SETTINGS))
+        followers.close({})
+        followers = half(path, FOLLOWERS)
     change(followers.open_partition(PARTITION, TOPIC_ID, SETTINGS))
     lefts: list[bytes] = []
 
@@ -53,7 +69,8 @@ def handed_over(path: Path, change: Callable[[PartitionLog], object]) -> HandedO
 
 
 def opened(path: Path, left: HandedOver) -> PartitionLog:
-    return half(path, LEADERS).open_partition(PARTITION, TOPIC_ID, SETTINGS, closed=True, left=left)
+    found = left.as_found(str(path / str(PARTITION)))
+    return half(path, LEADERS).open_partition(PARTITION, TOPIC_ID, SETTINGS, closed=True, left=found)
 
 
 def having_looked(left: HandedOver) -> HandedOver:
@@ -72,6 +89,7 @@ def known_of(log: PartitionLog) -> list[object]:
         active.first_timestamp_ms,
         active.tail(),
         log.last_stable_offset,
+        sorted(path.name for path in log.directory.iterdir() if path.suffix == PRODUCER_SNAPSHOT),
     ]
 
 
@@ -136,13 +154,15 @@ class Changes:
         log.advance_start(min(offset, log.log_end_offset))
 
 
-@given(st.lists(STEP, min_size=1, max_size=12))
+@given(st.lists(STEP, min_size=1, max_size=12), st.booleans())
 @settings(max_examples=150, deadline=None)
-def test_who_takes_another_s_word_knows_what_it_would_have_read(steps: list[tuple[object, ...]]) -> None:
+def test_who_takes_another_s_word_knows_what_it_would_have_read(
+    steps: list[tuple[object, ...]], has_restarted: bool
+) -> None:
     with TemporaryDirectory() as name:
         path, copy = Path(name) / "told", Path(name) / "looked"
         changes = Changes([("append", 1, -1, 1, 0), *steps])
-        left = handed_over(path, changes)
+        left = handed_over(path, changes, appended if has_restarted else None)
         assert (left.only is not None) == changes.has_one_file
         shutil.copytree(path, copy)
         told, looked = opened(path, left), opened(copy, having_looked(left))
@@ -271,3 +291,62 @@ def test_where_a_disk_has_failed_a_mark_may_be_left(tmp_path: Path) -> None:
     disks.open(disks.leaders)
     disks.hand_over(disks.leaders)
     assert not disks.is_told()
+
+
+def test_what_an_index_says_wrong_is_read_again_and_ends_where_the_records_do(tmp_path: Path) -> None:
+    left = handed_over(tmp_path, lambda log: appended(log, 20))
+    directory = tmp_path / str(PARTITION)
+    whole = (directory / segment_file_name(0, LOG)).read_bytes()
+    size_bytes = len(batch_of())
+    (directory / segment_file_name(0, LOG)).write_bytes(
+        whole[: 7 * size_bytes] + bytes(size_bytes) + whole[8 * size_bytes :]
+    )
+    index = directory / segment_file_name(0, OFFSET_INDEX)
+    entries = left.active.offset_entries * 8
+    index.write_bytes(
+        index.read_bytes()[: entries - 8] + b"\x00\x00\x00\xff\x7f\xff\xff\xff" + bytes(4096 - entries)
+    )
+    log = opened(tmp_path, left)
+    assert log.log_end_offset == 7
+    log.check()
+
+
+def test_a_mark_that_cannot_be_read_is_looked_at_by_all_who_come_after(tmp_path: Path) -> None:
+    disks = Disks(tmp_path)
+    log = disks.open(disks.followers, closed=None)
+    appended(log)
+    (log.directory / MOVES_TO).write_bytes(b"\xff\xfe")
+    disks.followers.hand_over(PARTITION)
+    disks.left = None
+    disks.open(disks.leaders)
+    disks.hand_over(disks.leaders)
+    assert not disks.is_told()
+
+
+def test_files_from_elsewhere_are_looked_at_for_all_that_they_may_be(tmp_path: Path) -> None:
+    disks = Disks(tmp_path)
+    log = disks.open(disks.followers, closed=None)
+    appended(log)
+    disks.hand_over(disks.followers)
+    assert disks.is_told()
+    with (log.directory / segment_file_name(0, LOG)).open("ab") as file:
+        file.write(bytes(10))
+    write_topic_id(log.directory, UUID(int=8))
+    assert disks.open(disks.leaders).log_end_offset == 0
+    assert any(path.name.endswith("-stray") for path in log.directory.parent.iterdir())
+
+
+def test_what_cannot_be_read_of_a_hand_over_is_told_and_the_log_recovered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    disks = Disks(tmp_path)
+    log = disks.open(disks.followers, closed=None)
+    appended(log, 1)
+    disks.followers.hand_over(PARTITION)  # into a file, which is soon out of date
+    appended(disks.open(disks.followers, closed=True), 2)
+    disks.hand_over(disks.followers)
+    disks.left = b"no hand-over"
+    opened = disks.open(disks.leaders)
+    assert opened.log_end_offset == 3
+    opened.check()
+    assert "cannot be read" in caplog.text
