@@ -31,7 +31,7 @@ from appliance.log.log_directories import LogDirectories
 from appliance.log.log_directory import LogDirectory
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_metadata import write_topic_id
-from appliance.log.shares import FOLLOWERS, LEADERS, Share
+from appliance.log.shares import FOLLOWERS, LEADERS, WHOLE, Share
 from tests.log.batches import NOW_MS, batch_of
 
 PARTITION = TopicPartition("t", 0)
@@ -49,20 +49,21 @@ def handed_over(
     before: Callable[[PartitionLog], object] | None = None,
 ) -> HandedOver:
     """What is left of a log that was changed so; `before` a stop in good order and a start, which leave a snapshot."""
-    followers = half(path, FOLLOWERS)
     if before is not None:
-        before(followers.open_partition(PARTITION, TOPIC_ID, SETTINGS))
-        followers.close({})
-        followers = half(path, FOLLOWERS)
-    change(followers.open_partition(PARTITION, TOPIC_ID, SETTINGS))
+        whole = half(path, WHOLE)
+        before(whole.open_partition(PARTITION, TOPIC_ID, SETTINGS))
+        whole.close()
+    # Only who leads believes in a clean stop; a follower looks at what it has.
+    one_half = half(path, FOLLOWERS if before is None else LEADERS)
+    change(one_half.open_partition(PARTITION, TOPIC_ID, SETTINGS))
     lefts: list[bytes] = []
 
     def leave(state: bytes) -> bool:
         lefts.append(state)
         return True
 
-    followers.hand_over(PARTITION, leave)
-    followers.abandon()
+    one_half.hand_over(PARTITION, leave)
+    one_half.abandon()
     left = decode_handed_over(lefts[-1])
     assert left is not None
     return left
