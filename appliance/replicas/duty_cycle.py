@@ -50,6 +50,7 @@ from appliance.log.reader_leases import LeaseBook
 from appliance.log.shares import Share
 from appliance.log.state_publisher import StatePublisher
 from appliance.replicas.background import behind_others
+from appliance.replicas.breaths import Breaths
 from appliance.replicas.copy_checkpoints import CopyCheckpoints
 from appliance.replicas.copy_compaction import CopyCompaction
 from appliance.replicas.copy_moves import CopyMoves
@@ -295,8 +296,12 @@ class Replica:
 
     def _obeyed(self, followers: Followers, command: Assign) -> Assigned | None:
         """Who comes back, and whom no ISR waits for, opens its logs in the background: on a busy host the slots that
-        take over what it led go first."""
-        if not command.full or any(self._slot in each.isr for each in command.partitions):
+        take over what it led go first. It is told of them all at once, or in pieces where it was back before others
+        were elected."""
+        is_waited_for = any(self._slot in each.isr for each in command.partitions) or any(
+            each.is_in_sync for each in followers.by_row.values()
+        )
+        if is_waited_for or not command.partitions:
             return followers.obey(command)
         done = behind_others(lambda: followers.obey(command), meanwhile=self._overhear)
         return done if self._running else None
@@ -343,7 +348,7 @@ class Replica:
             log_defaults=command.log_defaults or BrokerConfigs().log_defaults(settings),
             directories_of=settings.log_directories,
             workers=settings.io.workers,
-            breathe=self._breathe,
+            breathe=Breaths(self._breathe, self._clock).take,
             is_stopping=lambda: not self._running,
             publisher=self._publisher,
             warn=_logger.warning,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
 from uuid import UUID
 
 from appliance.channels.control_channel import Assign, AssignedPartition
@@ -23,13 +22,11 @@ from appliance.log.state_publisher import StatePublisher
 from appliance.replicas.follower import Follower
 from appliance.replicas.throttle import Throttled, throttled
 
-OPENED_AT_ONCE: Final = 16
-
 
 class Followers(CopyHolder[Follower]):
     """By name and by row. One slot, all its log directories.
 
-    `breathe` is called every OPENED_AT_ONCE logs of a command: followers of other partitions are waited for meanwhile.
+    `breathe` is called before each log of a command: followers of other partitions are waited for meanwhile.
     Once `is_stopping`, no further one is opened. `workers`: how many each slot has.
     """
 
@@ -77,8 +74,7 @@ class Followers(CopyHolder[Follower]):
         self.by_row: dict[int, Follower] = {}
 
     def _goes_on(self, count: int) -> bool:
-        if count % OPENED_AT_ONCE == 0:
-            self._breathe()
+        self._breathe()
         return not self._is_stopping()
 
     def _take(self, assigned: AssignedPartition, *, is_new: bool) -> None:
