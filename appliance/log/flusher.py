@@ -41,16 +41,22 @@ class Flusher:
 
     def submit(self, work: Callable[[], None], ended: Ended) -> None:
         """Runs `work` soon, then tells `ended` its fault, or None."""
-        if not self._threads:
-            # A busy worker gives the interpreter's lock up after this long: what a flush's end may wait for.
-            sys.setswitchinterval(SWITCH_INTERVAL_S)
-            self._threads = [
-                Thread(target=self._run, name=f"flush {self._name} {number}", daemon=True)
-                for number in range(self._count)
-            ]
-            for thread in self._threads:
-                thread.start()
+        self.begin()
         self._queue.put((work, ended))
+
+    def begin(self) -> None:
+        """Starts the threads before the first work, for who will submit that on a thread that goes behind others: Linux
+        gives its place in the queue to those that it starts, for good."""
+        if self._threads:
+            return
+        # A busy worker gives the interpreter's lock up after this long: what a flush's end may wait for.
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        self._threads = [
+            Thread(target=self._run, name=f"flush {self._name} {number}", daemon=True)
+            for number in range(self._count)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:

@@ -12,7 +12,7 @@ from typing import Final
 from appliance.clock import Clock
 
 EVERY_MS: Final = 5
-"""A wake-up of a busy host takes as long. The work has at least so much between two turns."""
+"""A wake-up of a busy host takes as long. The work has at least so much between two turns, and half of the time."""
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -27,7 +27,9 @@ class Breaths:
         self._next_ns = 0
 
     def take(self) -> None:
-        if self._clock.monotonic_ns() < self._next_ns:
+        begun_ns = self._clock.monotonic_ns()
+        if begun_ns < self._next_ns:
             return
         self._turn()
-        self._next_ns = self._clock.monotonic_ns() + EVERY_MS * _NS_PER_MS
+        ended_ns = self._clock.monotonic_ns()
+        self._next_ns = ended_ns + max(EVERY_MS * _NS_PER_MS, ended_ns - begun_ns)

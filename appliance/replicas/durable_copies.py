@@ -108,6 +108,10 @@ class DurableCopies:
             self._under_way.add(follower)
             self._flusher.submit(flush.run, lambda fault: self._done.append((follower, flush, fault)))
 
+    def begin(self) -> None:
+        """As `Flusher.begin`."""
+        self._flusher.begin()
+
     def close(self) -> None:
         """Waits for the flushes that have begun."""
         self._flusher.close()

@@ -303,6 +303,8 @@ class Replica:
         )
         if is_waited_for or not command.partitions:
             return followers.obey(command)
+        if followers.will_flush(command):
+            self._durable.begin()
         done = behind_others(lambda: followers.obey(command), meanwhile=self._overhear)
         return done if self._running else None
 

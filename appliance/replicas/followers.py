@@ -162,6 +162,10 @@ class Followers(CopyHolder[Follower]):
         self._forget(name)
         self._directories.delete_partition(name, topic_id)
 
+    def will_flush(self, command: Assign) -> bool:
+        """Whether any of the copies that `command` names is to be forced to the disk before it counts."""
+        return any(self._settings.of(self._defaults, each.configs).is_fsync for each in command.partitions)
+
     def touched_by(self, command: Assign) -> list[Follower]:
         """Those that are followed and that `command` has opened, or given other settings."""
         if command.log_defaults is not None:
