@@ -145,17 +145,17 @@ demo-spark: $(VENV)/.installed-test
 
 # Figures. In a virtual environment of its own: what the tests install would be imported, and counted, with the broker.
 # Everything is installed by itself; the appliance is measured as builds of its own under .cache, never this work tree.
-#   make bench                        the log by itself, 5 minutes, then beside Apache Kafka and a mock in C, 24; kept
+#   make bench                        beside Apache Kafka and a mock in C, 24 minutes, 32 on a slow machine; kept
 #   make bench CASE=latency ROUNDS=3  one case, kept in the cache only; `make bench-cases` lists them
 #   make bench QUICK=1 ROUNDS=1       a short look at all
 #   make bench ALSO=failover_1,failover_1000,catch_up     all, and these of the cases that run only by name; kept
 #   make bench BROKERS=appliance,pure,kafka
 #   make bench-scaling                growth with partitions, topics, connections, bytes, slots and I/O workers, 9 minutes; kept
-#   make bench-log                    the log by itself: append, group commit, lookup, recovery, compaction; kept
+#   make bench-log                    the log by itself: append, group commit, lookup, recovery, compaction, 5 to 10 minutes; kept
 #   make bench-spark                  the Spark connector beside spark-sql-kafka, Parquet and a ceiling, 15 minutes; kept
 #   make bench-plan                   what it would do, with the time of each case
 #   make bench-publish                README, docs/scaling.md and pages anew from the newest kept runs
-#   make bench-all                    every case, the heavy ones and Spark's too
+#   make bench-all                    the log by itself, every case, the heavy ones and Spark's too
 #   make budget                       µs of one produce and one fetch from socket to socket, by process and by step; KEEP=1: into benchmarks/README.md
 #   make profile CASE=requests_64     a flame graph of each process of the pure build; NATIVE=1: of the compiled one;
 #                                     SETTING=pinned, fsync or slots
@@ -168,17 +168,17 @@ $(BENCH)/.installed: pyproject.toml
 	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	touch $@
 
-# What fell in the log's page is told there, and keeps nobody from the run beside Kafka.
 ifneq ($(filter spark_%,$(CASE)),)
 bench: bench-spark
 else
 bench: $(BENCH)/.installed
 	@scripts/install-librdkafka.sh
-	$(if $(CASE)$(QUICK),,-@$(MAKE) --no-print-directory bench-log)
 	@$(BENCH)/bin/python -m benchmarks run $(CASE) --rounds $(ROUNDS) --brokers $(BROKERS) $(if $(QUICK),--quick) $(if $(ALL),--all) $(if $(ALSO),--also $(ALSO))
 endif
 
+# What fell in the log's page is told there, and keeps nobody from the run beside Kafka.
 bench-all:
+	-@$(MAKE) --no-print-directory bench-log
 	@$(MAKE) --no-print-directory bench ALL=1
 	@$(MAKE) --no-print-directory bench-spark
 

@@ -152,14 +152,15 @@ class WarmMemory:
         self.take_back()
 
     def lend(self, length_bytes: int) -> None:
-        """Free `length_bytes` of it, and send as much through the page cache.
+        """Free `length_bytes` of it, all at most, and send as much through the page cache.
 
         The second step, because pages freed by a program are not those that a file is given first: a file
         written and removed leaves pages that the next file gets.
         """
         if self._memory is None:
             return
-        self._memory.madvise(mmap.MADV_DONTNEED, 0, min(length_bytes, self._size_bytes))
+        length_bytes = min(length_bytes, self._size_bytes)
+        self._memory.madvise(mmap.MADV_DONTNEED, 0, length_bytes)
         chunk = bytes(1 << 20)
         with tempfile.TemporaryFile(dir=self.folder) as passing:
             for _ in range(length_bytes // len(chunk)):

@@ -49,10 +49,10 @@ def descendants(root: int) -> list[int]:
     for entry in PROC.iterdir():
         if entry.name.isdigit():
             try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                parent = int(_stat(entry)[1])
             except OSError:
                 continue
-            parents.setdefault(int(fields[1]), []).append(int(entry.name))
+            parents.setdefault(parent, []).append(int(entry.name))
     found, queue = [], [root]
     while queue:
         pid = queue.pop(0)
@@ -129,7 +129,7 @@ def pss_bytes(pids: Iterable[int]) -> int:
 def is_halted(pid: int) -> bool:
     """Whether it was stopped by a signal, or is gone."""
     try:
-        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[0] in "TZ"
+        return _stat(PROC / str(pid))[0] in "TZ"
     except OSError:
         return True
 
@@ -142,10 +142,15 @@ def title_of(pid: int) -> str:
     return (PROC / str(pid) / "comm").read_text().strip()
 
 
+def _stat(process: Path) -> list[str]:
+    """The fields of `stat` behind the name, which may have blanks and brackets: state, parent, …"""
+    return (process / "stat").read_text().rpartition(")")[2].split()
+
+
 def _sample(pid: int) -> ProcessSample:
     here = PROC / str(pid)
     try:
-        fields = (here / "stat").read_text().rpartition(")")[2].split()
+        fields = _stat(here)
         threads: dict[int, int] = {}
         switches = 0
         for task in (here / "task").iterdir():

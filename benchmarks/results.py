@@ -69,7 +69,8 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure of all brokers. `ratios[rival]` is ours by theirs, the median of those of each round."""
+    """One figure of all brokers. `ratios[rival]` is ours by theirs, the median of those of each round; nothing is said
+    of rounds in which theirs was nothing, or less: a heap that shrinks while connections come has no price for each."""
 
     figure: Figure
     values: dict[str, Spread]
@@ -95,7 +96,7 @@ def rows_of(run: Run, figures: Iterable[Figure]) -> list[Row]:
             both = [
                 mine / others
                 for mine, others in ((figure.of(ours), figure.of(theirs)) for ours, theirs in pairs)
-                if mine is not None and others
+                if mine is not None and others is not None and others > 0
             ]
             if both:
                 ratios[rival] = statistics.median(both)

@@ -118,7 +118,7 @@ class Case:
     by_name: bool = False
     """Only when it is named, or with all: too long for the default run."""
     lends_bytes: int = GIB // 8
-    """Memory it will make the broker touch."""
+    """Memory it will make one replica touch."""
     awake: bool = False
     """Keep the cores from halting meanwhile."""
     own: bool = False
@@ -127,7 +127,7 @@ class Case:
 
 def run_case(case: Case, bench: Bench, patience: Patience) -> Figures:
     """Run it once on a quiet machine. Raises Void when its figures must not count."""
-    bench.memory.lend(case.lends_bytes)
+    bench.memory.lend(case.lends_bytes * bench.broker.setting.slots)
     try:
         patience.await_quiet(bench.scale.busy_limit_share)
         activity, ours = Activity.now(), own_seconds()

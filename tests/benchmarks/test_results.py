@@ -52,6 +52,15 @@ def test_a_ratio_compares_rounds_that_both_have() -> None:
     assert row.ratios == {"mock": 0.5}
 
 
+def test_beside_nothing_or_less_there_is_no_ratio() -> None:
+    """Memory a connection: a JVM's heap may shrink while they come."""
+    (row,) = rows(run([{MB_S: 100.0}, {MB_S: 50.0}, {MB_S: 9.0}], [{MB_S: 0.0}, {MB_S: -2.0}, {MB_S: 3.0}]))
+    assert row.ratios == {"mock": 3.0}
+    (row,) = rows(run([{MB_S: 100.0}], [{MB_S: -2.0}]))
+    assert row.ratios == {}
+    assert Goal(0.25, "mock").reached(row.figure.better, value=100.0, ratios=row.ratios) is None
+
+
 def test_a_quotient_of_two_figures_is_made_of_rounds_that_have_both() -> None:
     key, one, many = "slots/throughput_1k.in_of_one_slot", MB_S, f"slots/{MB_S}"
     made = {row.figure.key: row for row in rows(run([{one: 100.0, many: 60.0}, {one: 100.0}, {many: 9.0}]))}

@@ -19,7 +19,7 @@ from benchmarks import proc, rounds
 from benchmarks.brokers.appliance import Appliance
 from benchmarks.brokers.broker import Broker, SpawnedBroker
 from benchmarks.brokers.kafka import Kafka
-from benchmarks.brokers.setting import AS_SHIPPED, Setting
+from benchmarks.brokers.setting import AS_SHIPPED, SLOTS, Setting
 from benchmarks.cases import case as cases
 from benchmarks.cases.case import QUICK, Bench, Case, Figures
 from benchmarks.machine import Activity, Patience, WarmMemory
@@ -105,6 +105,23 @@ def test_what_others_use_above_the_limit_voids_the_case(
     assert run(0.4)["others_share"] == pytest.approx(0.3, abs=0.01)
     with pytest.raises(Busy, match=r"0\.30 cores used by others"):
         run(0.25)
+
+
+@pytest.mark.parametrize(("setting", "replicas"), [(AS_SHIPPED, 1), (SLOTS, 3)])
+def test_memory_is_lent_for_each_replica(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, setting: Setting, replicas: int
+) -> None:
+    """What the copies of a log touch is to be as warm as what one log touches."""
+    lent: list[int] = []
+    looks = iter([activity(0.0, 0.0), activity(10.0, 0.0)])
+    monkeypatch.setattr(Activity, "now", lambda: next(looks))
+    monkeypatch.setattr(Patience, "await_quiet", lambda *_: None)
+    broker = StandIn(tmp_path)
+    broker.setting = setting
+    bench = bench_of(broker, tmp_path)
+    monkeypatch.setattr(WarmMemory, "lend", lambda _, length_bytes: lent.append(length_bytes))
+    cases.run_case(Case("t", "t", lambda _: {"n": 1.0}, lends_bytes=1000), bench, Patience())
+    assert lent == [replicas * 1000]
 
 
 def test_what_the_host_takes_away_above_its_limit_voids_the_case() -> None:
