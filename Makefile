@@ -145,12 +145,12 @@ demo-spark: $(VENV)/.installed-test
 
 # Figures. In a virtual environment of its own: what the tests install would be imported, and counted, with the broker.
 # Everything is installed by itself; the appliance is measured as builds of its own under .cache, never this work tree.
-#   make bench                        beside Apache Kafka and a mock in C, 24 minutes, 32 on a slow machine; kept
+#   make bench                        beside Apache Kafka and a mock in C, half an hour; kept
 #   make bench CASE=latency ROUNDS=3  one case, kept in the cache only; `make bench-cases` lists them
 #   make bench QUICK=1 ROUNDS=1       a short look at all
 #   make bench ALSO=failover_1,failover_1000,catch_up     all, and these of the cases that run only by name; kept
 #   make bench BROKERS=appliance,pure,kafka
-#   make bench-scaling                growth with partitions, topics, connections, bytes, slots and I/O workers, 9 minutes; kept
+#   make bench-scaling                growth with partitions, topics, connections, bytes, slots and I/O workers, 9 to 13 minutes; kept
 #   make bench-log                    the log by itself: append, group commit, lookup, recovery, compaction, 5 to 10 minutes; kept
 #   make bench-spark                  the Spark connector beside spark-sql-kafka, Parquet and a ceiling, 15 minutes; kept
 #   make bench-plan                   what it would do, with the time of each case

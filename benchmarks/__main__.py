@@ -23,7 +23,10 @@ from benchmarks.cases import CASES
 from benchmarks.cases.case import QUICK, Case, Scale
 from benchmarks.places import CACHE, RESULTS, ROOT
 from benchmarks.plan import Plan, minutes, timetable
-from benchmarks.results import Run, last_kept, load, save
+from benchmarks.results import OURS, Run, last_kept, load, save
+
+WHOLE_BROKERS, WHOLE_ROUNDS = "appliance,mock,kafka", 5
+"""What a kept run has at least: others would be compared with it, and README be made of it."""
 
 
 def main() -> int:
@@ -102,8 +105,8 @@ def main() -> int:
 def _add_plan(parser: argparse.ArgumentParser) -> None:
     """What chooses cases, brokers and rounds."""
     parser.add_argument("cases", nargs="*", metavar="CASE", help="all when none is given")
-    parser.add_argument("--brokers", default="appliance,mock,kafka", help=f"of {', '.join(MAKERS)}")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--brokers", default=WHOLE_BROKERS, help=f"of {', '.join(MAKERS)}")
+    parser.add_argument("--rounds", type=int, default=WHOLE_ROUNDS)
     _add_busy_limit(parser)
     parser.add_argument("--quick", action="store_true", help="small, kept in the cache only")
     parser.add_argument(
@@ -164,10 +167,20 @@ def _run(options: argparse.Namespace) -> int:
     done = run(
         plan, lambda line: print(f"{time.monotonic() - began:6.0f} s  {line}", file=sys.stderr, flush=True)
     )
-    whole = not options.quick and not options.cases and options.settings == ",".join(SETTINGS)
+    ours_is_there = not any((void.round, void.broker) == (0, OURS) for void in done.voids)
+    whole = ours_is_there and _is_whole(options)
     done = replace(done, kind="scaling" if options.scaling else "")
     fell = _write(done, (RESULTS if whole else CACHE / "results") / done.name)
-    return 1 if fell or any(void.round for void in done.voids) else 0
+    return 1 if fell or not ours_is_there or any(void.round for void in done.voids) else 0
+
+
+def _is_whole(options: argparse.Namespace) -> bool:
+    """Whether it is kept, and what the next runs are compared with: all cases, brokers, settings and rounds."""
+    if options.quick or options.cases or options.settings != ",".join(SETTINGS):
+        return False
+    return bool(options.scaling) or (
+        options.rounds >= WHOLE_ROUNDS and set(WHOLE_BROKERS.split(",")) <= set(options.brokers.split(","))
+    )
 
 
 def _write(run: Run, stem: Path) -> bool:

@@ -59,6 +59,11 @@ class Figure:
         return self.key.partition(".")[2]
 
     @property
+    def is_beside_the_mock(self) -> bool:
+        """Not where the mock's is next to nothing because it is one process, which hands over to nobody."""
+        return "switches" not in self.key
+
+    @property
     def is_of_the_machine(self) -> bool:
         """A plain loop beside the broker, or what the load generator took of a core: no broker's to make better."""
         return self.key.endswith(("ceiling_mb_s", "generator_share"))

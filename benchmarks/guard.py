@@ -2,7 +2,8 @@
 
 What others gave in the same run says how fast the machine was, so the ratio is compared where both runs have it: to the
 mock, else to Apache Kafka, else to the bare operation (`make bench-log`); else the figure itself. A row fell when that
-got worse by more than 5 % and by more than the noise (half the spread) of either run.
+got worse by more than 5 % and by more than the noise of either run: half the spread of what is compared, which of a
+ratio is that of its rounds' ratios.
 
 One round has no spread and two have hardly one: such a row is taken to be at least as noisy as rows of its unit are in
 the same run, or, where nothing was taken twice, as a quarter. Nor does its ratio count alone, for it may be the other
@@ -136,7 +137,9 @@ class _Noise:
         self._of_any = statistics.median(everywhere) if everywhere else NOISE_SHARE
 
     def of(self, row: Row, beside: str | None) -> float:
-        """The larger one of ours and of the one beside it."""
+        """Of the ratio, where it is one of three rounds; else the larger one of ours and of the one beside it."""
+        if beside in row.ratio_noise and _rounds(row, beside) >= ROUNDS_WITH_SPREAD:
+            return row.ratio_noise[beside]
         own = max(spread.noise for name, spread in row.values.items() if name in (OURS, beside))
         if _rounds(row, beside) >= ROUNDS_WITH_SPREAD:
             return own

@@ -1,8 +1,8 @@
 """From the figures of a run on a small machine to a host of 64 cores and 12 disks, by arithmetic that shows itself.
 
     one-record requests   min(cores of network processes / µs in one, workers / µs in one); workers = slots × io.workers
-    bytes                 the card's rate × CPU s/GB = cores that it takes
-    memory                base + more processes + partitions + connections, each at its measured price
+    bytes                 the card's rate × CPU s/GB = cores that it takes; in: workers / CPU s/GB of a worker's own
+    memory                idle: base + more processes + partitions + connections, each at its measured price
     start after SIGKILL   bytes past the recovery points / what one worker reads again a second, or / the disks
 
 Nothing here was measured on such a host; `docs/scaling.md` says what is assumed.
@@ -118,14 +118,18 @@ def _bytes(taken: _Taken, host: Host) -> tuple[str, ...]:
         ),
         ("out", "the card, while the page cache holds what is read"),
     ):
-        price = taken[f"throughput_1k.{way}_cpu_s_per_gb"]
+        price, of_workers = (taken[f"throughput_1k.{way}_{part}cpu_s_per_gb"] for part in ("", "worker_"))
         if price:
             needed = host.card_gb_s * price
-            most = host.card_gb_s if needed <= host.cores / 2 else host.cores / 2 / price
-            bound = more if needed <= host.cores / 2 else f"half of the cores, then {more}"
+            limits = [(host.card_gb_s, more), (host.cores / 2 / price, f"half of the cores, then {more}")]
+            asked = ""
+            if of_workers:
+                limits.append((host.all_workers / of_workers, f"the workers' cores, then {more}"))
+                asked = f"; of it {of_workers:.2f} in a worker: {host.all_workers} / {of_workers:.2f}"
+            most, bound = min(limits)
             told.append(
                 f"| bytes {way}, 1 KiB records | {price:.2f} CPU s/GB × {host.card_gb_s} GB/s of a 100 Gbit/s card "
-                f"= {needed:.0f} cores, of {host.cores // 2} | {most:.1f} GB/s | {bound} |"
+                f"= {needed:.0f} cores, of {host.cores // 2}{asked} | {most:.1f} GB/s | {bound} |"
             )
     return tuple(told)
 
@@ -135,9 +139,12 @@ def _partition(taken: _Taken) -> str:
     if not speed:
         return ""
     where = "pinned" if taken["pinned/throughput_1k.in_mb_s"] else "as shipped"
+    of_worker = taken["throughput_1k.in_worker_cpu_s_per_gb"]
+    alone = f", or 1 / {of_worker:.2f} CPU s/GB where it has the core to itself" if of_worker else ""
+    most = f" to {number(1000 / of_worker)}" if of_worker and 1000 / of_worker > speed else ""
     return (
-        f"| one partition, in | one worker is one core, whatever the host: as measured ({where}) "
-        f"| {number(speed)} MB/s | that core |"
+        f"| one partition, in | one worker is one core, whatever the host: as measured ({where}), network process and "
+        f"worker on one core{alone} | {number(speed)}{most} MB/s | that core |"
     )
 
 
@@ -154,7 +161,7 @@ def _memory(taken: _Taken, growth: Run | None, host: Host) -> str:
         + (host.partitions * max(partition, 0.0) + host.connections * max(connection, 0.0)) / 1000
     )
     return (
-        f"| memory of the broker | {base:.0f} MB + {more} more processes × {process_mb:.0f} MB "
+        f"| memory of the broker, idle | {base:.0f} MB + {more} more processes × {process_mb:.0f} MB "
         f"+ {host.partitions:,} partitions × {partition:.1f} KB "
         f"+ {host.connections:,} connections × {connection:.1f} KB "
         f"| {whole / 1000:.1f} GB | the rest is page cache |"

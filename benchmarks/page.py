@@ -1,5 +1,7 @@
 """A run as a page of Markdown."""
 
+import statistics
+
 from benchmarks.brokers.setting import SETTINGS
 from benchmarks.cases import CASES
 from benchmarks.figures import Better, Figure, Goal
@@ -43,6 +45,7 @@ def page(run: Run, kept: Run | None) -> str:
         _how(run),
         _table(run, made),
         _growth(run),
+        _used(run),
         _void(run),
         _guard(run, kept),
         _cases(made),
@@ -72,7 +75,7 @@ def _outcome(run: Run, kept: Run | None) -> str:
         without += f", and {absent_ones} of their rows without a figure" if absent_ones else ""
         told.append(
             f"Of {len(found)} bounds of the goals: {found.count(True)} [reached](#goals), {found.count(False)} "
-            f"missed{without}."
+            f"missed{without}. Spark's are of a page of its own, and not among them."
         )
         missed, carried = missed_elsewhere(run)
         if carried:
@@ -340,6 +343,41 @@ def _growth(run: Run) -> str:
         "[docs/scaling.md](../../docs/scaling.md)."
     )
     return f"## Growth\n\n{words}\n\n{told}"
+
+
+WHOLE = (
+    ("whole_cpu_s", "processor, s"),
+    ("whole_switches", "context switches"),
+    ("whole_written_mb", "written, MB"),
+    ("whole_pss_mb", "memory (PSS) at its end, MB"),
+)
+
+
+def _used(run: Run) -> str:
+    """What the broker took for each case, whatever else the case measures; medians of its rounds."""
+    cases = dict.fromkeys(
+        key.removesuffix(f".{WHOLE[0][0]}")
+        for rounds in run.taken.values()
+        for taken in rounds
+        for key in taken
+        if key.endswith(f".{WHOLE[0][0]}")
+    )
+    if not cases:
+        return ""
+    head = ["case", *(f"{title}: {name}" for _, title in WHOLE for name in run.taken)]
+    lines = [f"| {' | '.join(head)} |", f"|---|{'--:|' * (len(head) - 1)}"]
+    for case in cases:
+        cells = []
+        for key, _ in WHOLE:
+            for rounds in run.taken.values():
+                got = [taken[f"{case}.{key}"] for taken in rounds if f"{case}.{key}" in taken]
+                cells.append(number(statistics.median(got)) if got else "")
+        lines.append(f"| {case} | {' | '.join(cells)} |")
+    words = (
+        "From the creation of the case's topic to the last look at it, warm-up of the generator and reading back "
+        "included: so much work was done for the figures above. Cases that start a broker of their own are not here."
+    )
+    return "\n".join(["## What each case took of the broker", "", words, "", *lines])
 
 
 def _no_ratio(run: Run, rival: str) -> str:

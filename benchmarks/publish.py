@@ -117,7 +117,8 @@ def block(run: Run) -> str:
     unbuilt = "; ".join(f"{workload.what} ({workload.name})" for workload in NOT_BUILT)
     return "\n".join(
         [
-            "↑: more is better, ↓: less. ÷ is ours by theirs, so below 1 is ahead where less is better. Every row, "
+            "↑: more is better, ↓: less. ÷ is ours by theirs, the median of each round's own, "
+            "so below 1 is ahead where less is better. Every row, "
             f"what was missed, why, and the next step: [the latest results](benchmarks/results/{run.name}.md#goals).",
             "Measured is the build of `make compiled` (decision 0013); without it the same source runs in pure Python, "
             "for 1.6 to 2 times the processor time a request.",

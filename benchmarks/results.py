@@ -10,7 +10,8 @@ from benchmarks.figures import FIGURES, Figure
 from benchmarks.places import RESULTS
 
 OURS = "appliance"
-RIVALS = ("mock", "kafka")
+MOCK = "mock"
+RIVALS = (MOCK, "kafka")
 BARE = "bare"
 """No broker: the operation of the machine that a figure of the log is made of, taken beside it."""
 
@@ -75,6 +76,8 @@ class Row:
     figure: Figure
     values: dict[str, Spread]
     ratios: dict[str, float]
+    ratio_noise: dict[str, float] = field(default_factory=dict)
+    """Half of the spread of the rounds' ratios, as a share of their median: what drifted under both is not in it."""
 
 
 def rows(run: Run) -> list[Row]:
@@ -90,8 +93,10 @@ def rows_of(run: Run, figures: Iterable[Figure]) -> list[Row]:
         for broker, rounds in run.taken.items():
             if got := [value for value in map(figure.of, rounds) if value is not None]:
                 values[broker] = Spread(statistics.median(got), min(got), max(got), len(got))
-        ratios = {}
+        ratios, ratio_noise = {}, {}
         for rival in RIVALS:
+            if rival == MOCK and not figure.is_beside_the_mock:
+                continue
             pairs = zip(run.taken.get(OURS, []), run.taken.get(rival, []), strict=False)
             both = [
                 mine / others
@@ -99,9 +104,10 @@ def rows_of(run: Run, figures: Iterable[Figure]) -> list[Row]:
                 if mine is not None and others is not None and others > 0
             ]
             if both:
-                ratios[rival] = statistics.median(both)
+                of_rounds = Spread(statistics.median(both), min(both), max(both), len(both))
+                ratios[rival], ratio_noise[rival] = of_rounds.median, of_rounds.noise
         if values:
-            made.append(Row(figure, values, ratios))
+            made.append(Row(figure, values, ratios, ratio_noise))
     return made
 
 

@@ -1,10 +1,11 @@
 """Alternating rounds: in each, every case goes over all brokers in turn, before the next case begins.
 
-    round 1   latency: appliance, mock, kafka    requests_64: appliance, mock, kafka    …
+    round 1   latency: appliance, mock, kafka    requests_64: mock, kafka, appliance    …
     round 2   latency: mock, kafka, appliance    …
 
 So a machine that drifts drifts under all of them within seconds. A broker is started once for a setting and stays for
-all rounds: a just-in-time compiler warms up once, and stays warm. The others rest while one is measured: a JVM that
+all rounds: a just-in-time compiler warms up once, with streams and then with each short case of the setting (a
+rehearsal, which counts for nothing), and stays warm. The others rest while one is measured: a JVM that
 nobody asks anything still takes a twentieth of a core, in slices of milliseconds (`idle: processor`). Cases about
 starting take a broker of their own.
 A void case leaves a gap, no zero.
@@ -62,12 +63,16 @@ class Seat:
             raise Void("it had ended since the case before")
         if self.bench is None:
             self._held = fresh(self.name, self.setting)
-            broker = self._held.__enter__()
+            try:
+                broker = self._held.__enter__()
+                if broker.wants_warm_up:
+                    began = time.monotonic()
+                    warm_up(broker, self.scale.warm_up_seconds * self.setting.warm_up_share)
+                    self.say(f"{self.name}: warmed up for {time.monotonic() - began:.0f} s")
+            except BaseException:
+                self.leave()  # half-warm, it would be measured by the next case
+                raise
             self.bench = Bench(broker=broker, scale=self.scale, memory=self.memory)
-            if broker.wants_warm_up:
-                began = time.monotonic()
-                warm_up(broker, self.scale.warm_up_seconds * self.setting.warm_up_share)
-                self.say(f"{self.name}: warmed up for {time.monotonic() - began:.0f} s")
         self.bench.broker.wake()
         return self.bench
 
@@ -108,6 +113,7 @@ def _run(plan: Plan, say: Say) -> Run:
     for setting in plan.settings:
         seats = {name: Seat(name, setting, memory, patience, plan.scale, say) for name in versions}
         try:
+            _rehearse(plan, seats, setting, say)
             for number in range(1, plan.rounds + 1):
                 for case, name in plan.turns(setting, list(versions), number):
                     for seat in seats.values():
@@ -146,6 +152,17 @@ def _run(plan: Plan, say: Say) -> Run:
         settings=[setting.name for setting in plan.settings],
         minutes=(datetime.datetime.now(datetime.UTC) - began).total_seconds() / 60,
     )
+
+
+def _rehearse(plan: Plan, seats: dict[str, Seat], setting: Setting, say: Say) -> None:
+    """Cases that count for nothing."""
+    for case, name in plan.rehearsal(setting, list(seats)):
+        for seat in seats.values():
+            if seat is not seats[name]:
+                seat.rest()
+        got = _one(case, seats[name])
+        why = f": void: {got}" if isinstance(got, Void) else ""
+        say(f"rehearsal {setting.key(case.name)} {name}{why}")
 
 
 class fresh:  # noqa: N801 (a context manager that reads as a word: `with fresh(...)`)

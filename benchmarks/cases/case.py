@@ -132,18 +132,29 @@ def run_case(case: Case, bench: Bench, patience: Patience) -> Figures:
         patience.await_quiet(bench.scale.busy_limit_share)
         activity, ours = Activity.now(), own_seconds()
         with (
+            AwakeCores(build.spinner()) if case.awake else nullcontext(),  # all cores, the broker's too
             _generators_on(bench.broker.setting.generator_cpus),
             bench.measure() as broker,
-            AwakeCores(build.spinner()) if case.awake else nullcontext(),
         ):
             figures = case.run(bench)
+        whole = _whole(broker.used, proc.pss_bytes(bench.broker.pids()))
         ours_seconds = own_seconds() - ours + broker.used.cpu_seconds
         now = Activity.now()
     finally:
         bench.memory.take_back()
     bench.delete_topics()
     limit_share = bench.scale.busy_limit_share
-    return {**figures, **shares(activity, now, ours_seconds=ours_seconds, limit_share=limit_share)}
+    return {**figures, **whole, **shares(activity, now, ours_seconds=ours_seconds, limit_share=limit_share)}
+
+
+def _whole(used: proc.Used, pss_bytes: int) -> Figures:
+    """What the broker took for all of a case, from the topic's creation to the last look at it."""
+    return {
+        "whole_cpu_s": used.cpu_seconds,
+        "whole_switches": used.context_switches,
+        "whole_written_mb": used.written_bytes / 1e6,
+        "whole_pss_mb": pss_bytes / 1e6,
+    }
 
 
 def run_own_case(

@@ -7,6 +7,7 @@ from benchmarks.cases.case import Bench, Case, Figures
 from benchmarks.load import generators
 from benchmarks.load.generators import FixedRate, Requests
 from benchmarks.proc import Used
+from benchmarks.void import Void
 
 
 def times(asked: Requests) -> Figures:
@@ -71,6 +72,8 @@ def _fetches(connections: int) -> Callable[[Bench], Figures]:
                 connections=connections,
                 max_bytes=150,  # below two records: each answer carries one batch
             )
+        if asked.records_read < asked.requests - connections:  # so many were under way when counting began
+            raise Void(f"{asked.records_read} records came in {asked.requests} answers")
         return {**times(asked), **_cpu(broker.used, asked.acked_requests)}
 
     return run
@@ -131,7 +134,7 @@ CASES = (
         rounds=2,
     ),
     Case("requests_1", "one-record requests, 1 connection", _requests(1), by_name=True),
-    Case("requests_50", "one-record requests, 50 connections", _requests(50), by_name=True),
+    Case("requests_50", "one-record requests, 50 connections", _requests(50), rounds=2),
     Case("requests_64", "one-record requests, 64 connections", _requests(64), settings=EVERYWHERE),
     Case("requests_200", "one-record requests, 200 connections", _requests(200), by_name=True),
     Case("requests_500", "one-record requests, 500 connections", _requests(500), rounds=2),

@@ -325,13 +325,20 @@ static void run_one_at_a_time(void) {
 }
 
 static void run_idle(void) {
+    int *open = malloc((size_t)option.connections * sizeof *open);
     uint64_t from = now_ns();
-    for (long i = 0; i < option.connections; i++) must_be_accepted();
+    for (long i = 0; i < option.connections; i++) open[i] = must_be_accepted();
     double seconds = (double)(now_ns() - from) / 1e9;
     printf("{\"connections\": %ld, \"connects_s\": %.1f}\n", option.connections, (double)option.connections / seconds);
     fflush(stdout);
     char byte;
     while (read(0, &byte, 1) > 0) continue;
+    long gone = 0;
+    for (long i = 0; i < option.connections; i++) {
+        ssize_t got = recv(open[i], &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+        gone += got >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+    }
+    if (gone) die("%ld of %ld idle connections were closed", gone, option.connections);
 }
 
 static int knock_until(uint64_t until) {

@@ -95,6 +95,37 @@ def test_one_bad_answer_voids_the_run(answer: Answer, why: str, mode: str) -> No
         produce(address, mode)
 
 
+@pytest.mark.parametrize("hangs_up", [False, True])
+def test_idle_connections_that_the_broker_closed_are_told(hangs_up: bool) -> None:
+    """They would make each of the others look cheaper."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ExitStack() as held:
+        greeted = threading.Event()
+
+        def greet() -> None:
+            clients = []
+            for _ in range(3):
+                client = held.enter_context(listener.accept()[0])
+                (length,) = struct.unpack(">i", client.recv(4, socket.MSG_WAITALL))
+                hello = client.recv(length, socket.MSG_WAITALL)
+                client.sendall(struct.pack(">i4sh", 6, hello[4:8], 0))
+                clients.append(client)
+            if hangs_up:
+                clients[1].close()
+            greeted.set()
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        host, port = listener.getsockname()
+        idle = generators.IdleConnections(f"{host}:{port}", 3)
+        assert greeted.wait(30)
+        if hangs_up:
+            with pytest.raises(Void, match="1 of 3 idle connections were closed"):
+                idle.close()
+        else:
+            idle.close()
+        thread.join()
+
+
 def test_a_connection_comes_when_the_one_before_has_been_accepted() -> None:
     """A short queue of connections would drop the others, and the kernel tries such a one again after a second."""
     waiting: list[bool] = []

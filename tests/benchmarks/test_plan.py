@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+
+from benchmarks.__main__ import _add_plan, _is_whole
 from benchmarks.brokers.setting import SETTINGS
 from benchmarks.cases import CASES
 from benchmarks.cases.case import Scale
@@ -47,6 +50,48 @@ def test_each_broker_comes_first_in_some_round() -> None:
     }
     assert shared == set(names)
     assert firsts == set(names)
+
+
+def test_not_always_the_same_broker_comes_first_where_there_is_one_round() -> None:
+    names = ["appliance", "kafka"]
+    firsts: dict[str, str] = {}
+    for case, name in USUAL.turns(SETTINGS[""], names, 1):
+        firsts.setdefault(case.name, name)
+    once = [firsts[case.name] for case in USUAL.cases_under(SETTINGS[""]) if case.rounds == 1]
+    assert {"appliance", "kafka"} == set(once)
+    assert once.count("kafka") >= len(once) // 3
+
+
+def test_what_few_rounds_show_is_rehearsed_with_a_broker_that_compiles_itself() -> None:
+    rehearsed = list(USUAL.rehearsal(SETTINGS[""], ["appliance", "mock", "kafka"]))
+    assert {name for _, name in rehearsed} == {"kafka"}
+    named = [case.name for case, _ in rehearsed]
+    assert len(named) == len(set(named))
+    assert {"throughput_lz4", "throughput_idempotent", "commits_1", "requests_500", "rate_10k"} <= set(named)
+    assert not {"latency", "throughput_1k", "backlog_5g", "start", "recovery_10g"} & set(named)
+    of_slots = {case.name for case, _ in USUAL.rehearsal(SETTINGS["slots"], ["appliance", "kafka"])}
+    assert of_slots == {"latency_client_all", "throughput_1k"}
+    assert not list(USUAL.rehearsal(SETTINGS[""], ["appliance", "mock"]))
+
+
+def test_only_what_has_all_cases_brokers_and_rounds_is_kept() -> None:
+    def is_whole(*words: str) -> bool:
+        parser = argparse.ArgumentParser()
+        _add_plan(parser)
+        return _is_whole(parser.parse_args(words))
+
+    assert is_whole()
+    assert is_whole("--also", "failover_1000")
+    assert is_whole("--brokers", "appliance,pure,mock,kafka")
+    assert is_whole("--scaling", "--rounds", "1", "--brokers", "appliance,kafka")
+    for words in (
+        ("latency",),
+        ("--quick",),
+        ("--rounds", "1"),
+        ("--brokers", "appliance"),
+        ("--settings", "pinned"),
+    ):
+        assert not is_whole(*words), words
 
 
 def test_a_bound_in_memory_takes_three_rounds_and_none_where_it_has_no_part() -> None:

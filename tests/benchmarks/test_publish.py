@@ -105,6 +105,13 @@ def test_the_arithmetic_for_a_big_host_shows_what_it_multiplies() -> None:
     assert "kill -9" not in text
 
 
+def test_bytes_in_are_bounded_by_what_workers_carry() -> None:
+    figures = {"throughput_1k.in_cpu_s_per_gb": 1.0, "throughput_1k.in_worker_cpu_s_per_gb": 1.5}
+    text = host.arithmetic(run([{**figures, "pinned/throughput_1k.in_mb_s": 600.0}]))
+    assert "12 cores, of 32; of it 1.50 in a worker: 12 / 1.50 | 8.0 GB/s | the workers' cores, then" in text
+    assert "or 1 / 1.50 CPU s/GB where it has the core to itself | 600 to 667 MB/s |" in text
+
+
 def test_a_process_more_of_a_big_host_costs_what_a_worker_was_measured_to_cost() -> None:
     usual = {
         "idle.pss_mb": 80.0,

@@ -17,6 +17,7 @@ from benchmarks.brokers.kafka import Kafka
 from benchmarks.brokers.setting import AS_SHIPPED, SLOTS, Setting
 from benchmarks.cases.case import QUICK, Bench, Case, Figures
 from benchmarks.plan import Plan
+from benchmarks.void import Void
 
 HALTED, SLEEPING, RUNNING = "T", "S", "R"
 
@@ -130,6 +131,43 @@ def test_the_others_rest_while_one_is_measured(
     beside = [each for each in seen if each]
     assert beside
     assert all(all(halted.values()) for halted in beside)
+
+
+def test_a_broker_whose_warm_up_failed_is_not_measured_half_warm(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is started and warmed up anew for the next case."""
+    tried: list[Broker] = []
+
+    def warm_up(broker: Broker, _seconds: float) -> None:
+        tried.append(broker)
+        if len(tried) == 1:
+            raise Void("not today")
+
+    def make(data_dir: Path, setting: Setting) -> Broker:
+        made = Restless(data_dir, setting)
+        made.wants_warm_up = True
+        return made
+
+    monkeypatch.setattr(rounds, "MAKERS", {"appliance": make})
+    monkeypatch.setattr(rounds, "DATA", tmp_path)
+    monkeypatch.setattr(rounds, "warm_up", warm_up)
+    measured: list[Broker] = []
+
+    def case(bench: Bench) -> Figures:
+        measured.append(bench.broker)
+        return {"p50_us": 1.0}
+
+    cases = (Case("latency", "t", case), Case("requests_64", "t", case))
+    scale = replace(QUICK, held_bytes=0, busy_limit_share=float("inf"))
+    run = rounds.run(
+        Plan(("appliance",), cases, rounds=1, scale=scale, settings=(AS_SHIPPED,)), lambda _line: None
+    )
+    assert [(void.case, void.why) for void in run.voids] == [("latency", "not today")]
+    assert measured == tried[1:]
+    assert len(tried) == 2
+    assert isinstance(tried[0], Restless)
+    assert not tried[0].is_alive()
 
 
 def test_a_broker_that_has_ended_between_two_cases_costs_it_the_next_one(

@@ -88,6 +88,28 @@ def test_a_fall_within_the_noise_is_not_named() -> None:
     assert [fall.row.figure.key for fall in falls(run([{P50: 62.0}] * 3), kept)] == [P50]
 
 
+def test_what_drifts_under_both_hides_no_fall() -> None:
+    """Both took twice as long in some rounds; ours by theirs was the same in each, and has fallen by a quarter."""
+    theirs = [{MB_S: 1000.0}, {MB_S: 2000.0}, {MB_S: 1500.0}]
+    kept = run([{MB_S: 800.0}, {MB_S: 1600.0}, {MB_S: 1200.0}], theirs)
+    now = run([{MB_S: 600.0}, {MB_S: 1200.0}, {MB_S: 900.0}], theirs, commit="bbb")
+    assert [fall.row.figure.key for fall in falls(now, kept)] == [MB_S]
+    assert falls(kept, now) == []
+
+
+def test_what_one_process_does_not_do_is_not_compared_with_it() -> None:
+    switches = "requests_64.switches_per_request"
+    (row,) = rows(run([{switches: 0.3}], [{switches: 0.003}]))
+    assert row.ratios == {}
+
+
+def test_the_page_tells_what_each_case_took() -> None:
+    took = {f"latency.whole_{what}": 2.5 for what in ("cpu_s", "switches", "written_mb", "pss_mb")}
+    text = page(run([{P50: 50.0} | took, {P50: 50.0}], [{P50: 50.0}]), None)
+    assert "| latency | 2.5 |  | 2.5 |  | 2.5 |  | 2.5 |  |" in text
+    assert "What each case took" not in page(run([{P50: 50.0}]), None)
+
+
 def test_a_row_of_one_round_is_as_noisy_as_others_of_its_unit() -> None:
     """What was taken once has no spread of its own: it counts as if it varied as latencies do in the same run."""
     once, unlike = "latency_client.p50_us", "idle.pss_mb"

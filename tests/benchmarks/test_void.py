@@ -20,9 +20,12 @@ from benchmarks.brokers.appliance import Appliance
 from benchmarks.brokers.broker import Broker, SpawnedBroker
 from benchmarks.brokers.kafka import Kafka
 from benchmarks.brokers.setting import AS_SHIPPED, SLOTS, Setting
+from benchmarks.cases import CASES
 from benchmarks.cases import case as cases
 from benchmarks.cases.case import QUICK, Bench, Case, Figures
-from benchmarks.machine import Activity, Patience, WarmMemory
+from benchmarks.load import build, generators
+from benchmarks.load.generators import Requests
+from benchmarks.machine import Activity, AwakeCores, Patience, WarmMemory
 from benchmarks.plan import Plan
 from benchmarks.results import Run, rows
 from benchmarks.void import Busy, Void
@@ -105,6 +108,50 @@ def test_what_others_use_above_the_limit_voids_the_case(
     assert run(0.4)["others_share"] == pytest.approx(0.3, abs=0.01)
     with pytest.raises(Busy, match=r"0\.30 cores used by others"):
         run(0.25)
+
+
+def test_the_broker_s_cores_are_kept_awake_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where generators have cores of their own."""
+    every = os.sched_getaffinity(0)
+    seen: list[set[int]] = []
+
+    class Awake(AwakeCores):
+        def __enter__(self) -> AwakeCores:
+            seen.append(os.sched_getaffinity(0))
+            return self
+
+    looks = iter([activity(0.0, 0.0), activity(10.0, 0.0)])
+    monkeypatch.setattr(Activity, "now", lambda: next(looks))
+    monkeypatch.setattr(Patience, "await_quiet", lambda *_: None)
+    monkeypatch.setattr(cases, "AwakeCores", Awake)
+    monkeypatch.setattr(build, "spinner", lambda: tmp_path)
+    broker = StandIn(tmp_path)
+    broker.setting = replace(AS_SHIPPED, generator_cpus=(min(every),))
+    at_work: list[set[int]] = []
+
+    def run(_: Bench) -> Figures:
+        at_work.append(os.sched_getaffinity(0))
+        return {"n": 1.0}
+
+    cases.run_case(Case("t", "t", run, awake=True), bench_of(broker, tmp_path), Patience())
+    assert (seen, at_work) == ([every], [{min(every)}])
+
+
+def test_fetches_that_bring_no_record_void_the_case(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A broker that answers at once, and nothing, would be the fastest."""
+
+    def generator(records_read: int) -> Callable[..., Requests]:
+        told = Requests(1000, 1.0, 1e3, 1.0, 1.0, 1.0, 1.0, 0.1, 0, 1000, records_read=records_read)
+        return lambda *_, **__: told
+
+    broker = StandIn(tmp_path)
+    monkeypatch.setattr(broker, "create_topic", lambda *_: None)
+    fetches = CASES["fetches_64"]
+    monkeypatch.setattr(generators, "one_record", generator(1000 - 64))
+    assert fetches.run(bench_of(broker, tmp_path))["requests_s"] == 1e3
+    monkeypatch.setattr(generators, "one_record", generator(500))
+    with pytest.raises(Void, match="500 records came in 1000 answers"):
+        fetches.run(bench_of(broker, tmp_path))
 
 
 @pytest.mark.parametrize(("setting", "replicas"), [(AS_SHIPPED, 1), (SLOTS, 3)])
