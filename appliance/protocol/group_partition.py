@@ -7,9 +7,13 @@ Source: `java.lang.String.hashCode` (UTF-16 code units), `Utils.abs` (the lowest
 from __future__ import annotations
 
 from functools import lru_cache
+from hashlib import blake2b
 
 _INT_MASK = 0xFFFF_FFFF
 _SIGN = 0x8000_0000
+_LONG_CHARACTERS = 128
+_DIGEST_BYTES = 16
+_REMEMBERED = 65_536
 
 
 def java_hash(text: str) -> int:
@@ -21,8 +25,27 @@ def java_hash(text: str) -> int:
     return value - (1 << 32) if value & _SIGN else value
 
 
-@lru_cache(maxsize=65_536)
 def group_partition(group_id: str, partitions: int) -> int:
     """The partition of `group_id` among `partitions`."""
+    value = _absolute(group_id) if len(group_id) <= _LONG_CHARACTERS else _absolute_of_long(group_id)
+    return value % partitions
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _absolute(group_id: str) -> int:
     value = java_hash(group_id)
-    return (0 if value == -_SIGN else abs(value)) % partitions
+    return 0 if value == -_SIGN else abs(value)
+
+
+_of_long: dict[bytes, int] = {}
+
+
+def _absolute_of_long(group_id: str) -> int:
+    """Remembered by a digest: made up ids of 32 KiB would fill the memory, and hashing one takes 10 ms."""
+    digest = blake2b(group_id.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).digest()
+    value = _of_long.get(digest)
+    if value is None:
+        if len(_of_long) >= _REMEMBERED:
+            _of_long.clear()
+        value = _of_long[digest] = _absolute.__wrapped__(group_id)
+    return value
