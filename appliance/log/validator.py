@@ -48,7 +48,7 @@ from appliance.protocol.records.batch import (
     Buffer,
     restamp,
 )
-from appliance.protocol.records.compression import Codec, compress, decompress
+from appliance.protocol.records.compression import Codec, compress, decompress, room_of_thread
 from appliance.protocol.records.crc32c import checksum
 from appliance.protocol.records.errors import BatchTooLarge, CorruptBatch, InvalidRecords, InvalidTimestamp
 from appliance.protocol.records.record import decode_records
@@ -149,7 +149,8 @@ class Validator:
         codec = attributes & CODEC_MASK
         data: Buffer = batch
         if codec:
-            data = decompress(codec, batch[RECORDS:], self._decompressed_bytes_max)
+            # Looked at, perhaps compressed anew, and then of no more use.
+            data = decompress(codec, batch[RECORDS:], self._decompressed_bytes_max, room_of_thread())
             lowest, highest, keyless = check_records(data, 0, len(data), count)
         else:
             lowest, highest, keyless = check_records(batch, RECORDS, length_bytes, count)

@@ -67,14 +67,14 @@ def walk_together(data: Buffer, at: int, end: int, count: int) -> Walked:
                 raw = bytes(data)
             starts = step(raw, at, end, min(wanted, steps))
             summary = _check_fields(array, np.array(starts, np.int64), index)
-            run = Walked(starts[-1], len(starts) - 1, *summary)
+            run = (starts[-1], len(starts) - 1, *summary)
             steps = min(steps * 8, CHUNK_RECORDS)
-        at = run.at
-        index += run.records
-        low = min(low, run.low)
-        high = max(high, run.high)
-        keyless = keyless or run.keyless
-    return Walked(at, count, low, high, keyless)
+        at, records, run_low, run_high, run_keyless = run
+        index += records
+        low = min(low, run_low)
+        high = max(high, run_high)
+        keyless = keyless or run_keyless
+    return at, count, low, high, keyless
 
 
 def _walk_run(array: _Bytes, data: Buffer, at: int, end: int, *, index: int, wanted: int) -> Walked | None:
@@ -118,7 +118,7 @@ def _walk_run(array: _Bytes, data: Buffer, at: int, end: int, *, index: int, wan
     deltas = _timestamp_deltas([_column(array, place, stride, count) for place in range(body + 1, offset_at)])
     if deltas is None:
         return None
-    return Walked(at + count * stride, count, *deltas, key_length < 0)
+    return at + count * stride, count, *deltas, key_length < 0
 
 
 def _column(array: _Bytes, at: int, stride: int, count: int) -> bytes:

@@ -31,7 +31,7 @@ def decoded(payload: bytes, count: int) -> RecordsSummary | None:
     if [record.offset for record in records] != list(range(count)):
         return None
     times = [record.timestamp_ms for record in records]
-    return RecordsSummary(min(times), max(times), any(record.key is None for record in records))
+    return min(times), max(times), any(record.key is None for record in records)
 
 
 def walked(payload: bytes, count: int, *, before: bytes = b"", after: bytes = b"") -> RecordsSummary | None:
@@ -74,7 +74,7 @@ def test_every_sound_batch_passes_and_is_summed_up_rightly(
     summary = walked(payload, len(records), before=before, after=after)
     base_ms = records[0].timestamp_ms
     times = [record.timestamp_ms - base_ms for record in records]
-    assert summary == RecordsSummary(min(times), max(times), any(record.key is None for record in records))
+    assert summary == (min(times), max(times), any(record.key is None for record in records))
 
 
 @given(batches_of_records(), st.integers(0, 10**9), st.integers(1, 255))
@@ -126,7 +126,7 @@ def test_a_million_headers_in_one_record_are_walked_once() -> None:
     record = bytearray()
     write_varint(record, len(body))
     payload = bytes(record + body)
-    assert walked(payload, 1) == RecordsSummary(0, 0, True)
+    assert walked(payload, 1) == (0, 0, True)
     assert walked(payload[:-1] + b"\2", 1) is None
 
 
