@@ -17,7 +17,7 @@ unknown versions are answered with error 35 (KIP-511), because that is how a cli
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from appliance.errors import MalformedFrame
 from appliance.protocol.api_versions import SERVED_VERSIONS, ApiKey, api_name
@@ -33,19 +33,31 @@ RESPONSE_V1: Final = Struct(">iib")
 """Frame size, correlation id, count of tagged fields (0)."""
 
 
-class RequestHeader(NamedTuple):
+class RequestHeader:
     """A request header and where the body begins.
 
     `served` is False only for an ApiVersions request of a version we do not know: its body must not be
     read, and the answer is `messages.encode_unsupported_api_versions`.
     """
 
-    api_key: int
-    version: int
-    correlation_id: int
-    client_id: str | None
-    body_position: int
-    served: bool = True
+    __slots__ = ("api_key", "body_position", "client_id", "correlation_id", "served", "version")
+
+    def __init__(
+        self,
+        api_key: int,
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
+        body_position: int,
+        *,
+        served: bool = True,
+    ) -> None:
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.body_position = body_position
+        self.served = served
 
 
 def parse_request_header(buffer: memoryview, start: int, end: int) -> RequestHeader:

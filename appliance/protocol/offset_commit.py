@@ -27,14 +27,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import Struct
 from struct import error as struct_error
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from appliance.errors import MalformedFrame
 from appliance.protocol.headers import response_frame
 from appliance.protocol.primitives import (
     ELEMENTS_MAX,
-    INT16,
     INT32,
     INT64,
     STRING_BYTES_MAX,
@@ -55,33 +54,46 @@ LAST_WITH_RETENTION: Final = 4
 FIRST_WITH_THROTTLE: Final = 3
 
 NO_EPOCH: Final = -1
+NO_GENERATION: Final = -1
 DEFAULT_RETENTION: Final = -1
+_NULL_STRING: Final = 0xFFFF
 
 _WITHOUT_EPOCH: Final = Struct(">iq")
 _WITH_EPOCH: Final = Struct(">iqi")
 _RESULT: Final = Struct(">ih")
+_NO_THROTTLE: Final = INT32.pack(0)
+_COUNTS: Final = tuple(INT32.pack(count) for count in range(16))
 
 
 CommittedPartition = tuple[int, int, int, bytes]
 """Partition, offset, leader epoch, metadata in UTF-8 (null and empty are one). Plain, for the sake of time."""
 
 
-class CommittedTopic(NamedTuple):
-    """`topic` is a name up to v9 and an id in v10."""
-
-    topic: str | UUID
-    partitions: Sequence[CommittedPartition]
+CommittedTopic = tuple[str | UUID, Sequence[CommittedPartition]]
+"""A topic, by its name up to v9 and by its id in v10, and its partitions."""
 
 
-class CommitRequest(NamedTuple):
+class CommitRequest:
     """Topics and partitions in wire order. A generation below 0 without a member is a consumer in no group."""
 
-    group_id: str
-    generation: int
-    member_id: str
-    instance_id: str | None
-    retention_ms: int
-    topics: Sequence[CommittedTopic]
+    __slots__ = ("generation", "group_id", "instance_id", "member_id", "retention_ms", "topics")
+
+    def __init__(
+        self,
+        group_id: str,
+        topics: Sequence[CommittedTopic],
+        *,
+        generation: int = NO_GENERATION,
+        member_id: str = "",
+        instance_id: str | None = None,
+        retention_ms: int = DEFAULT_RETENTION,
+    ) -> None:
+        self.group_id = group_id
+        self.generation = generation
+        self.member_id = member_id
+        self.instance_id = instance_id
+        self.retention_ms = retention_ms
+        self.topics = topics
 
 
 TopicErrors = tuple[str | UUID, Sequence[tuple[int, int]]]
@@ -104,7 +116,7 @@ def parse_offset_commit(view: memoryview, position: int, end: int, version: int)
 def encode_offset_commit_response(version: int, correlation_id: int, topics: Sequence[TopicErrors]) -> bytes:
     """The whole frame of the answer."""
     flexible = version >= FIRST_FLEXIBLE
-    out: list[bytes] = [INT32.pack(0)] if version >= FIRST_WITH_THROTTLE else []
+    out: list[bytes] = [_NO_THROTTLE] if version >= FIRST_WITH_THROTTLE else []
     out.append(_count(len(topics), flexible=flexible))
     tags = b"\x00" if flexible else b""
     pack = _RESULT.pack
@@ -122,20 +134,27 @@ def encode_offset_commit_response(version: int, correlation_id: int, topics: Seq
 
 def every_partition(request: CommitRequest, error: int) -> list[TopicErrors]:
     """The answer in which every partition has the same error."""
-    return [(topic.topic, [(each[0], error) for each in topic.partitions]) for topic in request.topics]
+    return [(topic, [(each[0], error) for each in partitions]) for topic, partitions in request.topics]
 
 
 class _Reader:
-    """A body, and where we are in it."""
+    """A body, and where we are in it. What it has no bytes for ends in struct.error or IndexError."""
 
-    __slots__ = ("at", "data", "elements_left", "flexible", "view")
+    __slots__ = ("at", "data", "elements_left", "flexible")
 
     def __init__(self, data: bytes, *, flexible: bool) -> None:
         self.data = data
-        self.view = memoryview(data)
         self.at = 0
         self.flexible = flexible
         self.elements_left = ELEMENTS_MAX
+
+    def uvarint(self) -> int:
+        value = self.data[self.at]
+        if value < 0x80:
+            self.at += 1
+            return value
+        value, self.at = uvarint_at(memoryview(self.data), self.at, len(self.data))
+        return value
 
     def int32(self) -> int:
         value: int = INT32.unpack_from(self.data, self.at)[0]
@@ -144,11 +163,7 @@ class _Reader:
 
     def count(self, bytes_min: int) -> int:
         """How many elements of at least `bytes_min` follow."""
-        if self.flexible:
-            value, self.at = uvarint_at(self.view, self.at, len(self.data))
-            value -= 1
-        else:
-            value = self.int32()
+        value = self.uvarint() - 1 if self.flexible else self.int32()
         if value < 0 or value * bytes_min > len(self.data) - self.at:
             raise MalformedFrame(
                 f"an array of {value} elements where {len(self.data) - self.at} bytes are left"
@@ -158,37 +173,42 @@ class _Reader:
             raise MalformedFrame(f"more than {ELEMENTS_MAX} elements in one request")
         return value
 
-    def text_bytes(self) -> bytes | None:
-        """A nullable string as UTF-8 that was proved to be."""
+    def raw(self) -> bytes | None:
+        """The bytes of a nullable string."""
+        data, at = self.data, self.at
         if self.flexible:
-            length, self.at = uvarint_at(self.view, self.at, len(self.data))
-            length -= 1
+            length = self.uvarint() - 1
+            at = self.at
         else:
-            (length,) = INT16.unpack_from(self.data, self.at)
-            self.at += 2
+            length = data[at] << 8 | data[at + 1]
+            at += 2
+            if length == _NULL_STRING:
+                length = -1
         if length == -1:
+            self.at = at
             return None
-        stop = self.at + length
-        if not 0 <= length <= STRING_BYTES_MAX or stop > len(self.data):
+        stop = at + length
+        if length > STRING_BYTES_MAX or stop > len(data):
             raise MalformedFrame(f"a string of {length} bytes")
-        raw = self.data[self.at : stop]
         self.at = stop
-        if not raw.isascii():
-            try:
-                raw.decode()
-            except UnicodeDecodeError:
-                raise MalformedFrame("a string is not UTF-8") from None
-        return raw
+        return data[at:stop]
+
+    def nullable_text(self) -> str | None:
+        raw = self.raw()
+        return None if raw is None else _decoded(raw)
 
     def text(self) -> str:
-        raw = self.text_bytes()
+        raw = self.raw()
         if raw is None:
             raise MalformedFrame("null where a string must stand")
-        return raw.decode()
+        return _decoded(raw)
 
     def skip_tags(self) -> None:
         if self.flexible:
-            self.at = skip_tagged_fields(self.view, self.at, len(self.data))
+            if self.data[self.at]:
+                self.at = skip_tagged_fields(memoryview(self.data), self.at, len(self.data))
+            else:
+                self.at += 1
 
 
 def _read_request(reader: _Reader, version: int) -> CommitRequest:
@@ -197,8 +217,7 @@ def _read_request(reader: _Reader, version: int) -> CommitRequest:
     member_id = reader.text()
     instance_id: str | None = None
     if version >= FIRST_WITH_INSTANCE:
-        raw = reader.text_bytes()
-        instance_id = None if raw is None else raw.decode()
+        instance_id = reader.nullable_text()
     retention_ms = DEFAULT_RETENTION
     if version <= LAST_WITH_RETENTION:
         (retention_ms,) = INT64.unpack_from(reader.data, reader.at)
@@ -207,15 +226,22 @@ def _read_request(reader: _Reader, version: int) -> CommitRequest:
     for _ in range(reader.count(3)):
         topic: str | UUID
         if version >= FIRST_BY_TOPIC_ID:
-            topic = uuid_at(reader.view, reader.at)
+            topic = uuid_at(memoryview(reader.data), reader.at)
             reader.at += 16
         else:
             topic = reader.text()
         partitions = _read_partitions(reader, with_epoch=version >= FIRST_WITH_EPOCH)
         reader.skip_tags()
-        topics.append(CommittedTopic(topic, partitions))
+        topics.append((topic, partitions))
     reader.skip_tags()
-    return CommitRequest(group_id, generation, member_id, instance_id, retention_ms, topics)
+    return CommitRequest(
+        group_id,
+        topics,
+        generation=generation,
+        member_id=member_id,
+        instance_id=instance_id,
+        retention_ms=retention_ms,
+    )
 
 
 def _read_partitions(reader: _Reader, *, with_epoch: bool) -> list[CommittedPartition]:
@@ -230,18 +256,27 @@ def _read_partitions(reader: _Reader, *, with_epoch: bool) -> list[CommittedPart
         else:
             index, offset = unpack(data, at)
         at += size
-        if flexible and data[at] < 2 and not data[at + 1]:
-            # No metadata, no tagged fields: nearly always.
+        if not data[at + 1] and data[at] < (2 if flexible else 1):
+            # No metadata, and no tagged fields: nearly always.
             reader.at = at + 2
             metadata = b""
         else:
             reader.at = at
-            metadata = reader.text_bytes() or b""
-            if flexible:
-                reader.skip_tags()
+            metadata = reader.raw() or b""
+            _decoded(metadata)
+            reader.skip_tags()
         found.append((index, offset, leader_epoch, metadata))
     return found
 
 
+def _decoded(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise MalformedFrame("a string is not UTF-8") from None
+
+
 def _count(count: int, *, flexible: bool) -> bytes:
-    return uvarint_bytes(count + 1) if flexible else INT32.pack(count)
+    if flexible:
+        return uvarint_bytes(count + 1)
+    return _COUNTS[count] if count < len(_COUNTS) else INT32.pack(count)

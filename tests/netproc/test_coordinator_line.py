@@ -15,12 +15,17 @@ from appliance.channels.coordinator_channel import CoordinatorOp
 from appliance.channels.roles import COORDINATOR, Role, RoleKind
 from appliance.channels.wiring import Attachment, Wiring, remove_stale
 from appliance.config import Settings
-from appliance.control.coordinator.request_lines import Received, RequestLines
+from appliance.control.coordinator.request_lines import ANSWERS_AT_ONCE, Received, RequestLines
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.ipc.doorbell import Doorbell
 from appliance.netproc.connection import Connection, Pending
-from appliance.netproc.coordinator_line import QUIET_BYTES_MAX, QUIET_RELEASES_MAX, CoordinatorLine
+from appliance.netproc.coordinator_line import (
+    QUIET_BYTES_MAX,
+    QUIET_RELEASES_MAX,
+    REQUESTS_AT_ONCE,
+    CoordinatorLine,
+)
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.heartbeat import HeartbeatRequest
 from appliance.protocol.apis.offset_commit import OffsetCommitRequest
@@ -66,7 +71,12 @@ class Conversation:
         )
 
     def ask(self, api: ApiKey) -> None:
-        """The network process hands a request over."""
+        """The network process hands a request over, and ends its turn."""
+        self.begin(api)
+        self.line.turn()
+
+    def begin(self, api: ApiKey) -> None:
+        """The network process hands a request over, in the midst of a turn."""
         frame = encode_request(api, 8 if api is ApiKey.OFFSET_COMMIT else 4, REQUESTS[api], 7)[4:]
         block = self.pool.take(len(frame))
         assert block is not None
@@ -75,7 +85,6 @@ class Conversation:
         pending = Pending(self.connection, block, header.api_key, header.version, header.correlation_id)
         self.line.begin(pending, block.view, header.body_position, len(frame), start=0)
         pending.give_block(self.pool)
-        self.line.turn()
 
     def hear(self) -> list[Received]:
         """The coordinator takes what came, releases too."""
@@ -125,6 +134,42 @@ def test_request_wakes_a_coordinator_that_sleeps(conversation: Conversation) -> 
     conversation.coordinator_sleeps()
     conversation.ask(ApiKey.OFFSET_COMMIT)
     assert conversation.is_woken()
+
+
+def test_some_requests_are_seen_before_all_of_a_turn_are_read(conversation: Conversation) -> None:
+    conversation.coordinator_sleeps()
+    for _ in range(REQUESTS_AT_ONCE - 1):
+        conversation.begin(ApiKey.OFFSET_COMMIT)
+    assert not conversation.hear()
+    assert not conversation.is_woken()
+    conversation.begin(ApiKey.OFFSET_COMMIT)
+    assert conversation.is_woken()
+    assert len(conversation.hear()) == REQUESTS_AT_ONCE
+    conversation.begin(ApiKey.OFFSET_COMMIT)
+    conversation.coordinator_sleeps()
+    assert conversation.line.wants_turn
+    conversation.line.turn()
+    assert conversation.is_woken()
+    assert not conversation.line.wants_turn
+
+
+def test_some_answers_are_seen_before_all_of_a_turn_are_made(conversation: Conversation) -> None:
+    for _ in range(ANSWERS_AT_ONCE + 1):
+        conversation.ask(ApiKey.OFFSET_COMMIT)
+    received = conversation.hear()
+    conversation.lines.publish()
+    told(conversation)
+    conversation.netproc.doorbell.announce_sleep()
+    for each in received[: ANSWERS_AT_ONCE - 1]:
+        conversation.lines.answer(each.reply, b"answer")
+    assert told(conversation) == []
+    conversation.lines.answer(received[-2].reply, b"answer")
+    assert told(conversation) == [CoordinatorOp.ANSWER] * ANSWERS_AT_ONCE
+    assert conversation.netproc.doorbell.drain() == 1
+    conversation.lines.answer(received[-1].reply, b"answer")
+    assert told(conversation) == []
+    conversation.lines.publish()
+    assert told(conversation) == [CoordinatorOp.ANSWER]
 
 
 def test_release_is_visible_at_once_and_wakes_nobody(conversation: Conversation) -> None:

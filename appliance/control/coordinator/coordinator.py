@@ -24,13 +24,13 @@ from appliance.control.coordinator.group.groups import Groups
 from appliance.control.coordinator.internal_logs import InternalLogs
 from appliance.control.coordinator.offsets.expiry import expired
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
-from appliance.control.coordinator.offsets.offset_commit import failed_commit, plan_commit
+from appliance.control.coordinator.offsets.offset_commit import CommitPlanner, failed_commit
 from appliance.control.coordinator.offsets.offset_delete import plan_delete
 from appliance.control.coordinator.offsets.offset_fetch import fetch_offsets
 from appliance.control.coordinator.offsets.offset_records import parse_value
 from appliance.control.coordinator.offsets.packed_offsets import all_end_with
 from appliance.control.coordinator.request_lines import Received, Reply, RequestLines
-from appliance.control.coordinator.shard import TOLD, Pair, Shard, State
+from appliance.control.coordinator.shard import ACTIVE, TOLD, Pair, Shard, State
 from appliance.control.coordinator.topics import ImageTopics
 from appliance.errors import CorruptFile, MalformedFrame
 from appliance.ipc.agent import Timers
@@ -63,6 +63,7 @@ _NS_PER_MS: Final = 1_000_000
 _NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _NOT_COORDINATOR: Final = int(ErrorCode.NOT_COORDINATOR)
 _LOADING: Final = int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+_OFFSET_COMMIT: Final = int(ApiKey.OFFSET_COMMIT)
 
 _APPEND_ERRORS: Final = {
     int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION): _NOT_AVAILABLE,
@@ -100,6 +101,8 @@ class Coordinator:
         self._table = table
         self._timers = timers
         self._clock = clock
+        self._planner = CommitPlanner(topics, metadata_max=settings.offsets.metadata_max_bytes)
+        self._now_ms = clock.now_ms()
         self._shards: list[Shard] = []
         self._dirty: set[Shard] = set()
         self._ids: Mapping[str, UUID] = {}
@@ -115,7 +118,7 @@ class Coordinator:
             offsets=self,
             gate=self.gate,
         )
-        self._serve: Mapping[int, Callable[[Any, Reply], None]] = {
+        self._servants: Mapping[int, Callable[[Any, Reply], None]] = {
             int(ApiKey.OFFSET_FETCH): self._fetch,
             int(ApiKey.OFFSET_DELETE): self._delete,
             int(ApiKey.LIST_GROUPS): self._list,
@@ -123,12 +126,18 @@ class Coordinator:
 
     # Requests
 
-    def serve(self, received: Received) -> None:
-        """One request; what goes wrong in it is its own."""
+    def serve(self, requests: Sequence[Received]) -> None:
+        """Requests that came together, oldest first; what goes wrong in one is its own."""
+        if requests:
+            self._now_ms = self._clock.now_ms()
+        for received in requests:
+            self._serve_one(received)
+
+    def _serve_one(self, received: Received) -> None:
         reply = received.reply
         header = reply.header
         try:
-            if header.api_key == ApiKey.OFFSET_COMMIT:
+            if header.api_key == _OFFSET_COMMIT:
                 self._commit(received)
                 return
             request = decode_request(
@@ -140,7 +149,7 @@ class Coordinator:
                     coordinator_error_response(header.api_key, header.version, request, _NOT_AVAILABLE),
                 )
                 return
-            self._serve.get(header.api_key, self._to_groups)(request, reply)
+            self._servants.get(header.api_key, self._to_groups)(request, reply)
         except MalformedFrame as fault:
             self._lines.refuse(reply, str(fault))
         except Exception as error:
@@ -175,14 +184,16 @@ class Coordinator:
 
     def gate(self, group: str, slot: int) -> int:
         """Whether requests that name the group are served for a client of `slot`'s port: 0, or the error they get."""
-        if not self._shards:
-            return _NOT_AVAILABLE
-        shard = self._shards[group_partition(group, len(self._shards))]
+        return self._gate_of(self._shard_of(group), slot) if self._shards else _NOT_AVAILABLE
+
+    def _gate_of(self, shard: Shard, slot: int) -> int:
         place = shard.place
         if place is None:
             return _NOT_AVAILABLE
         if place.leader != slot:
             return _NOT_COORDINATOR
+        if shard.state is ACTIVE:
+            return 0
         if shard.state is State.ABSENT:
             shard.look()
             shard.look_later()
@@ -207,28 +218,24 @@ class Coordinator:
             received.view, header.body_position, received.end, version=header.version
         )
         group = request.group_id
-        error = _NOT_AVAILABLE if self._lines.under_way_bytes > UNDER_WAY_BYTES_MAX else 0
-        error = error or self.gate(group, reply.slot)
-        error = error or self.groups.check_commit(
+        if not self._shards or self._lines.under_way_bytes > UNDER_WAY_BYTES_MAX:
+            self._told_commit(reply, every_partition(request, _NOT_AVAILABLE))
+            return
+        shard = self._shard_of(group)
+        error = self._gate_of(shard, reply.slot) or self.groups.check_commit(
             group,
             member_id=request.member_id,
             instance_id=request.instance_id,
             generation=request.generation,
-            client=_client(reply),
+            api_version=header.version,
         )
         if error:
             self._told_commit(reply, every_partition(request, error))
             return
-        plan = plan_commit(
-            request,
-            topics=self._topics,
-            now_ms=self._clock.now_ms(),
-            metadata_max=self._settings.offsets.metadata_max_bytes,
-        )
+        plan = self._planner.plan(request, self._now_ms)
         if not plan.records:
             self._told_commit(reply, plan.errors)
             return
-        shard = self._shard_of(group)
         self.commits += 1
 
         def committed(error: int) -> None:

@@ -9,7 +9,7 @@ forgets its requests.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Any, Final
@@ -23,6 +23,8 @@ from appliance.protocol.coordinator_errors import NEEDS_REQUEST
 from appliance.protocol.headers import RequestHeader, parse_request_header
 
 PIECE_BYTES: Final = 1 << 20
+ANSWERS_AT_ONCE: Final = 16
+"""So many are put before they are shown: those who wait for them go on while we make the next (decision 0069)."""
 
 _REQUEST: Final = int(CoordinatorOp.REQUEST)
 _TAKEN: Final = int(CoordinatorOp.TAKEN)
@@ -82,6 +84,7 @@ class RequestLines:
         "_lent",
         "_pool",
         "_touched",
+        "_unseen",
         "under_way",
         "under_way_bytes",
     )
@@ -90,9 +93,10 @@ class RequestLines:
         self._attachment = attachment
         self._pool = pool
         self._kept_back: dict[Role, deque[tuple[int, int, bytes]]] = {}
-        self._lent: dict[Role, dict[int, Block]] = {}
+        self._lent: defaultdict[Role, dict[int, Block]] = defaultdict(dict)
         self._fresh: list[Reply] = []
         self._touched: set[Role] = set()
+        self._unseen = 0
         self.under_way = 0
         self.under_way_bytes = 0
 
@@ -101,11 +105,11 @@ class RequestLines:
         pool = self._attachment.pools.get(peer)
         if pool is None:
             return []
-        generation = self._attachment.generations[peer]
+        generation, lent = self._attachment.generations[peer], self._lent[peer]
         requests: list[Received] = []
         for op, _, slot, request_id, position, length_bytes, address in messages:
             if op == _RELEASE:
-                block = self._lent.get(peer, {}).pop(position, None)
+                block = lent.pop(position, None)
                 if block is not None:
                     self._pool.give(block)
             elif op == _REQUEST:
@@ -144,19 +148,21 @@ class RequestLines:
         if self._attachment.generations.get(reply.peer) != reply.generation:
             return
         self._attachment.row.cells[BYTES_OUT] += len(frame)
-        waiting = self._kept_back.get(reply.peer)
-        pieces = [
-            (reply.request_id, flags | (_MORE if after < len(frame) else 0), frame[at:after])
-            for at in range(0, len(frame), PIECE_BYTES)
-            for after in (at + PIECE_BYTES,)
-        ]
-        for piece in pieces:
-            if waiting is not None or not self._put(reply.peer, piece):
-                waiting = self._kept_back.setdefault(reply.peer, deque())
-                waiting.append(piece)
+        at, more = 0, flags | _MORE
+        while len(frame) - at > PIECE_BYTES:
+            self._put_or_keep(reply.peer, (reply.request_id, more, frame[at : at + PIECE_BYTES]))
+            at += PIECE_BYTES
+        self._put_or_keep(reply.peer, (reply.request_id, flags, frame[at:] if at else frame))
+
+    def _put_or_keep(self, peer: Role, piece: tuple[int, int, bytes]) -> None:
+        waiting = self._kept_back.get(peer)
+        if waiting is not None:
+            waiting.append(piece)
+        elif not self._put(peer, piece):
+            self._kept_back[peer] = deque((piece,))
 
     def publish(self) -> None:
-        """The end of a turn: what waited for room, who was read, and then everything becomes visible."""
+        """The end of a turn: what waited for room, who was read, and then all that is not visible yet becomes so."""
         for peer, waiting in list(self._kept_back.items()):
             while waiting and self._put(peer, waiting[0]):
                 waiting.popleft()
@@ -169,12 +175,7 @@ class RequestLines:
                 if writer is not None and writer.put(_TAKEN, 0, 0, reply.request_id, 0, 0):
                     self._touched.add(reply.peer)
         self._fresh.clear()
-        for peer in self._touched:
-            writer = self._attachment.outbound.get(peer)
-            if writer is not None:
-                writer.publish()
-                self._attachment.bells[peer].ring()
-        self._touched.clear()
+        self._show()
 
     @property
     def congested(self) -> bool:
@@ -200,9 +201,22 @@ class RequestLines:
         if not writer.put(_ANSWER, flags, 0, request_id, block.position, len(data)):
             self._pool.give(block)
             return False
-        self._lent.setdefault(peer, {})[block.position] = block
+        self._lent[peer][block.position] = block
         self._touched.add(peer)
+        self._unseen += 1
+        if self._unseen >= ANSWERS_AT_ONCE:
+            self._show()
         return True
+
+    def _show(self) -> None:
+        """Makes visible what was put, and wakes who sleeps."""
+        self._unseen = 0
+        for peer in self._touched:
+            writer = self._attachment.outbound.get(peer)
+            if writer is not None:
+                writer.publish()
+                self._attachment.bells[peer].ring()
+        self._touched.clear()
 
     def statistics(self) -> dict[str, int]:
         return {

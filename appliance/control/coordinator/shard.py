@@ -57,6 +57,8 @@ class State(StrEnum):
     FAILED = "failed"
 
 
+ACTIVE: Final = State.ACTIVE
+"""Asked for every commit: a member of an enumeration costs a look-up by name each time."""
 TOLD: Final = {
     State.ABSENT: int(ErrorCode.COORDINATOR_NOT_AVAILABLE),
     State.LOADING: int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
@@ -195,11 +197,12 @@ class Shard:
 
     def write(self, records: Sequence[Pair], done: Callable[[int], None]) -> None:
         """Appends the records as one; `done` hears 0 when they are committed, else an error code. `flush` sends."""
-        if self.state is not State.ACTIVE:
+        if self.state is not ACTIVE:
             done(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
-        length_bytes = sum(len(key) + len(value or b"") for key, value in records)
-        length_bytes += RECORD_OVERHEAD_BYTES * len(records)
+        length_bytes = RECORD_OVERHEAD_BYTES * len(records)
+        for key, value in records:
+            length_bytes += len(key) + (0 if value is None else len(value))
         if length_bytes > self.entry_bytes_max:
             done(int(ErrorCode.RECORD_LIST_TOO_LARGE))
             return

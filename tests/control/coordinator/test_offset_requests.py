@@ -9,7 +9,7 @@ from uuid import UUID
 from appliance.control.coordinator.group.effects import Topic
 from appliance.control.coordinator.offsets.expiry import expired
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
-from appliance.control.coordinator.offsets.offset_commit import failed_commit, plan_commit
+from appliance.control.coordinator.offsets.offset_commit import CommitPlanner, failed_commit
 from appliance.control.coordinator.offsets.offset_delete import plan_delete
 from appliance.control.coordinator.offsets.offset_fetch import fetch_offsets
 from appliance.control.coordinator.offsets.offset_records import CommittedOffset, encode_value, parse_key
@@ -25,7 +25,7 @@ from appliance.protocol.apis.offset_fetch import (
     OffsetFetchTopic,
 )
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.offset_commit import CommitRequest, CommittedTopic
+from appliance.protocol.offset_commit import CommitRequest
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -54,15 +54,16 @@ class KnownTopics:
 def commit(topic: str | UUID, *partitions: tuple[int, int, str]) -> CommitRequest:
     """A commit of (index, offset, metadata)."""
     each = [(index, offset, 3, text.encode()) for index, offset, text in partitions]
-    return CommitRequest("g", -1, "", None, -1, [CommittedTopic(topic, each)])
+    return CommitRequest("g", [(topic, each)])
 
 
 def planned(*requests: CommitRequest, topics: KnownTopics | None = None) -> tuple[list[int], OffsetBook]:
     """The errors by partition, and a book after everything was committed."""
     errors: list[int] = []
     book = OffsetBook()
+    planner = CommitPlanner(topics or KnownTopics(), metadata_max=10)
     for request in requests:
-        plan = plan_commit(request, topics=topics or KnownTopics(), now_ms=NOW_MS, metadata_max=10)
+        plan = planner.plan(request, NOW_MS)
         keyed = {parse_key(key): value for key, value in plan.records}
         assert keyed == {("g", topic, index): value for topic, values in plan.puts for index, value in values}
         for key, value in plan.records:
@@ -107,9 +108,7 @@ def test_commit_is_written_as_its_record_would_be_one_by_one() -> None:
 
 
 def test_append_that_failed_is_told_for_each_partition_that_had_been_taken() -> None:
-    plan = plan_commit(
-        commit("t", (0, 1, ""), (9, 1, "")), topics=KnownTopics(), now_ms=NOW_MS, metadata_max=10
-    )
+    plan = CommitPlanner(KnownTopics(), metadata_max=10).plan(commit("t", (0, 1, ""), (9, 1, "")), NOW_MS)
     failed = failed_commit(plan.errors, ErrorCode.NOT_COORDINATOR)
     assert failed == [("t", [(0, ErrorCode.NOT_COORDINATOR), (9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)])]
 

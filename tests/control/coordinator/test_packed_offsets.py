@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
-from appliance.control.coordinator.offsets.offset_records import value_encoder
+from appliance.control.coordinator.offsets.offset_records import ValueEncoder
 from appliance.control.coordinator.offsets.packed_offsets import PackedOffsets, all_end_with, with_all
 
 OFFSETS = st.lists(
@@ -105,7 +105,7 @@ def test_a_lone_commit_leaves_shared_what_it_has_alike() -> None:
         return sum(sys.getsizeof(part) for part in (row._begin, row._middles, row._end))
 
     encode_then, encode_later = (
-        value_encoder(1_763_800_000_000 + later_ms, UUID(int=1)) for later_ms in (0, 5_000)
+        ValueEncoder(1_763_800_000_000 + later_ms, UUID(int=1)).encode for later_ms in (0, 5_000)
     )
     row = PackedOffsets(len(encode_then(0, 0, b"")))
     row.put_all([(partition, encode_then(partition, 0, b"")) for partition in range(PARTITIONS)])
@@ -132,7 +132,7 @@ def test_values_that_are_all_the_same_are_held_once() -> None:
 
 def test_a_committed_offset_takes_no_more_than_it_may() -> None:
     """Its partition and what it does not share with those it was committed with; counted, not timed."""
-    encode = value_encoder(1_763_800_000_000, UUID(int=1))
+    encode = ValueEncoder(1_763_800_000_000, UUID(int=1)).encode
     book = OffsetBook()
     tracemalloc.start()
     try:

@@ -163,7 +163,7 @@ class Groups:
         member_id: str,
         instance_id: str | None,
         generation: int,
-        client: Client,
+        api_version: int,
     ) -> int:
         """Whether this member may commit offsets for the group now: 0 or an error code.
 
@@ -172,14 +172,14 @@ class Groups:
         """
         group = self._book.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
-            error = group.check_commit(member_id, generation, client.api_version)
+            error = group.check_commit(member_id, generation, api_version)
             if error is ErrorCode.NONE and member_id in group.subscriptions:
                 restart_consumer_session(self._book, group, member_id)
             return error
         if group is None:
             if generation < 0:
                 return ErrorCode.NONE
-            is_new = client.api_version >= _GROUP_ID_NOT_FOUND_FROM
+            is_new = api_version >= _GROUP_ID_NOT_FOUND_FROM
             return ErrorCode.GROUP_ID_NOT_FOUND if is_new else ErrorCode.ILLEGAL_GENERATION
         if generation < 0 and group.state is ClassicState.EMPTY:
             return ErrorCode.NONE

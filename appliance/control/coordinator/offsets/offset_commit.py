@@ -15,89 +15,122 @@ out: nothing. Source: `OffsetMetadataManager.java`, `KafkaApis.scala` of Kafka 4
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final
 from uuid import UUID
 
 from appliance.control.coordinator.group.effects import Topic, Topics
 from appliance.control.coordinator.offsets.offset_records import (
     NO_EXPIRY,
     CommittedOffset,
+    ValueEncoder,
     encode_value,
     key_prefix,
     suffix,
-    value_encoder,
 )
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.offset_commit import (
     DEFAULT_RETENTION,
     CommitRequest,
-    CommittedTopic,
     TopicErrors,
 )
 
-_TIME_MAX_MS = 2**63 - 1
-_UNKNOWN_PARTITION = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-_METADATA_TOO_LARGE = int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
+_TIME_MAX_MS: Final = 2**63 - 1
+_UNKNOWN_PARTITION: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+_UNKNOWN_TOPIC_ID: Final = int(ErrorCode.UNKNOWN_TOPIC_ID)
+_METADATA_TOO_LARGE: Final = int(ErrorCode.OFFSET_METADATA_TOO_LARGE)
 
 
-class CommitPlan(NamedTuple):
+class CommitPlan:
     """`errors` holds once `records`, (key, value), are committed; `puts` is what they will have changed.
 
     `puts`: topic and, for each of its partitions, the value.
     """
 
-    records: Sequence[tuple[bytes, bytes]]
-    puts: Sequence[tuple[str, Sequence[tuple[int, bytes]]]]
-    errors: Sequence[TopicErrors]
+    __slots__ = ("errors", "puts", "records")
+
+    def __init__(
+        self,
+        records: Sequence[tuple[bytes, bytes]],
+        puts: Sequence[tuple[str, Sequence[tuple[int, bytes]]]],
+        errors: Sequence[TopicErrors],
+    ) -> None:
+        self.records = records
+        self.puts = puts
+        self.errors = errors
 
 
-def plan_commit(request: CommitRequest, *, topics: Topics, now_ms: int, metadata_max: int) -> CommitPlan:
-    """What the request comes to, for a member that may commit."""
-    records: list[tuple[bytes, bytes]] = []
-    puts: list[tuple[str, Sequence[tuple[int, bytes]]]] = []
-    answers: list[TopicErrors] = []
-    retention_ms = request.retention_ms
-    expire_ms = NO_EXPIRY if retention_ms == DEFAULT_RETENTION else min(now_ms + retention_ms, _TIME_MAX_MS)
-    for wanted in request.topics:
-        topic, missing = _topic(wanted, topics)
-        if topic is None:
-            answers.append((wanted.topic, [(each[0], missing) for each in wanted.partitions]))
-            continue
-        prefix = key_prefix(request.group_id, topic.name)
-        encode = value_encoder(now_ms, topic.topic_id)
-        results: list[tuple[int, int]] = []
-        put: list[tuple[int, bytes]] = []
-        count = topic.partitions
-        for index, offset, leader_epoch, metadata in wanted.partitions:
-            if not 0 <= index < count:
-                results.append((index, _UNKNOWN_PARTITION))
+class CommitPlanner:
+    """Plans commits one after the other; those of one moment share what their values have alike.
+
+    Args:
+        metadata_max: offset.metadata.max.bytes, in characters.
+    """
+
+    __slots__ = ("_encoders", "_encoders_ms", "_metadata_max", "_topics")
+
+    def __init__(self, topics: Topics, *, metadata_max: int) -> None:
+        self._topics = topics
+        self._metadata_max = metadata_max
+        self._encoders: dict[UUID, ValueEncoder] = {}
+        self._encoders_ms = 0
+
+    def plan(self, request: CommitRequest, now_ms: int) -> CommitPlan:
+        """What the request comes to, for a member that may commit."""
+        records: list[tuple[bytes, bytes]] = []
+        puts: list[tuple[str, Sequence[tuple[int, bytes]]]] = []
+        answers: list[TopicErrors] = []
+        metadata_max = self._metadata_max
+        expire_ms = NO_EXPIRY
+        if request.retention_ms != DEFAULT_RETENTION:
+            expire_ms = min(now_ms + request.retention_ms, _TIME_MAX_MS)
+        for wanted, partitions in request.topics:
+            topic, missing = self._topic(wanted)
+            if topic is None:
+                answers.append((wanted, [(each[0], missing) for each in partitions]))
                 continue
-            if metadata and _is_too_large(metadata, metadata_max):
-                results.append((index, _METADATA_TOO_LARGE))
-                continue
-            if expire_ms == NO_EXPIRY:
-                value = encode(offset, leader_epoch, metadata)
-            else:
-                value = encode_value(
-                    CommittedOffset(offset, leader_epoch, metadata.decode(), now_ms, expire_ms)
-                )
-            results.append((index, 0))
-            records.append((prefix + suffix(index), value))
-            put.append((index, value))
-        puts.append((topic.name, put))
-        answers.append((wanted.topic, results))
-    return CommitPlan(records, puts, answers)
+            name, count = topic.name, topic.partitions
+            prefix = key_prefix(request.group_id, name)
+            encoder = self._encoder(topic.topic_id, now_ms)
+            results: list[tuple[int, int]] = []
+            put: list[tuple[int, bytes]] = []
+            for index, offset, leader_epoch, metadata in partitions:
+                if not 0 <= index < count:
+                    results.append((index, _UNKNOWN_PARTITION))
+                    continue
+                if metadata and _is_too_large(metadata, metadata_max):
+                    results.append((index, _METADATA_TOO_LARGE))
+                    continue
+                if expire_ms == NO_EXPIRY:
+                    value = encoder.encode(offset, leader_epoch, metadata)
+                else:
+                    value = encode_value(
+                        CommittedOffset(offset, leader_epoch, metadata.decode(), now_ms, expire_ms)
+                    )
+                results.append((index, 0))
+                records.append((prefix + suffix(index), value))
+                put.append((index, value))
+            puts.append((name, put))
+            answers.append((wanted, results))
+        return CommitPlan(records, puts, answers)
+
+    def _topic(self, wanted: str | UUID) -> tuple[Topic | None, int]:
+        if isinstance(wanted, str):
+            return self._topics.by_name(wanted), _UNKNOWN_PARTITION
+        return self._topics.by_id(wanted), _UNKNOWN_TOPIC_ID
+
+    def _encoder(self, topic_id: UUID, now_ms: int) -> ValueEncoder:
+        if now_ms != self._encoders_ms:
+            self._encoders_ms = now_ms
+            self._encoders = {}
+        encoder = self._encoders.get(topic_id)
+        if encoder is None:
+            encoder = self._encoders[topic_id] = ValueEncoder(now_ms, topic_id)
+        return encoder
 
 
 def failed_commit(errors: Sequence[TopicErrors], error: int) -> list[TopicErrors]:
     """`errors`, where what would have been committed was not: it has `error` now."""
     return [(topic, [(index, found or error) for index, found in each]) for topic, each in errors]
-
-
-def _topic(wanted: CommittedTopic, topics: Topics) -> tuple[Topic | None, int]:
-    if isinstance(wanted.topic, UUID):
-        return topics.by_id(wanted.topic), int(ErrorCode.UNKNOWN_TOPIC_ID)
-    return topics.by_name(wanted.topic), _UNKNOWN_PARTITION
 
 
 def _is_too_large(metadata: bytes, characters_max: int) -> bool:

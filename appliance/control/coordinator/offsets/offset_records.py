@@ -14,7 +14,6 @@ Source: `OffsetCommitKey.json`, `OffsetCommitValue.json`, `GroupCoordinatorRecor
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from struct import Struct
 from struct import error as struct_error
@@ -115,17 +114,23 @@ def encode_value(committed: CommittedOffset) -> bytes:
     )
 
 
-def value_encoder(commit_ms: int, topic_id: UUID) -> Callable[[int, int, bytes], bytes]:
-    """(offset, leader epoch, metadata in UTF-8) → the value in version 4, for the many offsets of one commit."""
-    tail = _INT64.pack(commit_ms) + (_NO_TAGS if topic_id == NO_UUID else _TOPIC_ID_TAG + topic_id.bytes)
-    bare, pack = b"\x01" + tail, _START_4.pack
+class ValueEncoder:
+    """Values in version 4 of offsets in one topic, committed at one time: what they end with is put together once."""
 
-    def encode(offset: int, leader_epoch: int, metadata: bytes) -> bytes:
+    __slots__ = ("_bare", "_tail")
+
+    def __init__(self, commit_ms: int, topic_id: UUID) -> None:
+        self._tail = _INT64.pack(commit_ms) + (
+            _NO_TAGS if topic_id == NO_UUID else _TOPIC_ID_TAG + topic_id.bytes
+        )
+        self._bare = b"\x01" + self._tail
+
+    def encode(self, offset: int, leader_epoch: int, metadata: bytes) -> bytes:
+        """`metadata` in UTF-8."""
+        start: bytes = _START_4.pack(4, offset, leader_epoch)
         if not metadata:
-            return pack(4, offset, leader_epoch) + bare
-        return pack(4, offset, leader_epoch) + uvarint_bytes(len(metadata) + 1) + metadata + tail
-
-    return encode
+            return start + self._bare
+        return start + uvarint_bytes(len(metadata) + 1) + metadata + self._tail
 
 
 def parse_value(value: bytes) -> CommittedOffset:

@@ -23,7 +23,11 @@ CLIENT = Client("c", "/127.0.0.1", slot=0, api_version=8)
 
 def commit_error(scene: Scene, member_id: str, generation: int, *, instance_id: str | None = None) -> int:
     return scene.groups.check_commit(
-        GROUP, member_id=member_id, instance_id=instance_id, generation=generation, client=CLIENT
+        GROUP,
+        member_id=member_id,
+        instance_id=instance_id,
+        generation=generation,
+        api_version=CLIENT.api_version,
     )
 
 

@@ -16,7 +16,7 @@ from tests.control.coordinator.group.scene import GROUP, Scene
 def commit_error(scene: Scene, member_id: str, epoch: int, *, version: int = 9) -> int:
     client = Client("c", "/h", slot=0, api_version=version)
     return scene.groups.check_commit(
-        GROUP, member_id=member_id, instance_id=None, generation=epoch, client=client
+        GROUP, member_id=member_id, instance_id=None, generation=epoch, api_version=client.api_version
     )
 
 

@@ -289,7 +289,11 @@ def test_classic_members_commit_in_their_generation() -> None:
         client = Client("c", "/h", slot=0, api_version=version)
         member_id = classic[0].member_id
         return scene.groups.check_commit(
-            GROUP, member_id=member_id, instance_id=None, generation=generation, client=client
+            GROUP,
+            member_id=member_id,
+            instance_id=None,
+            generation=generation,
+            api_version=client.api_version,
         )
 
     assert commit(classic[0].generation) == ErrorCode.NONE
