@@ -92,13 +92,8 @@ class StorageFailures:
         if isinstance(fault, StorageFault) and is_lasting(fault):
             self.partition_failed(partition, fault)
             return
-        cause = fault.__cause__ if fault is not None else None
-        if (
-            told
-            and self._directories is not None
-            and isinstance(cause, OSError)
-            and cause.errno == errno.EMFILE
-        ):
+        met = fault.os_error if isinstance(fault, StorageFault) else None
+        if told and self._directories is not None and met is not None and met.errno == errno.EMFILE:
             self._directories.release_idle()
 
     def upkeep_failed(self, partition: Partition, fault: ApplianceError) -> None:

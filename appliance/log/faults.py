@@ -25,7 +25,9 @@ _COMES_BACK = _NO_ROOM | NO_DESCRIPTORS | {errno.ENOMEM, errno.EAGAIN, errno.EIN
 def storage_fault(error: OSError, path: Path | str) -> StorageFault:
     """The fault for an error that a call on `path` met; to be raised from it."""
     kind = DiskFull if error.errno in _NO_ROOM else StorageFault
-    return kind(f"{path}: {error.strerror or error}{_HINTS.get(error.errno or 0, '')}")
+    fault = kind(f"{path}: {error.strerror or error}{_HINTS.get(error.errno or 0, '')}")
+    fault.os_error = error
+    return fault
 
 
 class storage_faults:  # noqa: N801 - it reads as a statement: `with storage_faults(path):`
@@ -52,11 +54,11 @@ class storage_faults:  # noqa: N801 - it reads as a statement: `with storage_fau
 
 def is_gone(error: OSError | StorageFault) -> bool:
     """Whether what was to be opened is not there any more, and nothing else is wrong."""
-    cause = error.__cause__ if isinstance(error, StorageFault) else error
-    return isinstance(cause, FileNotFoundError) or (isinstance(cause, OSError) and cause.errno in _IS_GONE)
+    met = error.os_error if isinstance(error, StorageFault) else error
+    return isinstance(met, FileNotFoundError) or (met is not None and met.errno in _IS_GONE)
 
 
 def is_lasting(fault: StorageFault) -> bool:
     """Whether a fault speaks of the storage itself, and not of room, descriptors or memory that come back."""
-    cause = fault.__cause__
-    return not isinstance(fault, DiskFull) and not (isinstance(cause, OSError) and cause.errno in _COMES_BACK)
+    met = fault.os_error
+    return not isinstance(fault, DiskFull) and not (met is not None and met.errno in _COMES_BACK)

@@ -7,7 +7,6 @@ Source: `java.lang.String.hashCode` (UTF-16 code units), `Utils.abs` (the lowest
 from __future__ import annotations
 
 from functools import lru_cache
-from hashlib import blake2b
 
 _INT_MASK = 0xFFFF_FFFF
 _SIGN = 0x8000_0000
@@ -42,6 +41,8 @@ _of_long: dict[bytes, int] = {}
 
 def _absolute_of_long(group_id: str) -> int:
     """Remembered by a digest: made up ids of 32 KiB would fill the memory, and hashing one takes 10 ms."""
+    from hashlib import blake2b  # brings OpenSSL, and hardly anybody has such ids
+
     digest = blake2b(group_id.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).digest()
     value = _of_long.get(digest)
     if value is None:

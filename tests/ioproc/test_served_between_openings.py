@@ -100,6 +100,7 @@ def test_before_the_first_command_is_done_nobody_is_served(served: Served) -> No
     assert served.answers() == [(Op.LIST_OFFSETS, 0, 77, last)]
 
 
+@pytest.mark.interpreted
 def test_openings_have_at_least_half_of_the_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     served.obey(range(0), full=True)
     looks: list[int] = []

@@ -12,6 +12,8 @@ import os
 import textwrap
 from collections.abc import Callable
 
+import pytest
+
 from appliance.ipc import fence
 from appliance.ipc.fence import full_fence
 
@@ -74,6 +76,7 @@ def missed_each_other(steps: str, make_region: MakeRegion, fork: Fork) -> int:
     return sum(not a and not b for a, b in zip(first, second, strict=True))
 
 
+@pytest.mark.interpreted
 def test_with_the_fence_one_of_two_always_sees_the_other(make_region: MakeRegion, fork: Fork) -> None:
     assert missed_each_other(steps_of_the_fence(), make_region, fork) == 0
 

@@ -29,6 +29,8 @@ from tests.log.file_history import (
     Write,
 )
 
+pytestmark = pytest.mark.interpreted
+
 SETTINGS: Final = LogSettings(segment_bytes=1000)
 FIRST: Final = 40
 PRODUCER: Final = 7

@@ -97,6 +97,7 @@ def test_a_stretch_that_was_too_short_counts_as_read_in_vain(ahead: ReadAhead, f
     assert read < 30
 
 
+@pytest.mark.interpreted
 def test_where_the_page_cache_cannot_be_asked_nothing_is_read_ahead(
     ahead: ReadAhead, file: SegmentFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:

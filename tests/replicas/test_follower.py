@@ -221,6 +221,7 @@ def test_records_that_only_the_follower_has_are_cut_by_epoch(tmp_path: Path) -> 
     pair.follower.log.check()
 
 
+@pytest.mark.interpreted
 def test_readers_off_the_disk_are_told_before_what_they_saw_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
