@@ -28,13 +28,15 @@ run: $(VENV)/.installed
 compiled: $(VENV)/.installed-test
 	APPLIANCE_COMPILED=1 $(BIN)/python setup.py -q build_ext --inplace
 
+REMOVE_COMPILED := find appliance -name '*.so' -delete; rm -f *__mypyc*.so; rm -rf build
+
 pure:
-	@find appliance -name '*.so' -delete; rm -f *__mypyc*.so; rm -rf build
+	@$(REMOVE_COMPILED)
 
 # The unit and system tests over the compiled modules, but those that replace or step through what these do not let them.
 test-compiled: compiled
 	$(PYTEST) -q -m "not slow and not interpreted" --ignore=tests/clients --ignore=tests/benchmarks; \
-		found=$$?; $(MAKE) --no-print-directory pure; exit $$found
+		found=$$?; $(REMOVE_COMPILED); exit $$found
 
 # The gate, quick checks first. One step alone: `make lint`, `make unit`, `make clients CLIENT=kcat`.
 # Against Apache Kafka, the judge of the client tests: `make clients APPLIANCE_JUDGE=kafka`. Against three slots, with a
