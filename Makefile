@@ -35,7 +35,7 @@ pure:
 
 # The unit and system tests over the compiled modules, but those that replace or step through what these do not let them.
 test-compiled: compiled
-	$(PYTEST) -q -m "not slow and not interpreted" --ignore=tests/clients --ignore=tests/benchmarks; \
+	$(PYTEST) -q -m "not slow and not interpreted" --ignore=tests/clients; \
 		found=$$?; $(REMOVE_COMPILED); exit $$found
 
 # The gate, quick checks first. One step alone: `make lint`, `make unit`, `make clients CLIENT=kcat`.

@@ -26,16 +26,16 @@ def java_hash(text: str) -> int:
 
 def group_partition(group_id: str, partitions: int) -> int:
     """The partition of `group_id` among `partitions`."""
-    value = _absolute(group_id) if len(group_id) <= _LONG_CHARACTERS else _absolute_of_long(group_id)
+    value = _absolute_of_short(group_id) if len(group_id) <= _LONG_CHARACTERS else _absolute_of_long(group_id)
     return value % partitions
 
 
-@lru_cache(maxsize=_REMEMBERED)
 def _absolute(group_id: str) -> int:
     value = java_hash(group_id)
     return 0 if value == -_SIGN else abs(value)
 
 
+_absolute_of_short = lru_cache(maxsize=_REMEMBERED)(_absolute)
 _of_long: dict[bytes, int] = {}
 
 
@@ -48,5 +48,5 @@ def _absolute_of_long(group_id: str) -> int:
     if value is None:
         if len(_of_long) >= _REMEMBERED:
             _of_long.clear()
-        value = _of_long[digest] = _absolute.__wrapped__(group_id)
+        value = _of_long[digest] = _absolute(group_id)
     return value

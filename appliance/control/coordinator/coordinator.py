@@ -102,7 +102,6 @@ class Coordinator:
         self._timers = timers
         self._clock = clock
         self._planner = CommitPlanner(topics, metadata_max=settings.offsets.metadata_max_bytes)
-        self._now_ms = clock.now_ms()
         self._shards: list[Shard] = []
         self._dirty: set[Shard] = set()
         self._ids: Mapping[str, UUID] = {}
@@ -128,17 +127,18 @@ class Coordinator:
 
     def serve(self, requests: Sequence[Received]) -> None:
         """Requests that came together, oldest first; what goes wrong in one is its own."""
-        if requests:
-            self._now_ms = self._clock.now_ms()
+        if not requests:
+            return
+        now_ms = self._clock.now_ms()
         for received in requests:
-            self._serve_one(received)
+            self._serve_one(received, now_ms)
 
-    def _serve_one(self, received: Received) -> None:
+    def _serve_one(self, received: Received, now_ms: int) -> None:
         reply = received.reply
         header = reply.header
         try:
             if header.api_key == _OFFSET_COMMIT:
-                self._commit(received)
+                self._commit(received, now_ms)
                 return
             request = decode_request(
                 header.api_key, header.version, received.view, header.body_position, received.end
@@ -211,7 +211,7 @@ class Coordinator:
 
     # Offsets
 
-    def _commit(self, received: Received) -> None:
+    def _commit(self, received: Received, now_ms: int) -> None:
         reply = received.reply
         header = reply.header
         request = parse_offset_commit(
@@ -232,7 +232,7 @@ class Coordinator:
         if error:
             self._told_commit(reply, every_partition(request, error))
             return
-        plan = self._planner.plan(request, self._now_ms)
+        plan = self._planner.plan(request, now_ms)
         if not plan.records:
             self._told_commit(reply, plan.errors)
             return

@@ -16,6 +16,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator
 from enum import IntEnum
+from itertools import chain
 from struct import Struct
 from typing import Any
 
@@ -100,7 +101,7 @@ class Room:
             if end > bytes_max:
                 raise _too_large(bytes_max)
             if end > ROOM_BYTES_MAX:
-                return _gather_elsewhere(self._view[:at], piece, pieces, bytes_max)
+                return _gather(chain((self._view[:at], piece), pieces), bytes_max)
             if end > len(self._view):
                 self._grow(end, at)
             self._view[at:end] = piece
@@ -116,13 +117,12 @@ class Room:
         self._view = grown
 
 
-def _gather_elsewhere(begun: memoryview, piece: bytes, pieces: Iterator[bytes], bytes_max: int) -> bytearray:
-    out = bytearray(begun)
-    out += piece
-    for each in pieces:
-        if len(out) + len(each) > bytes_max:
+def _gather(pieces: Iterator[Buffer], bytes_max: int) -> bytearray:
+    out = bytearray()
+    for piece in pieces:
+        if len(out) + len(piece) > bytes_max:
             raise _too_large(bytes_max)
-        out += each
+        out += piece
     return out
 
 
