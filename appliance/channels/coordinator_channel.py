@@ -3,6 +3,7 @@
     netproc ──REQUEST(where its frame lies)──→ coordinator         the frame stays in the network process's pool
     coordinator ──TAKEN(id)──→ netproc                             it was read, where nothing else keeps its frame
     coordinator ──ANSWER(where it lies)──→ netproc ──RELEASE──→    the frame of the response, in the coordinator's pool
+    coordinator ──ANSWER(itself)──→ netproc                        a small one, as of heartbeats and most commits
 
 From a network process, 64 bytes, little endian:
 
@@ -10,12 +11,13 @@ From a network process, 64 bytes, little endian:
 
 To a network process:
 
-    op u8, flags u8, pad u16, request_id u32, position u32, length_bytes u32, spare 48 bytes
+    op u8, flags u8, pad u16, request_id u32, position u32, length_bytes u32, inline 48 bytes
 
 `slot` is the one whose port the client spoke to; `address` the client's, as IPv6 (an IPv4 one is mapped). REQUEST's
 bytes are the request's frame without its size: header and body. A response longer than a block comes in pieces, in
-order, MORE on each but the last; each piece is released for itself, by its position. For RELEASE alone nobody rings,
-unless much is released: a coordinator that is short of room looks by itself.
+order, MORE on each but the last; each piece is released for itself, by its position. A short one comes in the messages
+themselves: INLINE, `length_bytes` of `inline` in each, nothing to release (decision 0071).
+For RELEASE alone nobody rings, unless much is released: a coordinator that is short of room looks by itself.
 
 Requests of one connection may be answered in any order; the network process keeps the order of the responses.
 """
@@ -24,9 +26,16 @@ from __future__ import annotations
 
 from enum import IntEnum
 from struct import Struct
+from typing import Final
 
+INLINE_BYTES: Final = 48
+"""Of a response in one message."""
+INLINE_FRAME_BYTES: Final = 2 * INLINE_BYTES
+"""The longest response that comes so: three messages would cost what a block does.
+
+A commit of one partition is answered in 28 bytes and its topic's name."""
 FROM_NETPROC = Struct("<BBHIII16s32x")
-TO_NETPROC = Struct("<BBHIII48x")
+TO_NETPROC = Struct(f"<BBHIII{INLINE_BYTES}s")
 
 assert FROM_NETPROC.size == TO_NETPROC.size == 64
 
@@ -47,3 +56,4 @@ class CoordinatorFlag(IntEnum):
     REFUSED = (
         2  # ANSWER: the request does not parse; the piece says why, in UTF-8, and the connection is closed
     )
+    INLINE = 4  # ANSWER: the piece is in the message; `position` says nothing

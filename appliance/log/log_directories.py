@@ -169,29 +169,15 @@ class LogDirectories:
         self._look_for(partition)
         if partition in self._twice:
             self._resolve_twins(partition, topic_id, settings)
-        home = self._homes.get(partition)
         handed_over: HandedOver | None = None
         if closed and left:
-            handed_over = decode_handed_over(left)
-            if handed_over is None:
-                closed = False
-            elif home in self.serving:
-                directory = f"{self.serving[home].path}/{partition_directory_name(partition)}"
-                handed_over = handed_over.as_found(directory)
+            handed_over = self._decode_left(partition, left)
+            closed = handed_over is not None
         is_plain = handed_over is not None and handed_over.is_only_of(topic_id)
         may_move = not is_plain and self._look_for_future(partition)
         if not may_move:
             self.futures.pop(partition, None)
-        if home is None:
-            if was_there:
-                raise LogDirectoryOffline(f"{partition} has gone from the log directory that it was in")
-            if self.failed and not is_new:
-                raise LogDirectoryOffline(
-                    f"{partition} is in no log directory that serves, but may be in a failed one"
-                )
-            home = self._fewest()
-        if home in self.failed:
-            raise LogDirectoryOffline(str(self.failed[home])) from self.failed[home]
+        home = self._choose_home(partition, is_new=is_new, was_there=was_there)
         is_known = partition in self._homes
         log = self.serving[home].open_partition(
             partition, topic_id, settings, closed=closed, left=handed_over, is_absent=not is_known
@@ -202,6 +188,29 @@ class LogDirectories:
             log.has_mark()
         self._homes[partition] = home
         return log
+
+    def _decode_left(self, partition: TopicPartition, left: bytes) -> HandedOver | None:
+        """What its last owner has left of a partition, as far as its directory bears it out; None: nothing."""
+        handed_over = decode_handed_over(left)
+        home = self._homes.get(partition)
+        if handed_over is None or home not in self.serving:
+            return handed_over
+        return handed_over.as_found(f"{self.serving[home].path}/{partition_directory_name(partition)}")
+
+    def _choose_home(self, partition: TopicPartition, *, is_new: bool, was_there: bool) -> int:
+        """The directory that has a partition, else the one that a new one goes to. Raises LogDirectoryOffline."""
+        home = self._homes.get(partition)
+        if home is None:
+            if was_there:
+                raise LogDirectoryOffline(f"{partition} has gone from the log directory that it was in")
+            if self.failed and not is_new:
+                raise LogDirectoryOffline(
+                    f"{partition} is in no log directory that serves, but may be in a failed one"
+                )
+            home = self._fewest()
+        if home in self.failed:
+            raise LogDirectoryOffline(str(self.failed[home])) from self.failed[home]
+        return home
 
     def _look_for(self, partition: TopicPartition) -> None:
         """Where another of the slot's processes has put a partition meanwhile, or that it has deleted it."""

@@ -37,6 +37,7 @@ _TAKEN: Final = int(CoordinatorOp.TAKEN)
 _RELEASE: Final = int(CoordinatorOp.RELEASE)
 _MORE: Final = int(CoordinatorFlag.MORE)
 _REFUSED: Final = int(CoordinatorFlag.REFUSED)
+_INLINE: Final = int(CoordinatorFlag.INLINE)
 _NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 # Blocks and bytes of the coordinator's pool that were released and nobody was woken for.
 QUIET_RELEASES_MAX: Final = 16
@@ -150,11 +151,13 @@ class CoordinatorLine:
     def turn(self) -> None:
         """Takes the answers that have arrived, and makes visible what was placed."""
         if self._reader is not None:
-            for op, flags, _, identity, position, length_bytes in self._reader.drain():
+            for op, flags, _, identity, position, length_bytes, inline in self._reader.drain():
                 if op == _TAKEN:
                     self._taken(identity)
+                elif flags & _INLINE:
+                    self._answered(flags, identity, inline[:length_bytes])
                 else:
-                    self._answered(flags, identity, position, length_bytes)
+                    self._answered(flags, identity, self._borrowed(position, length_bytes))
         writer = self._attachment.outbound.get(COORDINATOR)
         if writer is None:
             return
@@ -207,10 +210,13 @@ class CoordinatorLine:
         if waiting is not None and waiting.pending.api_key not in NEEDS_REQUEST:
             self._let_go(waiting)
 
-    def _answered(self, flags: int, identity: int, position: int, length_bytes: int) -> None:
-        piece = bytes(self._attachment.pools[COORDINATOR].view[position : position + length_bytes])
+    def _borrowed(self, position: int, length_bytes: int) -> bytes:
+        """A copy of what lies in the coordinator's pool, which is owed a word that it was read."""
         self._owed.append(position)
         self._quiet_bytes += length_bytes
+        return bytes(self._attachment.pools[COORDINATOR].view[position : position + length_bytes])
+
+    def _answered(self, flags: int, identity: int, piece: bytes) -> None:
         waiting = self._waiting.get(identity)
         if waiting is None:
             return  # we stop, and have answered it

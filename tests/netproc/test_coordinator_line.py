@@ -11,11 +11,16 @@ from typing import Any
 
 import pytest
 
-from appliance.channels.coordinator_channel import CoordinatorOp
+from appliance.channels.coordinator_channel import INLINE_BYTES, INLINE_FRAME_BYTES, CoordinatorOp
 from appliance.channels.roles import COORDINATOR, Role, RoleKind
 from appliance.channels.wiring import Attachment, Wiring, remove_stale
 from appliance.config import Settings
-from appliance.control.coordinator.request_lines import ANSWERS_AT_ONCE, Received, RequestLines
+from appliance.control.coordinator.request_lines import (
+    ANSWERS_AT_ONCE,
+    PIECE_BYTES,
+    Received,
+    RequestLines,
+)
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.ipc.doorbell import Doorbell
@@ -33,6 +38,8 @@ from appliance.protocol.headers import parse_request_header
 from appliance.protocol.messages import encode_request
 
 NETPROC = Role(RoleKind.NETPROC, 0)
+LARGE = bytes(INLINE_FRAME_BYTES + 1)
+"""An answer that needs a block of the coordinator's pool."""
 REQUESTS = {ApiKey.OFFSET_COMMIT: OffsetCommitRequest("g"), ApiKey.HEARTBEAT: HeartbeatRequest("g", 1, "m")}
 
 
@@ -55,16 +62,18 @@ class Conversation:
         assert self.coordinator.pool is not None
         self.pool = BufferPool(self.netproc.pool.view)
         self.finished: list[bytes] = []
+        self.refused: list[str] = []
         self.line = CoordinatorLine(
             self.netproc,
             finish=lambda _, pieces: self.finished.extend(
                 piece for piece in pieces if isinstance(piece, bytes)
             ),
-            refuse=lambda _, why: pytest.fail(why),
+            refuse=lambda _, why: self.refused.append(why),
             give=self.pool.give,
             brief_wait=BriefWait(lambda: 0, limit_ns=0),
         )
-        self.lines = RequestLines(self.coordinator, BufferPool(self.coordinator.pool.view))
+        self.coordinator_pool = BufferPool(self.coordinator.pool.view)
+        self.lines = RequestLines(self.coordinator, self.coordinator_pool)
         ours, self.client = socket.socketpair()
         self.connection = Connection(
             ours, connection_id=1, slot=0, peer_host="127.0.0.1", peer_port=1, now_ns=0
@@ -176,10 +185,10 @@ def test_release_is_visible_at_once_and_wakes_nobody(conversation: Conversation)
     conversation.coordinator_sleeps()
     conversation.ask(ApiKey.OFFSET_COMMIT)
     (received,) = conversation.hear()
-    conversation.answer(received, b"answer")
+    conversation.answer(received, LARGE)
     conversation.coordinator_sleeps()
     conversation.line.turn()
-    assert conversation.finished == [b"answer"]
+    assert conversation.finished == [LARGE]
     assert not conversation.is_woken()
     assert conversation.lines.statistics()["lent_blocks"] == 1
     assert not conversation.hear()
@@ -187,7 +196,9 @@ def test_release_is_visible_at_once_and_wakes_nobody(conversation: Conversation)
 
 
 @pytest.mark.parametrize(
-    ("answers", "length_bytes"), [(QUIET_RELEASES_MAX, 16), (2, QUIET_BYTES_MAX // 2)], ids=["many", "large"]
+    ("answers", "length_bytes"),
+    [(QUIET_RELEASES_MAX, len(LARGE)), (2, QUIET_BYTES_MAX // 2)],
+    ids=["many", "large"],
 )
 def test_coordinator_is_woken_when_much_is_out_on_loan(
     conversation: Conversation, answers: int, length_bytes: int
@@ -200,3 +211,66 @@ def test_coordinator_is_woken_when_much_is_out_on_loan(
         conversation.coordinator_sleeps()
         conversation.line.turn()
         assert conversation.is_woken() is (number == answers)
+
+
+@pytest.mark.parametrize(
+    "length_bytes", [0, 1, INLINE_BYTES - 1, INLINE_BYTES, INLINE_BYTES + 1, INLINE_FRAME_BYTES]
+)
+def test_small_answer_is_in_the_ring_and_leaves_nothing_on_loan(
+    conversation: Conversation, length_bytes: int
+) -> None:
+    # Zeros at its end are the answer's, not the message's.
+    answer = b"\x01" * (length_bytes // 2) + bytes(length_bytes - length_bytes // 2)
+    conversation.ask(ApiKey.OFFSET_COMMIT)
+    (received,) = conversation.hear()
+    free_bytes = conversation.coordinator_pool.free_bytes()
+    conversation.answer(received, answer)
+    assert conversation.coordinator_pool.free_bytes() == free_bytes
+    conversation.line.turn()
+    assert conversation.finished == [answer]
+    assert conversation.line.statistics() == {"waiting": 0, "owed": 0}
+    assert conversation.coordinator.inbound[NETPROC].is_empty()
+
+
+@pytest.mark.parametrize(
+    "length_bytes", [INLINE_FRAME_BYTES + 1, PIECE_BYTES, PIECE_BYTES + 1, 2 * PIECE_BYTES + 7]
+)
+def test_large_answer_comes_whole_and_is_given_back(conversation: Conversation, length_bytes: int) -> None:
+    answer = os.urandom(length_bytes)
+    conversation.ask(ApiKey.OFFSET_COMMIT)
+    (received,) = conversation.hear()
+    free_bytes = conversation.coordinator_pool.free_bytes()
+    conversation.answer(received, answer)
+    conversation.line.turn()
+    assert conversation.finished == [answer]
+    conversation.line.turn()
+    conversation.hear()
+    assert conversation.coordinator_pool.free_bytes() == free_bytes
+
+
+def test_answers_that_find_the_ring_full_come_in_order_and_whole(conversation: Conversation) -> None:
+    writer = conversation.coordinator.outbound[NETPROC]
+    answers = [bytes([number % 251]) * (number % (INLINE_FRAME_BYTES + 9)) for number in range(writer.slots)]
+    for at in range(0, len(answers), 64):
+        for _ in answers[at : at + 64]:
+            conversation.begin(ApiKey.OFFSET_COMMIT)
+        # No turn of the network process: it stands still, and takes no answer.
+        for received, answer in zip(conversation.hear(), answers[at : at + 64], strict=True):
+            conversation.lines.answer(received.reply, answer)
+    assert conversation.lines.congested
+    for _ in range(len(answers)):
+        conversation.lines.publish()
+        conversation.line.turn()
+        conversation.hear()
+        if len(conversation.finished) == len(answers):
+            break
+    assert conversation.finished == answers
+
+
+def test_small_refusal_says_why(conversation: Conversation) -> None:
+    conversation.ask(ApiKey.HEARTBEAT)
+    (received,) = conversation.hear()
+    conversation.lines.refuse(received.reply, "why")
+    conversation.lines.publish()
+    conversation.line.turn()
+    assert conversation.refused == ["why"]

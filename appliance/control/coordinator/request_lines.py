@@ -1,10 +1,10 @@
 """Requests of network processes and the answers to them: `channels.coordinator_channel` from the coordinator's side.
 
 A request is read where it was received, in the network process's pool, and the network process is told so (TAKEN)
-unless its answer comes in the same turn, or it keeps the request until the answer anyhow. An answer is copied into a
-block of our pool and is there until it is released. Answers that find no block, or no room on the ring, wait in order;
-what waits is bounded by the requests of clients under way. The death of a network process frees what was lent to it and
-forgets its requests.
+unless its answer comes in the same turn, or it keeps the request until the answer anyhow. A small answer goes into the
+ring itself; a larger one is copied into a block of our pool and is there until it is released. Answers that find no
+block, or no room on the ring, wait in order; what waits is bounded by the requests of clients under way. The death of a
+network process frees what was lent to it and forgets its requests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Any, Final
 
-from appliance.channels.coordinator_channel import CoordinatorFlag, CoordinatorOp
+from appliance.channels.coordinator_channel import (
+    INLINE_BYTES,
+    INLINE_FRAME_BYTES,
+    CoordinatorFlag,
+    CoordinatorOp,
+)
 from appliance.channels.roles import Role
 from appliance.channels.wiring import Attachment
 from appliance.ipc.buffer_pool import Block, BufferPool
@@ -32,6 +37,7 @@ _ANSWER: Final = int(CoordinatorOp.ANSWER)
 _RELEASE: Final = int(CoordinatorOp.RELEASE)
 _MORE: Final = int(CoordinatorFlag.MORE)
 _REFUSED: Final = int(CoordinatorFlag.REFUSED)
+_INLINE: Final = int(CoordinatorFlag.INLINE)
 
 
 class Reply:
@@ -148,10 +154,14 @@ class RequestLines:
         if self._attachment.generations.get(reply.peer) != reply.generation:
             return
         self._attachment.row.cells[BYTES_OUT] += len(frame)
+        piece_bytes = PIECE_BYTES
+        if len(frame) <= INLINE_FRAME_BYTES:
+            piece_bytes = INLINE_BYTES
+            flags |= _INLINE
         at, more = 0, flags | _MORE
-        while len(frame) - at > PIECE_BYTES:
-            self._put_or_keep(reply.peer, (reply.request_id, more, frame[at : at + PIECE_BYTES]))
-            at += PIECE_BYTES
+        while len(frame) - at > piece_bytes:
+            self._put_or_keep(reply.peer, (reply.request_id, more, frame[at : at + piece_bytes]))
+            at += piece_bytes
         self._put_or_keep(reply.peer, (reply.request_id, flags, frame[at:] if at else frame))
 
     def _put_or_keep(self, peer: Role, piece: tuple[int, int, bytes]) -> None:
@@ -172,7 +182,7 @@ class RequestLines:
             if not reply.answered:
                 writer = self._attachment.outbound.get(reply.peer)
                 # A full ring costs the courtesy only: the block comes back with the answer.
-                if writer is not None and writer.put(_TAKEN, 0, 0, reply.request_id, 0, 0):
+                if writer is not None and writer.put(_TAKEN, 0, 0, reply.request_id, 0, 0, b""):
                     self._touched.add(reply.peer)
         self._fresh.clear()
         self._show()
@@ -194,14 +204,18 @@ class RequestLines:
         writer = self._attachment.outbound.get(peer)
         if writer is None:
             return True
-        block = self._pool.take(len(data))
-        if block is None:
-            return False
-        block.view[: len(data)] = data
-        if not writer.put(_ANSWER, flags, 0, request_id, block.position, len(data)):
-            self._pool.give(block)
-            return False
-        self._lent[peer][block.position] = block
+        if flags & _INLINE:
+            if not writer.put(_ANSWER, flags, 0, request_id, 0, len(data), data):
+                return False
+        else:
+            block = self._pool.take(len(data))
+            if block is None:
+                return False
+            block.view[: len(data)] = data
+            if not writer.put(_ANSWER, flags, 0, request_id, block.position, len(data), b""):
+                self._pool.give(block)
+                return False
+            self._lent[peer][block.position] = block
         self._touched.add(peer)
         self._unseen += 1
         if self._unseen >= ANSWERS_AT_ONCE:
