@@ -203,9 +203,10 @@ def _shown(row: Row, bound: Goal) -> str:
 
 
 def _unshown(run: Run, figure: Figure) -> str:
-    is_void = any((each.broker, each.case) == (OURS, figure.case) for each in run.voids)
     told = " and ".join(bound.text(figure.better) for bound in figure.goals)
-    return f"{figure.title} | | {told} | {'**void**' if is_void else 'not in this run'}"
+    return (
+        f"{figure.title} | | {told} | {'**void**' if run.has_void(OURS, figure.case) else 'not in this run'}"
+    )
 
 
 def _elsewhere(run: Run) -> str:
@@ -320,8 +321,7 @@ def bounds(row: Row) -> str:
 
 def absent(run: Run, row: Row, broker: str) -> str:
     """What stands in the place of a figure that was void in each round."""
-    is_void = any((void.broker, void.case) == (broker, row.figure.case) for void in run.voids)
-    return "void" if is_void and broker not in row.values else ""
+    return "void" if broker not in row.values and run.has_void(broker, row.figure.case) else ""
 
 
 def _cell(spread: Spread | None) -> str:

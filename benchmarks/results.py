@@ -52,6 +52,10 @@ class Run:
         """DATE-COMMIT, the name of its files; the kind behind it."""
         return "-".join(filter(None, (self.date, self.commit, "dirty" if self.dirty else "", self.kind)))
 
+    def has_void(self, broker: str, case: str) -> bool:
+        """Whether a round of a broker's case was void."""
+        return any((each.broker, each.case) == (broker, case) for each in self.voids)
+
 
 @dataclass(frozen=True, slots=True)
 class Spread:

@@ -14,10 +14,10 @@ To a network process:
     op u8, flags u8, pad u16, request_id u32, position u32, length_bytes u32, inline 48 bytes
 
 `slot` is the one whose port the client spoke to; `address` the client's, as IPv6 (an IPv4 one is mapped). REQUEST's
-bytes are the request's frame without its size: header and body. A response longer than a block comes in pieces, in
-order, MORE on each but the last; each piece is released for itself, by its position. A short one comes in the messages
-themselves: INLINE, `length_bytes` of `inline` in each, nothing to release (decision 0071).
-For RELEASE alone nobody rings, unless much is released: a coordinator that is short of room looks by itself.
+bytes are the request's frame without its size: header and body. A long response comes in pieces, in order, MORE on each
+but the last; each piece is released for itself, by its position. For RELEASE alone nobody rings, unless much is
+released: a coordinator that is short of room looks by itself. A short one comes in the messages themselves: INLINE,
+`length_bytes` of `inline` in each, and nothing is released (decision 0071).
 
 Requests of one connection may be answered in any order; the network process keeps the order of the responses.
 """
@@ -31,9 +31,7 @@ from typing import Final
 INLINE_BYTES: Final = 48
 """Of a response in one message."""
 INLINE_FRAME_BYTES: Final = 2 * INLINE_BYTES
-"""The longest response that comes so: three messages would cost what a block does.
-
-A commit of one partition is answered in 28 bytes and its topic's name."""
+"""The longest response that comes so: of a commit of one partition it is at most 28 and its topic's name."""
 FROM_NETPROC = Struct("<BBHIII16s32x")
 TO_NETPROC = Struct(f"<BBHIII{INLINE_BYTES}s")
 

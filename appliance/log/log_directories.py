@@ -190,7 +190,7 @@ class LogDirectories:
         return log
 
     def _decode_left(self, partition: TopicPartition, left: bytes) -> HandedOver | None:
-        """What its last owner has left of a partition, as far as its directory bears it out; None: nothing."""
+        """What its last owner has left of a partition, as far as its directory bears it out; None: unreadable."""
         handed_over = decode_handed_over(left)
         home = self._homes.get(partition)
         if handed_over is None or home not in self.serving:

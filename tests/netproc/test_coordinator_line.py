@@ -24,6 +24,7 @@ from appliance.control.coordinator.request_lines import (
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.ipc.doorbell import Doorbell
+from appliance.ipc.process_table import BYTES_OUT
 from appliance.netproc.connection import Connection, Pending
 from appliance.netproc.coordinator_line import (
     QUIET_BYTES_MAX,
@@ -33,6 +34,7 @@ from appliance.netproc.coordinator_line import (
 )
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.heartbeat import HeartbeatRequest
+from appliance.protocol.apis.join_group import JoinGroupRequest
 from appliance.protocol.apis.offset_commit import OffsetCommitRequest
 from appliance.protocol.headers import parse_request_header
 from appliance.protocol.messages import encode_request
@@ -40,7 +42,11 @@ from appliance.protocol.messages import encode_request
 NETPROC = Role(RoleKind.NETPROC, 0)
 LARGE = bytes(INLINE_FRAME_BYTES + 1)
 """An answer that needs a block of the coordinator's pool."""
-REQUESTS = {ApiKey.OFFSET_COMMIT: OffsetCommitRequest("g"), ApiKey.HEARTBEAT: HeartbeatRequest("g", 1, "m")}
+REQUESTS = {
+    ApiKey.OFFSET_COMMIT: OffsetCommitRequest("g"),
+    ApiKey.HEARTBEAT: HeartbeatRequest("g", 1, "m"),
+    ApiKey.JOIN_GROUP: JoinGroupRequest("g", 1000, "", "consumer", ()),
+}
 
 
 class Conversation:
@@ -162,7 +168,10 @@ def test_some_requests_are_seen_before_all_of_a_turn_are_read(conversation: Conv
     assert not conversation.line.wants_turn
 
 
-def test_some_answers_are_seen_before_all_of_a_turn_are_made(conversation: Conversation) -> None:
+@pytest.mark.parametrize("answer", [b"answer", LARGE], ids=["small", "large"])
+def test_some_answers_are_seen_before_all_of_a_turn_are_made(
+    conversation: Conversation, answer: bytes
+) -> None:
     for _ in range(ANSWERS_AT_ONCE + 1):
         conversation.ask(ApiKey.OFFSET_COMMIT)
     received = conversation.hear()
@@ -170,12 +179,12 @@ def test_some_answers_are_seen_before_all_of_a_turn_are_made(conversation: Conve
     told(conversation)
     conversation.netproc.doorbell.announce_sleep()
     for each in received[: ANSWERS_AT_ONCE - 1]:
-        conversation.lines.answer(each.reply, b"answer")
+        conversation.lines.answer(each.reply, answer)
     assert told(conversation) == []
-    conversation.lines.answer(received[-2].reply, b"answer")
+    conversation.lines.answer(received[-2].reply, answer)
     assert told(conversation) == [CoordinatorOp.ANSWER] * ANSWERS_AT_ONCE
     assert conversation.netproc.doorbell.drain() == 1
-    conversation.lines.answer(received[-1].reply, b"answer")
+    conversation.lines.answer(received[-1].reply, answer)
     assert told(conversation) == []
     conversation.lines.publish()
     assert told(conversation) == [CoordinatorOp.ANSWER]
@@ -228,8 +237,23 @@ def test_small_answer_is_in_the_ring_and_leaves_nothing_on_loan(
     assert conversation.coordinator_pool.free_bytes() == free_bytes
     conversation.line.turn()
     assert conversation.finished == [answer]
-    assert conversation.line.statistics() == {"waiting": 0, "owed": 0}
+    assert conversation.line.statistics()["waiting"] == 0
     assert conversation.coordinator.inbound[NETPROC].is_empty()
+    assert conversation.coordinator.row.cells[BYTES_OUT] == length_bytes
+
+
+def test_many_small_answers_ring_nobody_back(conversation: Conversation) -> None:
+    answers = QUIET_BYTES_MAX // INLINE_FRAME_BYTES + 1
+    received: list[Received] = []
+    for _ in range(answers):
+        conversation.ask(ApiKey.OFFSET_COMMIT)
+        received += conversation.hear()
+    conversation.coordinator_sleeps()
+    for each in received:
+        conversation.answer(each, bytes(INLINE_FRAME_BYTES))
+        conversation.line.turn()
+    assert len(conversation.finished) == answers
+    assert not conversation.is_woken()
 
 
 @pytest.mark.parametrize(
@@ -243,7 +267,6 @@ def test_large_answer_comes_whole_and_is_given_back(conversation: Conversation, 
     conversation.answer(received, answer)
     conversation.line.turn()
     assert conversation.finished == [answer]
-    conversation.line.turn()
     conversation.hear()
     assert conversation.coordinator_pool.free_bytes() == free_bytes
 
@@ -251,6 +274,7 @@ def test_large_answer_comes_whole_and_is_given_back(conversation: Conversation, 
 def test_answers_that_find_the_ring_full_come_in_order_and_whole(conversation: Conversation) -> None:
     writer = conversation.coordinator.outbound[NETPROC]
     answers = [bytes([number % 251]) * (number % (INLINE_FRAME_BYTES + 9)) for number in range(writer.slots)]
+    free_bytes = conversation.coordinator_pool.free_bytes()
     for at in range(0, len(answers), 64):
         for _ in answers[at : at + 64]:
             conversation.begin(ApiKey.OFFSET_COMMIT)
@@ -265,12 +289,75 @@ def test_answers_that_find_the_ring_full_come_in_order_and_whole(conversation: C
         if len(conversation.finished) == len(answers):
             break
     assert conversation.finished == answers
+    conversation.hear()
+    assert conversation.coordinator_pool.free_bytes() == free_bytes
 
 
-def test_small_refusal_says_why(conversation: Conversation) -> None:
+@pytest.mark.parametrize(
+    ("length_bytes", "left", "kept_back"),
+    [(INLINE_FRAME_BYTES, 0, 2), (INLINE_FRAME_BYTES, 1, 1), (len(LARGE), 0, 1)],
+    ids=["nothing of it", "half of it", "nothing of a large one"],
+)
+def test_answer_that_the_ring_has_no_room_for_comes_whole(
+    conversation: Conversation, length_bytes: int, left: int, kept_back: int
+) -> None:
+    writer = conversation.coordinator.outbound[NETPROC]
+    conversation.ask(ApiKey.OFFSET_COMMIT)
+    (received,) = conversation.hear()
+    while writer.free_slots() > left:
+        assert writer.put(CoordinatorOp.TAKEN, 0, 0, 0, 0, 0, b"")
+    writer.publish()
+    answer = os.urandom(length_bytes)
+    free_bytes = conversation.coordinator_pool.free_bytes()
+    conversation.answer(received, answer)
+    assert conversation.lines.statistics()["kept_back"] == kept_back
+    for _ in range(writer.slots):
+        conversation.line.turn()
+        conversation.lines.publish()
+        if conversation.finished:
+            break
+    assert conversation.finished == [answer]
+    assert not conversation.lines.congested
+    conversation.hear()
+    assert conversation.coordinator_pool.free_bytes() == free_bytes
+
+
+def test_nothing_is_kept_for_a_network_process_that_died(conversation: Conversation) -> None:
+    writer = conversation.coordinator.outbound[NETPROC]
+    for _ in range(2):
+        conversation.ask(ApiKey.OFFSET_COMMIT)
+    small, large = conversation.hear()
+    free_bytes = conversation.coordinator_pool.free_bytes()
+    conversation.lines.answer(large.reply, LARGE)
+    while writer.free_slots() > 1:
+        assert writer.put(CoordinatorOp.TAKEN, 0, 0, 0, 0, 0, b"")
+    conversation.answer(small, bytes(INLINE_FRAME_BYTES))
+    assert conversation.lines.statistics()["kept_back"] == 1
+    conversation.lines.peer_down(NETPROC)
+    assert conversation.lines.statistics()["kept_back"] == 0
+    assert conversation.coordinator_pool.free_bytes() == free_bytes
+
+
+@pytest.mark.parametrize("answer", [b"answer", LARGE], ids=["small", "large"])
+def test_answer_to_who_waits_no_more_is_let_go_of(conversation: Conversation, answer: bytes) -> None:
+    conversation.ask(ApiKey.JOIN_GROUP)
+    (received,) = conversation.hear()
+    free_bytes = conversation.coordinator_pool.free_bytes()
+    conversation.line.stop()
+    (told_so,) = conversation.finished
+    conversation.answer(received, answer)
+    conversation.line.turn()
+    conversation.hear()
+    assert conversation.finished == [told_so]
+    assert conversation.coordinator_pool.free_bytes() == free_bytes
+
+
+@pytest.mark.parametrize("why", ["why", "ä" * INLINE_BYTES, "a" + "ä" * (INLINE_BYTES // 2), "why " * 30])
+def test_refusal_says_why(conversation: Conversation, why: str) -> None:
     conversation.ask(ApiKey.HEARTBEAT)
     (received,) = conversation.hear()
-    conversation.lines.refuse(received.reply, "why")
+    conversation.lines.refuse(received.reply, why)
     conversation.lines.publish()
     conversation.line.turn()
-    assert conversation.refused == ["why"]
+    assert conversation.refused == [why]
+    assert not conversation.finished

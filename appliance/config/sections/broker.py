@@ -83,7 +83,7 @@ class BrokerSettings:
         unit="bytes",
         minimum=4 * _MIB,
         maximum=2**31,
-        doc="Answers and appends of the coordinator under way at most; what does not fit waits its turn.",
+        doc="Appends and larger answers of the coordinator under way at most; what does not fit waits its turn.",
     )
     producer_id_expiration_ms: int = option(
         86_400_000,

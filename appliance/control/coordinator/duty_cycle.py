@@ -110,7 +110,7 @@ class CoordinatorDutyCycle:
         if under_way == 1 and self._logs.is_asked:
             self._log_wait.look_out(self._inboxes(RoleKind.IOPROC))
         elif not under_way and (was_lone or self._expects_request):
-            # Once more where nothing came but what the last answer had lent.
+            # Once more where nothing came but what the last answer had lent: a larger one, small ones lend nothing.
             self._expects_request = self._request_wait.look_out(self._inboxes(RoleKind.NETPROC)) and was_lone
             return
         self._expects_request = False
