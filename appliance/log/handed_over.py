@@ -26,6 +26,7 @@ from uuid import UUID
 
 import msgspec
 
+from appliance.errors import CorruptFile
 from appliance.log.faults import storage_faults
 from appliance.log.file_names import LOG, OFFSET_INDEX, TIME_INDEX, segment_file_name
 from appliance.log.producer_state import ProducerEntry, Producers, RememberedBatch
@@ -155,10 +156,22 @@ def write_handed_over(directory: Path, state: bytes) -> None:
 
 
 def read_handed_over(directory: Path) -> HandedOver | None:
-    """What was left in a file, None where there is nothing that can be read."""
-    with suppress(OSError):
-        return decode_handed_over((directory / HANDED_OVER).read_bytes())
-    return None
+    """What was left in a file, None where there is none.
+
+    Raises:
+        StorageFault: it cannot be read.
+        CorruptFile: it cannot be decoded; then nobody knows how the log was closed.
+    """
+    path = directory / HANDED_OVER
+    with storage_faults(path):
+        try:
+            state = path.read_bytes()
+        except FileNotFoundError:
+            return None
+    left = decode_handed_over(state)
+    if left is None:
+        raise CorruptFile(f"{path}: cannot be decoded")
+    return left
 
 
 def decode_epochs(left: bytes | None) -> list[tuple[int, int]]:

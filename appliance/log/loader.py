@@ -144,7 +144,11 @@ class Loader:
             StorageFault: it cannot be read or written.
         """
         if self._clean and not self._flushed:
-            self._handed_over = self._left or read_handed_over(self._directory)
+            try:
+                self._handed_over = self._left or read_handed_over(self._directory)
+            except CorruptFile as fault:
+                _logger.warning("%s; recovering the log", fault)
+                self._clean = False
         with storage_faults(self._directory):
             sizes = {} if self._is_new else self._sizes_as_left() or self._sizes()
             if any(name.endswith(_INTERRUPTED) for name in sizes):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from uuid import UUID
 
+import pytest
+
 from appliance.channels.partition_table import HANDED_BYTES_MAX, PartitionTable, table_size_bytes
 from appliance.clock import ManualClock
 from appliance.cluster import TopicPartition
+from appliance.errors import StorageFault
 from appliance.log.config import LogSettings
 from appliance.log.file_names import LEADER_EPOCHS
 from appliance.log.handed_over import HANDED_OVER, decode_handed_over
@@ -145,3 +149,47 @@ def test_rows_and_slots_have_room_of_their_own() -> None:
     table.opened(2, 102, 1, before)  # nobody had closed it: what was left does not hold
     assert table.left(2, 102, 1) is None
     assert not table.leave(2, 102, 1, bytes(HANDED_BYTES_MAX + 1))
+
+
+def spoil_last_batch(slot: Slot) -> None:
+    """What a clean log's opening does not look at, and a recovery cuts off."""
+    (path,) = slot.directory.glob("*.log")
+    content = bytearray(path.read_bytes())
+    content[len(content.rstrip(b"\0")) - 1] ^= 0xFF
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda state: b"", lambda state: state[:9], lambda state: b"\xc1" + state]
+)
+def test_log_whose_file_cannot_be_decoded_is_recovered(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    slot = Slot(tmp_path)
+    copied(slot.open(slot.followers, closed=False), (0, 1), producer_ids=tuple(range(40)))
+    slot.hand_over(slot.followers)
+    left = slot.directory / HANDED_OVER
+    left.write_bytes(damage(left.read_bytes()))
+    spoil_last_batch(slot)
+    opened = slot.open(slot.leaders)
+    assert opened.log_end_offset == 79
+    opened.check()
+
+
+def test_log_whose_file_cannot_be_read_is_not_opened(tmp_path: Path) -> None:
+    slot = Slot(tmp_path)
+    copied(slot.open(slot.followers, closed=False), (0, 1), producer_ids=tuple(range(40)))
+    slot.hand_over(slot.followers)
+    left = slot.directory / HANDED_OVER
+    state = left.read_bytes()
+    left.unlink()
+    left.mkdir()
+    with pytest.raises(StorageFault, match=HANDED_OVER):
+        slot.open(slot.leaders)
+    left.rmdir()
+    left.write_bytes(state)
+    opened = slot.open(slot.leaders)
+    assert opened.log_end_offset == 80
+    assert opened.append(
+        batch_of(producer_id=39, producer_epoch=0, base_sequence=1), leader_epoch=2
+    ).duplicate
