@@ -1,7 +1,8 @@
 """The regression guard: rows that fell by more than the noise since the last kept run. For every kind of page.
 
-What others gave in the same run says how fast the machine was, so the ratio is compared where both runs have it: to the
-mock, else to Apache Kafka, else to the bare operation (`make bench-log`); else the figure itself. A row fell when that
+What others gave in the same run says how fast the machine was, so the ratio is compared where both runs have it: to
+whoever took part in most rounds, of the mock, Apache Kafka and the bare operation (`make bench-log`) the first; else the
+figure itself. A row fell when that
 got worse by more than 5 % and by more than the noise of either run: half the spread of what is compared, which of a
 ratio is that of its rounds' ratios.
 
@@ -83,7 +84,7 @@ def fallen(made: Sequence[Row], before: Sequence[Row]) -> list[Fall]:
     noise, noise_before = _Noise(made), _Noise(before)
     found = []
     for row, old in _compared(made, before):
-        beside = next((one for one in (*RIVALS, BARE) if one in row.ratios and one in old.ratios), None)
+        beside = _beside(row, old)
         itself = max(old.values[OURS].median, _floor(old)), row.values[OURS].median
         was, now = (old.ratios[beside], row.ratios[beside]) if beside and old.ratios[beside] > 0 else itself
         bound = max(SMALLEST_FALL, noise.of(row, beside), noise_before.of(old, beside))
@@ -91,6 +92,12 @@ def fallen(made: Sequence[Row], before: Sequence[Row]) -> list[Fall]:
         if _worse(row, was, now) > bound and (counts_alone or _worse(row, *itself) > bound):
             found.append(Fall(row=row, before=was, now=now, beside=beside))
     return sorted(found, key=lambda fall: -fall.share)
+
+
+def _beside(row: Row, old: Row) -> str | None:
+    """Whose ratio is compared: of those that both have the one with most rounds, and of these the first."""
+    both = [one for one in (*RIVALS, BARE) if one in row.ratios and one in old.ratios]
+    return max(both, key=lambda one: min(_rounds(row, one), _rounds(old, one)), default=None)
 
 
 def _compared(made: Sequence[Row], before: Sequence[Row]) -> list[tuple[Row, Row]]:
