@@ -147,7 +147,7 @@ demo-spark: $(VENV)/.installed-test
 
 # Figures. In a virtual environment of its own: what the tests install would be imported, and counted, with the broker.
 # Everything is installed by itself; the appliance is measured as builds of its own under .cache, never this work tree.
-#   make bench                        beside Apache Kafka and a mock in C, half an hour; kept
+#   make bench                        beside Apache Kafka and a mock in C, 25 to 45 minutes; kept
 #   make bench CASE=latency ROUNDS=3  one case, kept in the cache only; `make bench-cases` lists them
 #   make bench QUICK=1 ROUNDS=1       a short look at all
 #   make bench ALSO=failover_1,failover_1000,catch_up     all, and these of the cases that run only by name; kept

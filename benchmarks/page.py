@@ -69,13 +69,17 @@ def _outcome(run: Run, kept: Run | None) -> str:
     told = [
         f"The appliance{beside}, on {run.machine['cores']} cores of {run.machine['processor']} ([how](#how))."
     ]
-    found, absent_ones = [verdict.reached for verdict in verdicts(run)], len(unshown(run))
+    found, absent_ones = verdicts(run), len(unshown(run))
     if found or absent_ones:
-        without = f", {found.count(None)} without a ratio" if None in found else ""
-        without += f", and {absent_ones} of their rows without a figure" if absent_ones else ""
+        beside_others = [verdict.reached for verdict in found if verdict.bound.beside is not None]
+        absolute = [verdict.reached for verdict in found if verdict.bound.beside is None]
+        without = f", {beside_others.count(None)} without a ratio" if None in beside_others else ""
+        without += f"; {absent_ones} of their rows without a figure" if absent_ones else ""
         told.append(
-            f"Of {len(found)} bounds of the goals: {found.count(True)} [reached](#goals), {found.count(False)} "
-            f"missed{without}. Spark's are of a page of its own, and not among them."
+            f"Of {len(beside_others)} bounds of the goals beside another broker: {beside_others.count(True)} "
+            f"[reached](#goals), {beside_others.count(False)} missed; of {len(absolute)} that stand beside nobody: "
+            f"{absolute.count(True)} reached, {absolute.count(False)} missed{without}. Spark's are of a page of its own, "
+            "and not among them."
         )
         missed, carried = missed_elsewhere(run)
         if carried:
