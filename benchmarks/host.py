@@ -2,25 +2,26 @@
 
     one-record requests   min(cores of network processes / µs in one, workers / µs in one); workers = slots × io.workers
     bytes                 the card's rate × CPU s/GB = cores that it takes; in: workers / CPU s/GB of a worker's own
-    memory                idle: base + more processes + partitions + connections, each at its measured price
-    start after SIGKILL   bytes past the recovery points / what one worker reads again a second, or / the disks
+    memory                idle: base + network processes + slots + partitions + connections, each at its measured price
+    start after SIGKILL   bytes past the recovery points / what one worker reads again a second, or / the disks;
+                          from the slowest to the fastest kept page of the log
 
 Nothing here was measured on such a host; `docs/scaling.md` says what is assumed.
 """
 
 import re
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.growth import growths
 from benchmarks.page import number
 from benchmarks.results import OURS, Run
 
-PROCESS_MB = 13.0
-"""Private memory of one more network process, worker or replica, as `idle` shows it for each; where growth with workers
-was measured, what a worker costs there."""
 RECOVERY = re.compile(r"^recovery, warm +[\d.]+ +(\d+)$", re.MULTILINE)
 """Its line on the log's own page, MB/s: read out of the page cache, so that only the worker bounds it."""
+BUILD = re.compile(r"^(\w+) build;", re.MULTILINE)
+"""Which build such a page is of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +60,18 @@ def options(host: Host | None = None) -> dict[str, str]:
     }
 
 
-def arithmetic(run: Run, growth: Run | None = None, log_page: str = "", host: Host | None = None) -> str:
-    """A table in Markdown, from the run, the newest about growth and the log's own page; a line whose figures they do
+def arithmetic(run: Run, growth: Run | None = None, *log_pages: str, host: Host | None = None) -> str:
+    """A table in Markdown, from the run, the newest about growth and the log's own pages; a line whose figures they do
     not have is left out."""
     host = host or Host()
     taken = _Taken(run)
     lines = [
-        f"From the [run of {run.date}](../benchmarks/results/{run.name}.md).",
+        f"From the [run of {run.date}](../benchmarks/results/{run.name}.md), appliance {run.versions[OURS]}.",
         "",
         "| question | arithmetic | answer | what bounds it |",
         "|---|---|---|---|",
         *filter(None, (_requests(taken, host), *_bytes(taken, host), _partition(taken))),
-        *filter(None, (_memory(taken, growth, host), _start(growth, host), _recovery(log_page, host))),
+        *filter(None, (_memory(taken, growth, host), _start(growth, host), _recovery(log_pages, host))),
     ]
     return "\n".join(lines)
 
@@ -85,17 +86,16 @@ class _Taken:
         found = [figures[key] for figures in self._rounds if key in figures]
         return statistics.median(found) if found else None
 
-    def by_title(self, prefix: str, word: str) -> float | None:
-        """The sum over processes whose title holds `word`."""
+    def by_title(self, prefix: str, word: str) -> list[float]:
+        """One of each process whose title holds `word`."""
         names = {key for figures in self._rounds for key in figures if key.startswith(f"{prefix} ")}
-        found = [self[name] or 0.0 for name in names if word in name]
-        return sum(found) if found else None
+        return [self[name] or 0.0 for name in sorted(names) if word in name]
 
 
 def _requests(taken: _Taken, host: Host) -> str:
     for case in ("requests_64", "requests_50"):
-        network = taken.by_title(f"{case}.cpu_us_per_request", "netproc")
-        worker = taken.by_title(f"{case}.cpu_us_per_request", "ioproc")
+        network = sum(taken.by_title(f"{case}.cpu_us_per_request", "netproc"))
+        worker = sum(taken.by_title(f"{case}.cpu_us_per_request", "ioproc"))
         if network and worker:
             millions = host.network_processes / network, host.all_workers / worker
             bound = "network processes" if millions[0] < millions[1] else "workers"
@@ -111,12 +111,18 @@ def _requests(taken: _Taken, host: Host) -> str:
 def _bytes(taken: _Taken, host: Host) -> tuple[str, ...]:
     told = []
     disks = host.disks * host.slow_disk_gb_s
-    for way, more in (
+    for way, where, more in (
         (
             "in",
+            "",
             f"the card; with spinning disks ({host.disks} × {host.slow_disk_gb_s * 1000:.0f} MB/s) {disks:.1f} GB/s",
         ),
-        ("out", "the card, while the page cache holds what is read"),
+        (
+            "out",
+            " to clients of this host, which are sent a copy (decision 0025)",
+            "the card, while the page cache holds what is read, if `sendfile`, by which clients on other hosts are "
+            "sent it, costs no more: **not measured** over a card",
+        ),
     ):
         price, of_workers = (taken[f"throughput_1k.{way}_{part}cpu_s_per_gb"] for part in ("", "worker_"))
         if price:
@@ -128,8 +134,8 @@ def _bytes(taken: _Taken, host: Host) -> tuple[str, ...]:
                 asked = f"; of it {of_workers:.2f} in a worker: {host.all_workers} / {of_workers:.2f}"
             most, bound = min(limits)
             told.append(
-                f"| bytes {way}, 1 KiB records | {price:.2f} CPU s/GB × {host.card_gb_s} GB/s of a 100 Gbit/s card "
-                f"= {needed:.0f} cores, of {host.cores // 2}{asked} | {most:.1f} GB/s | {bound} |"
+                f"| bytes {way}, 1 KiB records | {price:.2f} CPU s/GB{where} × {host.card_gb_s} GB/s "
+                f"of a 100 Gbit/s card = {needed:.0f} cores, of {host.cores // 2}{asked} | {most:.1f} GB/s | {bound} |"
             )
     return tuple(told)
 
@@ -153,25 +159,35 @@ def _memory(taken: _Taken, growth: Run | None, host: Host) -> str:
     connection = taken["idle_connections.kb_per_connection"]
     if base is None or partition is None or connection is None:
         return ""
-    more = host.network_processes - 2 + host.all_workers - 1 + (host.slots if host.slots > 1 else 0)
-    process_mb = _process_mb(growth)
+    # The larger: a first request makes pages a network process's own, and each of many will have had one.
+    network = max(taken.by_title("idle.pss_mb", "netproc"), default=None)
+    slot, worker = _price_mb(growth, "scale_slots"), _price_mb(growth, "scale_workers")
+    if network is None or slot is None or worker is None:
+        return ""
+    more = [
+        (host.network_processes - 2, "more network processes", network),
+        (host.slots - 1, "more slots, a worker and a replica each,", slot),
+        (host.all_workers - host.slots, "more workers", worker),
+    ]
     whole = (
         base
-        + more * process_mb
+        + sum(count * price for count, _, price in more)
         + (host.partitions * max(partition, 0.0) + host.connections * max(connection, 0.0)) / 1000
     )
+    processes = " + ".join(f"{count} {what} × {price:.1f} MB" for count, what, price in more if count)
     return (
-        f"| memory of the broker, idle | {base:.0f} MB + {more} more processes × {process_mb:.0f} MB "
+        f"| memory of the broker, idle | {base:.0f} MB + {processes} "
         f"+ {host.partitions:,} partitions × {partition:.1f} KB "
         f"+ {host.connections:,} connections × {connection:.1f} KB "
         f"| {whole / 1000:.1f} GB | the rest is page cache |"
     )
 
 
-def _process_mb(growth: Run | None) -> float:
-    points = growths(growth).get("scale_workers", {}).get(("pss_mb", OURS), []) if growth else []
+def _price_mb(growth: Run | None, case: str) -> float | None:
+    """Memory of one more, over all points of a growth."""
+    points = growths(growth).get(case, {}).get(("pss_mb", OURS), []) if growth else []
     if len(points) < 2:
-        return PROCESS_MB
+        return None
     (few, base), (many, whole) = points[0], points[-1]
     return (whole - base) / (many - few)
 
@@ -187,18 +203,27 @@ def _start(growth: Run | None, host: Host) -> str:
     )
 
 
-def _recovery(log_page: str, host: Host) -> str:
-    found = RECOVERY.findall(log_page)
-    if not found:
+def _recovery(log_pages: Sequence[str], host: Host) -> str:
+    # Of each page the last: the longest log.
+    speeds = sorted(int(found[-1]) / 1000 for found in map(RECOVERY.findall, log_pages) if found)
+    if not speeds:
         return ""
     gigabytes = host.recovered_gib * 1.074
-    speed_gb_s = int(found[-1]) / 1000  # of the longest log
-    workers_s = gigabytes / speed_gb_s / host.all_workers
+    slowest_s, fastest_s = (gigabytes / gb_s / host.all_workers for gb_s in (speeds[0], speeds[-1]))
     fast, slow = (gigabytes / host.disks / rate for rate in (host.fast_disk_gb_s, host.slow_disk_gb_s))
+    builds = sorted({f", {build} build" for page in log_pages for build in BUILD.findall(page)})
+    pages = f", {len(speeds)} kept pages" if len(speeds) > 1 else ""
     return (
         f"| start after `kill -9`, {host.recovered_gib} GiB past the recovery points | {gigabytes:.0f} GB / "
-        f"{speed_gb_s:.2f} GB/s that a worker reads again (`make bench-log`, warm) / {host.all_workers} workers "
-        f"= {workers_s:.0f} s; from {host.disks} disks "
+        f"{_span(speeds[0], speeds[-1], '.2f')} GB/s that a worker reads again "
+        f"(`make bench-log`, warm{''.join(builds)}{pages}) / {host.all_workers} workers "
+        f"= {_span(fastest_s, slowest_s, '.0f')} s; from {host.disks} disks "
         f"{fast:.0f} s at {host.fast_disk_gb_s:g} GB/s each, {slow:.0f} s at {host.slow_disk_gb_s:g} "
-        f"| {max(workers_s, fast):.0f} to {max(workers_s, slow):.0f} s | the larger of the two |"
+        f"| {max(fastest_s, fast):.0f} to {max(slowest_s, slow):.0f} s | the larger of the two |"
     )
+
+
+def _span(low: float, high: float, form: str) -> str:
+    """Both, or one where they are shown alike."""
+    shown = f"{low:{form}}", f"{high:{form}}"
+    return shown[0] if shown[0] == shown[1] else " to ".join(shown)

@@ -342,8 +342,9 @@ def _growth(run: Run) -> str:
         return ""
     words = (
         "The law is `a + b·m^p`, m being how many more than in the first column: *constant* moves less than a "
-        "quarter over the whole range, *linear* has p between 0.8 and 1.2, and its last column is b. Shapes are "
-        "named by `benchmarks/shapes.py`; what they mean for a bigger machine: "
+        "quarter over the whole range, *no trend* moves more than that and ends where it began, *nearly constant* has "
+        "p below 0.4 and rose by less than a half, *linear* has p between 0.8 and 1.2, and its last column is b. "
+        "Shapes are named by `benchmarks/shapes.py`; what they mean for a bigger machine: "
         "[docs/scaling.md](../../docs/scaling.md)."
     )
     return f"## Growth\n\n{words}\n\n{told}"

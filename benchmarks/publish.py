@@ -4,9 +4,12 @@ docs/scaling.md. Also the pages of the runs themselves.
 What stands outside the marks, and `goals.toml`, is written by hand and stays.
 """
 
+from collections import Counter
 from pathlib import Path
 
 from benchmarks import host, scaling_page
+from benchmarks.growth import METRICS
+from benchmarks.guard import Fall, falls
 from benchmarks.log_figures import kept_pages
 from benchmarks.page import absent, arrow, bounds, number, page
 from benchmarks.places import RESULTS, ROOT
@@ -77,24 +80,60 @@ def newest(kind: str = "") -> Run | None:
     return kept[-1] if kept else None
 
 
-def newest_log_page() -> str:
-    """The text of the newest kept page of the log by itself; empty when there is none."""
-    kept = kept_pages()
-    return kept[-1].read_text() if kept else ""
+def log_pages() -> list[str]:
+    """The texts of all kept pages of the log by itself, oldest first."""
+    return [page.read_text() for page in kept_pages()]
 
 
 def texts(usual: Run | None, growth: Run | None) -> dict[Path, str]:
     """What the written pages are to hold, whole."""
     scaling = SCALING.read_text()
     if usual is not None:
-        scaling = between(scaling, "host", host.arithmetic(usual, growth, newest_log_page()))
-    growing = scaling_page.tables(growth, f"../benchmarks/results/{growth.name}") if growth else ""
-    scaling = between(scaling, "growth", growing or NO_RUN)
+        scaling = between(scaling, "host", host.arithmetic(usual, growth, *log_pages()))
+    scaling = between(scaling, "growth", growing(growth) if growth else NO_RUN)
     readme = README.read_text()
     return {
         SCALING: scaling,
         README: between(readme, "figures", block(usual)) if usual is not None else readme,
     }
+
+
+def growing(run: Run) -> str:
+    """What docs/scaling.md shows of a run about growth: what it is, what fell, its tables."""
+    where = f"../benchmarks/results/{run.name}"
+    rounds = "one round" if run.rounds == 1 else f"{run.rounds} rounds"
+    rivals = ", ".join(f"{name} {version}" for name, version in run.versions.items() if name != OURS)
+    beside = f", beside {rivals}" if rivals else ""
+    told = f"From the [run of {run.date}]({where}.md), {rounds}: appliance {run.versions[OURS]}{beside}."
+    return "\n\n".join(filter(None, (told, _fell(run, where), scaling_page.tables(run, where))))
+
+
+def _fell(run: Run, where: str) -> str:
+    """One sentence on what fell since the run before, and beside what that was seen."""
+    kept = last_kept(run)
+    fell = falls(run, kept) if kept else []
+    if kept is None or not fell:
+        return ""
+    alone = Counter(METRICS[_metric(fall)].title for fall in fell if fall.beside is None)
+    by_ratio = Counter(METRICS[_metric(fall)].title for fall in fell if fall.beside is not None)
+    parts = []
+    if alone:
+        listed = "; ".join(f"{title} {count}" for title, count in alone.most_common())
+        parts.append(
+            f"{alone.total()} have no figure of another broker beside them, so that a slower machine lowers them "
+            f"alike ({listed})"
+        )
+    if by_ratio:
+        listed = "; ".join(f"{title} {count}" for title, count in by_ratio.most_common())
+        parts.append(f"{by_ratio.total()} are ratios to one ({listed})")
+    return (
+        f"{len(fell)} rows [fell]({where}.md#fell-since-{kept.name}) by more than the noise since the run of "
+        f"{kept.commit}: {', '.join(parts)}. Why, the run does not tell."
+    )
+
+
+def _metric(fall: Fall) -> str:
+    return fall.row.figure.key.partition(".")[2].partition("@")[0]
 
 
 def between(text: str, name: str, block: str) -> str:

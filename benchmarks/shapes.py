@@ -2,7 +2,7 @@
 
 A growth is y = a + b·m^p, m being how many more there are than at the first point, which gives `a`. So the excess
 e = y - a is a straight line of slope p over m in a plot with two logarithmic axes. Only points whose excess is beyond
-the noise count.
+the noise count. What ends where it began is not named by its excess: it moves between, and no law is said of it.
 
     n       1      10     100    1,000   10,000
     y      80      80      81       88      160        e: 0, 0, 1, 8, 80   →   p = 1, linear, b = 0.008
@@ -17,6 +17,8 @@ NOISE_SHARE = 0.25
 EXCESS_SHARE = 0.05
 STRAIGHT = (0.8, 1.2)
 MILD = 0.4
+NEARLY_SHARE = 0.5
+"""A curve that has flattened is nearly constant only where all of it rose less than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ def shape(points: Sequence[tuple[float, float]]) -> Shape:
     highest = max(abs(y - first) for _, y in points)
     if highest <= NOISE_SHARE * max(abs(first), 1e-9):
         return Shape("constant", 0.0, each)
+    if abs(last - first) <= NOISE_SHARE * abs(first):
+        return Shape("no trend", 0.0, each)
     beyond = EXCESS_SHARE * abs(first)
     sign = 1 if last >= first else -1
     excess = [
@@ -56,4 +60,5 @@ def shape(points: Sequence[tuple[float, float]]) -> Shape:
         return Shape(f"worse than linear, n^{slope:.1f}", slope, each)
     if slope >= STRAIGHT[0]:
         return Shape("linear", slope, each)
-    return Shape("less than linear" if slope >= MILD else "nearly constant", slope, each)
+    is_nearly_constant = slope < MILD and last - first <= NEARLY_SHARE * abs(first)
+    return Shape("nearly constant" if is_nearly_constant else "less than linear", slope, each)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from benchmarks import proc
 from benchmarks.brokers.appliance import Appliance
@@ -20,6 +21,7 @@ from benchmarks.machine import GIB, AwakeCores
 NOT_FOR_MOCK = frozenset({"mock"})
 MIB = 1 << 20
 TOPICS_AT_ONCE = 500
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 SLOTS, SLOTS_OF_JVMS = (1, 2, 3, 6, 12), (1, 2, 3)
 WORKERS = (1, 2, 4, 8)
 
@@ -118,21 +120,42 @@ def _held(bench: Bench, connections: int) -> Iterator[None]:
 
 
 def _log(bench: Bench) -> Figures:
-    """One partition that grows: start after a clean stop, start after SIGKILL, memory, a fetch from its begin."""
-    broker, figures, have = bench.broker, Figures(), 0
+    """One partition that grows: memory, then a start after SIGKILL with what came since the last point not flushed,
+    then a clean stop and a start after it.
+
+    The kill comes first: a clean stop flushes, and a start after it has nothing to read again. How much lay past the
+    recovery point is told beside the time, for segments that were rolled may have been flushed meanwhile. Raises Void
+    when a record is missing afterwards.
+    """
+    broker, figures, have, knocks = bench.broker, Figures(), 0, 0
     broker.create_topic("log", 1)
+    broker.knocks_at = "log"
     for want in (64, 256, 1024, 4096):
         if want * MIB > bench.scale.backlog_bytes * 4:
             break
         generators.stream_in(broker.address, "log", records=(want - have) * 1024, record_bytes=1024)
         have = want
-        got = {"pss_mb": proc.pss_bytes(broker.pids()) / 1e6, **_restart(bench, "log")}
+        got = {"pss_mb": proc.pss_bytes(broker.pids()) / 1e6}
         broker.kill()
+        # Records of 1 KiB.
+        got["unflushed_mib"] = (want * 1024 + knocks - _recovery_point(broker.data_dir, "log")) / 1024
         broker.start()
         assert broker.first_ack_seconds is not None
-        got["start_after_kill_ms"] = broker.first_ack_seconds * 1e3
+        got["recovery_ms"] = broker.first_ack_seconds * 1e3
+        bench.check_records("log", want * 1024 + knocks + 1)
+        got |= _restart(bench, "log")
+        knocks += 2
         figures.update({f"{name}@{want}": value for name, value in got.items()})
     return figures
+
+
+def _recovery_point(data_dir: Path, topic: str) -> int:
+    """Offset below which partition 0 of a topic is on the disk, as a broker that is gone has written it down; 0 where
+    it has not. Kafka's file, and ours: a version, a count, then `topic partition offset` a line
+    (`OffsetCheckpointFile.java`)."""
+    lines = (line for file in data_dir.rglob(RECOVERY_POINTS) for line in file.read_text().splitlines()[2:])
+    found = [int(line.split()[2]) for line in lines if line.split()[:2] == [topic, "0"]]
+    return max(found, default=0)
 
 
 def _slots(bench: Bench) -> Figures:

@@ -9,9 +9,10 @@ from benchmarks import host
 from benchmarks.cases import CASES
 from benchmarks.figures import FIGURES
 from benchmarks.goals import ELSEWHERE, TARGETS, behind, remarks, remarks_on_cases, verdicts
+from benchmarks.guard import falls
 from benchmarks.page import page
 from benchmarks.places import RESULTS
-from benchmarks.publish import KEYS, SCALING, between, block, newest, newest_log_page, texts
+from benchmarks.publish import KEYS, SCALING, between, block, growing, log_pages, newest, texts
 from benchmarks.results import last_kept
 from benchmarks.spark.verdicts import newest_page, read_run
 from benchmarks.spark.verdicts import verdicts as spark_verdicts
@@ -112,16 +113,33 @@ def test_bytes_in_are_bounded_by_what_workers_carry() -> None:
     assert "or 1 / 1.50 CPU s/GB where it has the core to itself | 600 to 667 MB/s |" in text
 
 
-def test_a_process_more_of_a_big_host_costs_what_a_worker_was_measured_to_cost() -> None:
+def test_a_process_more_of_a_big_host_costs_what_one_of_its_kind_was_measured_to_cost() -> None:
     usual = {
         "idle.pss_mb": 80.0,
+        "idle.pss_mb netproc 0": 8.0,
+        "idle.pss_mb netproc 1": 11.0,
+        "idle.pss_mb ioproc 0.0": 12.0,
         "start_1000.kb_per_partition": 10.0,
         "idle_connections.kb_per_connection": 2.0,
     }
-    growth = run([{"scale_workers.pss_mb@1": 80.0, "scale_workers.pss_mb@8": 150.0}])
+    of_workers = {"scale_workers.pss_mb@1": 80.0, "scale_workers.pss_mb@8": 129.0}
+    of_slots = {"scale_slots.pss_mb@1": 80.0, "scale_slots.pss_mb@3": 110.0}
+    growth = run([{**of_workers, **of_slots}])
     text = host.arithmetic(run([usual]), growth, host=host.Host(slots=3, workers=4))
-    # 18 network processes, 11 workers and 3 replicas more than the one slot that was measured.
-    assert "80 MB + 32 more processes × 10 MB +" in text
+    more = "18 more network processes × 11.0 MB + 2 more slots, a worker and a replica each, × 15.0 MB"
+    assert f"| 80 MB + {more} + 9 more workers × 7.0 MB + 10,000 partitions × 10.0 KB" in text
+    assert "| 0.5 GB |" in text
+    # Where one of the prices is not known there is no sum.
+    assert "memory of the broker" not in host.arithmetic(run([usual]), run([of_workers]))
+
+
+def test_the_arithmetic_says_of_which_build_it_is_and_what_a_copy_is_for() -> None:
+    text = host.arithmetic(run([{"throughput_1k.out_cpu_s_per_gb": 0.5}]))
+    assert text.startswith(
+        "From the [run of 2026-01-01](../benchmarks/results/2026-01-01-aaa.md), appliance 1."
+    )
+    assert "0.50 CPU s/GB to clients of this host, which are sent a copy (decision 0025) × 12.5 GB/s" in text
+    assert "by which clients on other hosts are sent it, costs no more: **not measured**" in text
 
 
 def test_start_and_recovery_of_a_big_host_come_from_what_was_measured_about_them() -> None:
@@ -135,8 +153,30 @@ def test_start_and_recovery_of_a_big_host_come_from_what_was_measured_about_them
     assert "| 22 to 298 s |" in text
 
 
-def test_the_newest_kept_page_of_the_log_tells_how_fast_a_worker_recovers() -> None:
-    assert host.RECOVERY.findall(newest_log_page())
+def test_recovery_of_a_big_host_spans_what_all_kept_pages_of_the_log_say() -> None:
+    slow, fast = (
+        "pure build; x\nrecovery, warm  0.4  9000\nrecovery, warm  8.8  " + mb_s for mb_s in ("1000", "4000")
+    )
+    text = host.arithmetic(run([{}]), None, fast + "\n", slow + "\n")
+    said = "537 GB / 1.00 to 4.00 GB/s that a worker reads again (`make bench-log`, warm, pure build, 2 kept pages)"
+    assert f"{said} / 12 workers = 11 to 45 s; from 12 disks 22 s at 2 GB/s each" in text
+
+
+def test_every_kept_page_of_the_log_tells_how_fast_a_worker_recovers() -> None:
+    assert log_pages()
+    assert all(host.RECOVERY.findall(page) and host.BUILD.findall(page) for page in log_pages())
+
+
+def test_what_is_said_of_growth_names_its_run_its_build_and_what_fell() -> None:
+    kept = newest("scaling")
+    assert kept is not None
+    text = growing(kept)
+    assert text.startswith(f"From the [run of {kept.date}](../benchmarks/results/{kept.name}.md)")
+    assert kept.versions["appliance"] in text
+    before = last_kept(kept)
+    assert before is not None
+    fell = falls(kept, before)
+    assert (f"{len(fell)} rows [fell](" in text) == bool(fell)
 
 
 def test_each_goal_with_figures_stands_in_the_readme() -> None:

@@ -38,6 +38,22 @@ def test_a_rate_that_drops_falls() -> None:
     assert shape([(1, 50_000), (10, 50_000), (100, 45_000), (1000, 20_000)]).name == "falls"
 
 
+def test_what_rose_by_half_or_more_is_not_nearly_constant_however_flat_its_end() -> None:
+    """A clean stop by MiB of log, and Kafka's brokers when idle, as they were measured."""
+    assert shape([(64, 326), (256, 324), (1024, 877), (4096, 976)]).name == "less than linear"
+    assert shape([(1, 5.89), (2, 13.2), (3, 12.6)]).name == "less than linear"
+
+
+def test_what_rose_a_little_and_flattened_is_nearly_constant() -> None:
+    assert shape([(64, 467), (256, 603), (1024, 629), (4096, 633)]).name == "nearly constant"
+
+
+def test_one_point_between_does_not_make_a_row_fall_or_rise() -> None:
+    assert shape([(1, 27_582), (2, 24_793), (4, 16_882), (8, 24_332)]).name == "no trend"
+    assert shape([(1, 919), (2, 1349), (3, 1291), (6, 1231), (12, 1028)]).name == "no trend"
+    assert shape([(1, 6.04), (10, 5.52), (100, 4.78), (1000, 3.98), (3000, 6.19)]).name == "no trend"
+
+
 def test_figures_of_a_table_have_no_powers_of_ten() -> None:
     figures = {f"scale_slots.pss_mb@{n}": value for n, value in ((1, 395.4), (2, 770.0), (3, 1142.0))}
     (row,) = [line for line in tables(run([figures]), "r").splitlines() if line.startswith("| memory")]
