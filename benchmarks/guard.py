@@ -1,10 +1,9 @@
 """The regression guard: rows that fell by more than the noise since the last kept run. For every kind of page.
 
 What others gave in the same run says how fast the machine was, so the ratio is compared where both runs have it: to
-whoever took part in most rounds, of the mock, Apache Kafka and the bare operation (`make bench-log`) the first; else the
-figure itself. A row fell when that
-got worse by more than 5 % and by more than the noise of either run: half the spread of what is compared, which of a
-ratio is that of its rounds' ratios.
+whoever took part in most rounds of the mock, Apache Kafka and the bare operation (`make bench-log`), the first of these
+where several did; else the figure itself. A row fell when that got worse by more than 5 % and by more than the noise of
+either run: half the spread of what is compared, which of a ratio is that of its rounds' ratios.
 
 One round has no spread and two have hardly one: such a row is taken to be at least as noisy as rows of its unit are in
 the same run, or, where nothing was taken twice, as a quarter. Nor does its ratio count alone, for it may be the other

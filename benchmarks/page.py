@@ -78,8 +78,8 @@ def _outcome(run: Run, kept: Run | None) -> str:
         told.append(
             f"Of {len(beside_others)} bounds of the goals beside another broker: {beside_others.count(True)} "
             f"[reached](#goals), {beside_others.count(False)} missed; of {len(absolute)} that stand beside nobody: "
-            f"{absolute.count(True)} reached, {absolute.count(False)} missed{without}. Spark's are of a page of its own, "
-            "and not among them."
+            f"{absolute.count(True)} reached, {absolute.count(False)} missed{without}. "
+            "Spark's are of a page of its own, and not among them."
         )
         missed, carried = missed_elsewhere(run)
         if carried:

@@ -1,7 +1,7 @@
 """What a run does, in which order, and how long it takes.
 
-`ABOUT` holds seconds of one case on one broker, seen on two quick cores, load and deletion in it and a JVM's warm-up apart.
-A run has the true ones (`took_s` in its JSON file): those kept in November 2026 took 1.3 to 1.7 times as long.
+`ABOUT` holds seconds of one case on one broker, seen on two quick cores, with load and deletion, not a JVM's warm-up. A
+run has the true ones (`took_s` in its JSON file): those kept in November 2026 took 1.3 to 1.7 times as long.
 """
 
 from collections.abc import Iterator
