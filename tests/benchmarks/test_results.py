@@ -165,6 +165,16 @@ def test_a_slower_machine_is_no_fall_where_the_mock_slowed_as_much() -> None:
     assert falls(run([{MB_S: 450.0}], [{MB_S: 1000.0}]), kept)[0].beside == "mock"
 
 
+def test_a_few_wild_rounds_of_the_mock_hide_no_fall_beside_kafka() -> None:
+    def taken(ours: float, mock: tuple[float, ...]) -> Run:
+        made = run([{P50: ours}] * 5, [{P50: each} for each in mock])
+        return replace(made, taken=made.taken | {"kafka": [{P50: 100.0}] * 5})
+
+    now, kept = taken(90.0, (10.0, 40.0, 90.0)), taken(50.0, (25.0, 25.0, 25.0))
+    (fall,) = falls(now, kept)
+    assert (fall.beside, fall.before, fall.now) == ("kafka", 0.5, 0.9)
+
+
 def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     written = replace(run([{P50: 1.0}]), voids=[VoidCase(1, "mock", "idle", "busy")])
     assert load(save(written, tmp_path / written.name)) == written
