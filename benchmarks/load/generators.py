@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import subprocess
 import tempfile
@@ -17,6 +18,13 @@ from benchmarks.load import build
 from benchmarks.void import Void
 
 PATIENCE_SECONDS = 300.0
+IDEMPOTENT = "enable.idempotence=true"
+HARMLESS = re.compile(
+    r"%\d\|[\d.]+\|CONFWARN\||"
+    r"% (Sending \d+ messages|\d+ backpressures for|Average application fetch|Waiting for group|Group rebalanced)"
+)
+"""How lines of rdkafka_performance begin that tell of no error: of librdkafka's log (level, time, name) those about
+settings, and of its own, at the verbosity that `-u` leaves, how it goes on. All others that begin with % do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,10 +247,16 @@ def stream_in(
     partition: int | None = 0,
     settings: Sequence[str] = (),
 ) -> Stream:
-    """Produce at full rate with librdkafka's defaults: acks=all, linger 5 ms; partition None: all of them."""
+    """Produce at full rate with librdkafka's defaults: acks=all, linger 5 ms; partition None: all of them.
+
+    Raises Void at a lost connection, a request that timed out or failed. What escapes: an error code for which librdkafka
+    asks for metadata anew, as NOT_LEADER_OR_FOLLOWER, and every one with IDEMPOTENT, where retries cannot be turned off.
+    """
     words: list[str | Path] = [build.rdkafka_performance(), "-P", "-b", address, "-t", topic]
     words += [] if partition is None else ["-p", str(partition)]
     words += ["-s", str(record_bytes), "-c", str(records), "-a", "-1", "-X", "linger.ms=5"]
+    if IDEMPOTENT not in settings:
+        words += ["-X", "retries=0"]  # what is refused fails at once, instead of hiding in what is sent again
     row, cpu_seconds = _stream(words, settings)
     if row["dr"] != records or row["dr_err"]:
         raise Void(f"{row['dr']:.0f} of {records} records delivered, {row['dr_err']:.0f} errors")
@@ -260,7 +274,7 @@ def stream_out(
     settings: Sequence[str] = (),
     from_start: bool = False,
 ) -> Stream:
-    """Consume `records` from the beginning, as the only member of `group` or without one.
+    """Consume `records`, all that the topic holds, from the beginning, as the only member of `group` or without one.
 
     rdkafka_performance starts its clock at the first of them. Where one batch is many records, most of the work is done
     by then: `from_start` takes the time from the program's start to its end.
@@ -280,7 +294,7 @@ def stream_out(
     began = time.monotonic()
     row, cpu_seconds = _stream([*words, "-c", str(records)], settings)
     whole_seconds = time.monotonic() - began
-    if row["msgs"] < records or row["rx_err"]:
+    if row["msgs"] != records or row["rx_err"]:
         raise Void(f"{row['msgs']:.0f} of {records} records read, {row['rx_err']:.0f} errors")
     if row["bytes"] != row["msgs"] * record_bytes:
         raise Void(f"{row['bytes']:.0f} bytes read in {row['msgs']:.0f} records of {record_bytes}")
@@ -348,7 +362,10 @@ def plain_reads(files: Sequence[Path]) -> float:
 def _stream(words: Sequence[str | Path], settings: Sequence[str]) -> tuple[dict[str, float], float]:
     more = [word for setting in settings for word in ("-X", setting)]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    text = _run([*words, "-u", "-i", "80000000", *more])
+    done = _ended([*words, "-u", "-i", "80000000", *more])
+    text = done.stdout
+    if complaints := _complaints(done):
+        raise Void(f"rdkafka_performance: {complaints[0]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     table = [
         [cell.strip() for cell in line.split("|")[1:]] for line in text.splitlines() if line.startswith("|")
@@ -363,6 +380,16 @@ def _stream(words: Sequence[str | Path], settings: Sequence[str]) -> tuple[dict[
 
 
 def _run(words: Sequence[str | Path]) -> str:
+    return _ended(words).stdout
+
+
+def _complaints(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """What a librdkafka program says of errors, be they its end or not."""
+    lines = (*done.stdout.splitlines(), *done.stderr.splitlines())
+    return [line for line in lines if line.startswith("%") and not HARMLESS.match(line)]
+
+
+def _ended(words: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
     started = time.monotonic()
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
@@ -370,6 +397,7 @@ def _run(words: Sequence[str | Path]) -> str:
         raise Void(f"{Path(words[0]).name} did not end within {PATIENCE_SECONDS:.0f} s") from late
     if done.returncode:
         silent = f"ended by signal {-done.returncode}" if done.returncode < 0 else "nothing"
-        said = (done.stderr.strip().splitlines() or done.stdout.strip().splitlines() or [silent])[-1]
+        reasons = [line for line in done.stderr.strip().splitlines() if not HARMLESS.match(line)]
+        said = (reasons or _complaints(done)[:1] or done.stdout.strip().splitlines() or [silent])[-1]
         raise Void(f"{Path(words[0]).name} after {time.monotonic() - started:.1f} s: {said}")
-    return done.stdout
+    return done
