@@ -67,6 +67,8 @@ class Requests:
     acked_requests: int = 0
     records_read: int = 0
     bytes_read: int = 0
+    answered: Sequence[int] = ()
+    """Requests of each connection of `one_record`, of the whole run."""
 
 
 def one_record(
@@ -120,9 +122,14 @@ def committed_offset(partition: int) -> int:
     return 1_000_000 + 1_009 * partition
 
 
-def check_committed(address: str, topic: str, partitions: int, *, groups: Iterable[int]) -> None:
-    """Asks what those groups of our generator have committed. Raises Void where it is not what was acknowledged."""
-    expected = {partition: committed_offset(partition) for partition in range(partitions)}
+def last_committed(asked: Requests) -> list[int]:
+    """The last offset of each partition that `commit` was acknowledged for in its one group: connection n has the n-th."""
+    return [committed_offset(partition) + answered - 1 for partition, answered in enumerate(asked.answered)]
+
+
+def check_committed(address: str, topic: str, offsets: Sequence[int], *, groups: Iterable[int]) -> None:
+    """Asks what those groups of our generator have committed. Raises Void where it is not `offsets`, by partition."""
+    expected = dict(enumerate(offsets))
     for group in groups:
         name = f"bench-group-{group:06d}"
         consumer = Consumer({"bootstrap.servers": address, "group.id": name, "log_level": 0})
@@ -249,8 +256,9 @@ def stream_in(
 ) -> Stream:
     """Produce at full rate with librdkafka's defaults: acks=all, linger 5 ms; partition None: all of them.
 
-    Raises Void at a lost connection, a request that timed out or failed. What escapes: an error code for which librdkafka
-    asks for metadata anew, as NOT_LEADER_OR_FOLLOWER, and every one with IDEMPOTENT, where retries cannot be turned off.
+    Raises Void at a lost connection, a request that timed out or failed. What escapes: an error code for which
+    librdkafka asks for metadata anew, as NOT_LEADER_OR_FOLLOWER, and every one that it tries again with IDEMPOTENT,
+    where retries cannot be turned off.
     """
     words: list[str | Path] = [build.rdkafka_performance(), "-P", "-b", address, "-t", topic]
     words += [] if partition is None else ["-p", str(partition)]
