@@ -18,7 +18,6 @@ from benchmarks.load import build
 from benchmarks.void import Void
 
 PATIENCE_SECONDS = 300.0
-IDEMPOTENT = "enable.idempotence=true"
 HARMLESS = re.compile(
     r"%\d\|[\d.]+\|CONFWARN\||"
     r"% (Sending \d+ messages|\d+ backpressures for|Average application fetch|Waiting for group|Group rebalanced)"
@@ -123,7 +122,7 @@ def committed_offset(partition: int) -> int:
 
 
 def last_committed(asked: Requests) -> list[int]:
-    """The last offset of each partition that `commit` was acknowledged for in its one group: connection n has the n-th."""
+    """The last offset that `commit` had acknowledged in its one group, of each partition: connection n has the n-th."""
     return [committed_offset(partition) + answered - 1 for partition, answered in enumerate(asked.answered)]
 
 
@@ -256,18 +255,17 @@ def stream_in(
 ) -> Stream:
     """Produce at full rate with librdkafka's defaults: acks=all, linger 5 ms; partition None: all of them.
 
-    Raises Void at a lost connection, a request that timed out or failed. What escapes: an error code for which
-    librdkafka asks for metadata anew, as NOT_LEADER_OR_FOLLOWER, and every one that it tries again with IDEMPOTENT,
-    where retries cannot be turned off.
+    Raises Void at a lost connection, a request that timed out or failed, a record that was sent more than once.
     """
     words: list[str | Path] = [build.rdkafka_performance(), "-P", "-b", address, "-t", topic]
     words += [] if partition is None else ["-p", str(partition)]
     words += ["-s", str(record_bytes), "-c", str(records), "-a", "-1", "-X", "linger.ms=5"]
-    if IDEMPOTENT not in settings:
-        words += ["-X", "retries=0"]  # what is refused fails at once, instead of hiding in what is sent again
+    words += ["-X", f"plugin.library.paths={build.count_sent()}"]
     row, cpu_seconds = _stream(words, settings)
     if row["dr"] != records or row["dr_err"]:
         raise Void(f"{row['dr']:.0f} of {records} records delivered, {row['dr_err']:.0f} errors")
+    if row.get("sent") != records:
+        raise Void(f"{row.get('sent')} records were sent for {records}: some more than once")
     return Stream(records, records * record_bytes, row["elapsed"] / 1000, cpu_seconds)
 
 
@@ -384,7 +382,10 @@ def _stream(words: Sequence[str | Path], settings: Sequence[str]) -> tuple[dict[
     if len(names) != len(values) or not any(values):
         raise Void(f"rdkafka_performance said nothing to count: {text[-500:]}")
     cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return dict(zip(names, values, strict=True)), cpu_seconds
+    row = dict(zip(names, values, strict=True))
+    if sent := re.search(r"^sent (\d+)$", done.stderr, re.MULTILINE):  # of count_sent.c
+        row["sent"] = float(sent[1])
+    return row, cpu_seconds
 
 
 def _run(words: Sequence[str | Path]) -> str:

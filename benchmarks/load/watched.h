@@ -19,37 +19,37 @@
 static int watched_no_more; /* set before the clients say good-bye: what they say then is no error */
 
 /* From any thread of a client. The first error speaks; _exit, since others may be under way. */
-static void end_watched(const char *what, const char *why) {
+static inline void end_watched(const char *what, const char *why) {
     static int said;
     if (__atomic_load_n(&watched_no_more, __ATOMIC_SEQ_CST) || __atomic_exchange_n(&said, 1, __ATOMIC_SEQ_CST)) return;
     fprintf(stderr, "%s: %s\n", what, why);
     _exit(1);
 }
 
-static void on_error(rd_kafka_t *rk, int error, const char *reason, void *opaque) {
+static inline void on_error(rd_kafka_t *rk, int error, const char *reason, void *opaque) {
     (void)rk, (void)opaque;
     end_watched(rd_kafka_err2name((rd_kafka_resp_err_t)error), reason);
 }
 
-static void on_log(const rd_kafka_t *rk, int level, const char *name, const char *text) {
+static inline void on_log(const rd_kafka_t *rk, int level, const char *name, const char *text) {
     (void)rk, (void)level;
     if (strcmp(name, "CONFWARN")) end_watched(name, text);
 }
 
-static void watch(rd_kafka_conf_t *conf) {
+static inline void watch(rd_kafka_conf_t *conf) {
     rd_kafka_conf_set_error_cb(conf, on_error);
     rd_kafka_conf_set_log_cb(conf, on_log);
 }
 
-static void stop_watching(void) { __atomic_store_n(&watched_no_more, 1, __ATOMIC_SEQ_CST); }
+static inline void stop_watching(void) { __atomic_store_n(&watched_no_more, 1, __ATOMIC_SEQ_CST); }
 
-/* Of a producer, once all its records are acknowledged: each must have been sent once. What it has sent of each partition
- * is told by rd_kafka_dump only (or by statistics at an interval, which would come while the clock runs). */
-static void check_sent_once(rd_kafka_t *producer, uint64_t records) {
-    char *text = NULL, why[128];
+/* What a producer has sent over all partitions, in records; each counts as often as it was sent. Only rd_kafka_dump tells
+ * (and statistics at an interval, which would come while the clock runs). */
+static inline uint64_t records_sent(rd_kafka_t *producer) {
+    char *text = NULL;
     size_t length = 0;
     FILE *into = open_memstream(&text, &length);
-    if (!into) end_watched("sent", "out of memory");
+    if (!into) abort();
     rd_kafka_dump(into, producer);
     fclose(into);
     char *end = strstr(text, "\n cgrp:"); /* each partition stands under its broker, and perhaps once more behind */
@@ -57,6 +57,13 @@ static void check_sent_once(rd_kafka_t *producer, uint64_t records) {
     uint64_t sent = 0;
     for (const char *at = text; (at = strstr(at, "total:")); at++) sent += strtoull(at + strlen("total:"), NULL, 10);
     free(text);
+    return sent;
+}
+
+/* Once all its records are acknowledged. */
+static inline void check_sent_once(rd_kafka_t *producer, uint64_t records) {
+    char why[128];
+    uint64_t sent = records_sent(producer);
     snprintf(why, sizeof why, "%llu records were sent for %llu: some more than once", (unsigned long long)sent,
              (unsigned long long)records);
     if (sent != records) end_watched("sent", why);

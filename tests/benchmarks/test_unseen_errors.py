@@ -59,7 +59,7 @@ def long_stream_in(address: str, topic: str) -> object:
 
 
 def idempotent_stream_in(address: str, topic: str) -> object:
-    settings = (generators.IDEMPOTENT,)
+    settings = ("enable.idempotence=true",)
     return generators.stream_in(address, topic, records=RECORDS, record_bytes=RECORD_BYTES, settings=settings)
 
 
@@ -126,17 +126,11 @@ def test_a_lost_connection_voids_what_was_read_all_the_same(mock: Mock, load: Lo
 
 
 @pytest.mark.parametrize("error", [NOT_LEADER, REQUEST_TIMED_OUT])
-@pytest.mark.parametrize("load", [client_latency, fixed_rate])
+@pytest.mark.parametrize("load", WRITERS)
 def test_a_record_that_was_sent_again_voids(mock: Mock, load: Load, error: int) -> None:
     fail(mock, PRODUCE, error)
     with pytest.raises(Void, match="some more than once"):
         load(mock.address, "t")
-
-
-def test_a_stream_does_not_send_again(mock: Mock) -> None:
-    fail(mock, PRODUCE, REQUEST_TIMED_OUT)
-    with pytest.raises(Void):
-        stream_in(mock.address, "t")
 
 
 @pytest.mark.parametrize("load", [client_latency, fixed_rate, long_stream_in])
