@@ -4,6 +4,8 @@ import json
 import os
 import re
 import resource
+import socket
+import struct
 import subprocess
 import tempfile
 import time
@@ -18,6 +20,13 @@ from benchmarks.load import build
 from benchmarks.void import Void
 
 PATIENCE_SECONDS = 300.0
+IDEMPOTENT = "enable.idempotence=true"
+INIT_PRODUCER_ID = 22, 0
+"""API and version."""
+PRODUCER_ID_ANSWER = struct.Struct(">iiihqh")
+"""Size, correlation id, throttle time, error code, producer id, epoch."""
+NOT_YET = (14, 15, 16)
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
 HARMLESS = re.compile(
     r"%\d\|[\d.]+\|CONFWARN\||"
     r"% (Sending \d+ messages|\d+ backpressures for|Average application fetch|Waiting for group|Group rebalanced)"
@@ -114,6 +123,32 @@ def await_coordinator(address: str, topic: str, *, groups: int, patience_seconds
     words = [build.one_record(), "loaded", address, topic, "groups", groups, "seconds", patience_seconds]
     at_ns: int = json.loads(_run([str(word) for word in words]))["acked_at_ns"]
     return at_ns
+
+
+def await_producer_ids(address: str, *, patience_seconds: float = 30.0) -> None:
+    """Until one is given out. Kafka says first that it has yet to load them, and a client asks again half a second
+    later: without this, within the measured time. Raises Void."""
+    host, _, port = address.rpartition(":")
+    # Neither a client id nor a transactional id.
+    ask = struct.pack(">ihhihhi", 16, *INIT_PRODUCER_ID, 0, -1, -1, 60_000)
+    until = time.monotonic() + patience_seconds
+    try:
+        with (
+            socket.create_connection((host, int(port)), timeout=patience_seconds) as client,
+            client.makefile("rb") as answers,
+        ):
+            while True:
+                client.sendall(ask)
+                _length, _correlation_id, _throttle_ms, error, _id, _epoch = PRODUCER_ID_ANSWER.unpack(
+                    answers.read(PRODUCER_ID_ANSWER.size)
+                )
+                if not error:
+                    return
+                if error not in NOT_YET or time.monotonic() > until:
+                    raise Void(f"no producer id: error code {error}")
+                time.sleep(0.02)
+    except (OSError, struct.error) as lost:
+        raise Void(f"no producer id: {lost}") from lost
 
 
 def committed_offset(partition: int) -> int:
@@ -240,6 +275,7 @@ def fixed_rate(
     warmup_ms: int = 1000,
 ) -> FixedRate:
     """`records_s` records a second over all partitions of `topics`, which are empty. Raises Void."""
+    await_producer_ids(address)
     words = [build.fixed_rate(), address, partitions, records_s, seconds, warmup_ms, record_bytes, *topics]
     return FixedRate(**json.loads(_run([str(word) for word in words])))
 
@@ -257,6 +293,8 @@ def stream_in(
 
     Raises Void at a lost connection, a request that timed out or failed, a record that was sent more than once.
     """
+    if IDEMPOTENT in settings:
+        await_producer_ids(address)
     words: list[str | Path] = [build.rdkafka_performance(), "-P", "-b", address, "-t", topic]
     words += [] if partition is None else ["-p", str(partition)]
     words += ["-s", str(record_bytes), "-c", str(records), "-a", "-1", "-X", "linger.ms=5"]

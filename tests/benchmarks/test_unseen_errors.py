@@ -29,8 +29,8 @@ from tests.support.broker import Appliance
 
 pytestmark = pytest.mark.slow
 
-PRODUCE, FETCH = 0, 1
-NOT_LEADER, REQUEST_TIMED_OUT, CONNECTION_LOST = 6, 7, -195
+PRODUCE, FETCH, INIT_PRODUCER_ID = 0, 1, 22
+COORDINATOR_LOADS, NOT_LEADER, REQUEST_TIMED_OUT, CONNECTION_LOST = 14, 6, 7, -195
 RECORDS, RECORD_BYTES, PARTITIONS = 5000, 100, 2
 KILLED_AFTER_S = 1.5
 ENOUGH_RECORDS = 3_000_000
@@ -59,7 +59,7 @@ def long_stream_in(address: str, topic: str) -> object:
 
 
 def idempotent_stream_in(address: str, topic: str) -> object:
-    settings = ("enable.idempotence=true",)
+    settings = (generators.IDEMPOTENT,)
     return generators.stream_in(address, topic, records=RECORDS, record_bytes=RECORD_BYTES, settings=settings)
 
 
@@ -131,6 +131,13 @@ def test_a_record_that_was_sent_again_voids(mock: Mock, load: Load, error: int) 
     fail(mock, PRODUCE, error)
     with pytest.raises(Void, match="some more than once"):
         load(mock.address, "t")
+
+
+@pytest.mark.parametrize("load", [fixed_rate, idempotent_stream_in])
+def test_producer_ids_that_are_not_loaded_yet_are_waited_for_before(mock: Mock, load: Load) -> None:
+    """As Kafka's are not just after its start."""
+    fail(mock, INIT_PRODUCER_ID, COORDINATOR_LOADS)
+    load(mock.address, "t")
 
 
 @pytest.mark.parametrize("load", [client_latency, fixed_rate, long_stream_in])
