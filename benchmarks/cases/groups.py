@@ -28,6 +28,7 @@ def _commits(members: int) -> Callable[[Bench], Figures]:
             asked = generators.one_record(
                 "commit", bench.broker.address, topic=topic, seconds=bench.scale.seconds, connections=members
             )
+        generators.check_committed(bench.broker.address, topic, generators.last_committed(asked), groups=[0])
         return {
             "commits_s": asked.requests_s,
             "p50_us": asked.p50_us,
@@ -106,7 +107,8 @@ def _loaded_after(bench: Bench, since_ns: int) -> float:
 
 def _check_some(bench: Bench, groups: int) -> None:
     some = range(0, groups, max(1, groups // CHECKED_GROUPS))
-    generators.check_committed(bench.broker.address, "read", OFFSETS_A_GROUP, groups=some)
+    offsets = [generators.committed_offset(partition) for partition in range(OFFSETS_A_GROUP)]
+    generators.check_committed(bench.broker.address, "read", offsets, groups=some)
 
 
 CASES = (

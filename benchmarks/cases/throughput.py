@@ -149,7 +149,7 @@ NOT_FOR_MOCK = frozenset({"mock"})
 AT_ONCE = ("fetch.queue.backoff.ms=0",)
 """Else librdkafka waits a second whenever a batch has filled its queue, and that is what is measured."""
 LZ4, ZSTD = ("compression.codec=lz4",), ("compression.codec=zstd",)
-IDEMPOTENT = ("enable.idempotence=true",)
+IDEMPOTENT = (generators.IDEMPOTENT,)
 CASES = (
     _stream(
         "throughput_1k",

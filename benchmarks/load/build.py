@@ -31,6 +31,11 @@ def fixed_rate() -> Path:
     return _with_client("fixed_rate")
 
 
+def count_sent() -> Path:
+    """A plugin for `rdkafka_performance` that counts what it sends."""
+    return _with_client("count_sent", "-shared", "-fPIC")
+
+
 def mock_broker() -> Path:
     """librdkafka's mock cluster, linked with its archive because it uses an inner header."""
     source = librdkafka()
@@ -62,11 +67,11 @@ def librdkafka_version() -> str:
     return "unknown"
 
 
-def _with_client(name: str) -> Path:
+def _with_client(name: str, *flags: str) -> Path:
     source = librdkafka() / "src"
     return _compiled(
         name,
-        before=(f"-I{source}",),
+        before=(f"-I{source}", *flags),
         after=(f"-L{source}", "-l:librdkafka.so.1", "-lpthread", f"-Wl,-rpath,{source}"),
     )
 

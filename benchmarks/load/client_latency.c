@@ -3,7 +3,8 @@
  *   client_latency HOST:PORT TOPIC seconds warmup_ms record_bytes acks
  *
  * Prints one JSON object of percentiles in µs, from the produce call to the delivery report in the same thread: two thread
- * switches inside the client are part of it, as they are for its users. A failed delivery ends the run with status 1.
+ * switches inside the client are part of it, as they are for its users. A failed delivery, a lost connection or a record that
+ * was sent again ends the run with status 1.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -14,6 +15,7 @@
 
 #include "histogram.h"
 #include "rdkafka.h"
+#include "watched.h"
 
 static struct histogram latency;
 static int delivered;
@@ -56,6 +58,7 @@ int main(int argc, char **argv) {
     set(conf, "linger.ms", "0");
     set(conf, "acks", argv[6]);
     rd_kafka_conf_set_dr_msg_cb(conf, on_report);
+    watch(conf);
     char why[256];
     rd_kafka_t *rk = rd_kafka_new(RD_KAFKA_PRODUCER, conf, why, sizeof why);
     if (!rk) die("producer", why);
@@ -81,12 +84,15 @@ int main(int argc, char **argv) {
         }
         if (now >= to) break;
     }
+    cpu = cpu_seconds() - cpu;
     double measured = (double)(now - from) / 1e9;
+    check_sent_once(rk, sent);
+    stop_watching();
     printf("{\"requests\": %llu, \"acked_records\": %llu, \"seconds\": %.6f, \"requests_s\": %.1f, \"p50_us\": %.2f, "
            "\"p99_us\": %.2f, \"p999_us\": %.2f, \"max_us\": %.2f, \"cpu_share\": %.4f}\n",
            (unsigned long long)latency.count, (unsigned long long)sent, measured, (double)latency.count / measured,
            histogram_us(&latency, 0.5), histogram_us(&latency, 0.99), histogram_us(&latency, 0.999),
-           (double)latency.highest_ns / 1000.0, (cpu_seconds() - cpu) / measured);
+           (double)latency.highest_ns / 1000.0, cpu / measured);
     rd_kafka_topic_destroy(topic);
     rd_kafka_destroy(rk);
     free(value);

@@ -8,7 +8,8 @@
  *
  * Before the clock starts, one record goes to each partition and comes back: both clients know all leaders then.
  *
- * Prints one JSON object. A failed delivery, a record that does not come back or comes twice ends it with status 1.
+ * Prints one JSON object. A failed delivery, a record that does not come back, comes twice or was sent again, or a lost
+ * connection ends it with status 1.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -21,6 +22,7 @@
 
 #include "histogram.h"
 #include "rdkafka.h"
+#include "watched.h"
 
 /* A broker that falls behind shows in its times; given up is what is lost. */
 static const uint64_t PATIENCE_NS = 120000000000ull;
@@ -88,6 +90,7 @@ static rd_kafka_t *client(rd_kafka_type_t type, const char *address) {
             die(settings[i][0], why);
     }
     if (type == RD_KAFKA_PRODUCER) rd_kafka_conf_set_dr_msg_cb(conf, on_report);
+    watch(conf);
     rd_kafka_t *made = rd_kafka_new(type, conf, why, sizeof why);
     if (!made) die("client", why);
     return made;
@@ -171,6 +174,8 @@ int main(int argc, char **argv) {
     over = 1;
     pthread_join(reader, NULL);
     if (read_back != wanted) die("records", "more came back than were sent");
+    check_sent_once(producer, wanted);
+    stop_watching();
     printf("{\"records\": %llu, \"first_round_seconds\": %.6f, \"whole_seconds\": %.6f, \"produce_p50_us\": %.2f, \"produce_p99_us\": %.2f, "
            "\"produce_p999_us\": %.2f, \"end_p50_us\": %.2f, \"end_p99_us\": %.2f, \"end_p999_us\": %.2f, "
            "\"cpu_share\": %.4f}\n",

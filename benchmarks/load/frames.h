@@ -187,8 +187,9 @@ enum { GROUP_DIGITS = 6 };
 #define COMMITTED_OF(partition) (1000000 + 1009 * (int64_t)(partition))
 
 /* OffsetCommit v7 of `partitions` partitions from `first` on, by nobody's member: what a client without a group sends.
- * Leaves in *at_group where the last digits of the group's name are to be patched. */
-static struct writer commit_frame(const char *topic, int first, int partitions, size_t *at_group) {
+ * Leaves in *at_group where the last digits of the group's name are to be patched, in *at_offset where the first
+ * partition's offset is. */
+static struct writer commit_frame(const char *topic, int first, int partitions, size_t *at_group, size_t *at_offset) {
     static const char group[] = "bench-group-000000";
     struct writer w = {0};
     put_header(&w, 8, 7, 0);
@@ -202,6 +203,7 @@ static struct writer commit_frame(const char *topic, int first, int partitions, 
     put_i16(&w, (int16_t)strlen(topic));
     put(&w, topic, strlen(topic));
     put_i32(&w, partitions);
+    *at_offset = w.length + 4;
     for (int i = 0; i < partitions; i++) {
         put_i32(&w, first + i);
         put_i64(&w, COMMITTED_OF(first + i));

@@ -2,7 +2,10 @@
 
 import json
 import os
+import re
 import resource
+import socket
+import struct
 import subprocess
 import tempfile
 import time
@@ -17,6 +20,19 @@ from benchmarks.load import build
 from benchmarks.void import Void
 
 PATIENCE_SECONDS = 300.0
+IDEMPOTENT = "enable.idempotence=true"
+INIT_PRODUCER_ID = 22, 0
+"""API and version."""
+PRODUCER_ID_ANSWER = struct.Struct(">iiihqh")
+"""Size, correlation id, throttle time, error code, producer id, epoch."""
+NOT_YET = (14, 15, 16)
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR."""
+HARMLESS = re.compile(
+    r"%\d\|[\d.]+\|CONFWARN\||"
+    r"% (Sending \d+ messages|\d+ backpressures for|Average application fetch|Waiting for group|Group rebalanced)"
+)
+"""How lines of rdkafka_performance begin that tell of no error: of librdkafka's log (level, time, name) those about
+settings, and of its own, at the verbosity that `-u` leaves, how it goes on. All others that begin with % do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +75,8 @@ class Requests:
     acked_requests: int = 0
     records_read: int = 0
     bytes_read: int = 0
+    answered: Sequence[int] = ()
+    """Requests of each connection of `one_record`, of the whole run."""
 
 
 def one_record(
@@ -107,14 +125,45 @@ def await_coordinator(address: str, topic: str, *, groups: int, patience_seconds
     return at_ns
 
 
+def await_producer_ids(address: str, *, patience_seconds: float = 30.0) -> None:
+    """Until one is given out. Kafka says first that it has yet to load them, and a client asks again half a second
+    later: without this, within the measured time. Raises Void."""
+    host, _, port = address.rpartition(":")
+    # Neither a client id nor a transactional id.
+    ask = struct.pack(">ihhihhi", 16, *INIT_PRODUCER_ID, 0, -1, -1, 60_000)
+    until = time.monotonic() + patience_seconds
+    try:
+        with (
+            socket.create_connection((host, int(port)), timeout=patience_seconds) as client,
+            client.makefile("rb") as answers,
+        ):
+            while True:
+                client.sendall(ask)
+                _length, _correlation_id, _throttle_ms, error, _id, _epoch = PRODUCER_ID_ANSWER.unpack(
+                    answers.read(PRODUCER_ID_ANSWER.size)
+                )
+                if not error:
+                    return
+                if error not in NOT_YET or time.monotonic() > until:
+                    raise Void(f"no producer id: error code {error}")
+                time.sleep(0.02)
+    except (OSError, struct.error) as lost:
+        raise Void(f"no producer id: {lost}") from lost
+
+
 def committed_offset(partition: int) -> int:
     """What our generator commits of a partition, as `frames.h` has it."""
     return 1_000_000 + 1_009 * partition
 
 
-def check_committed(address: str, topic: str, partitions: int, *, groups: Iterable[int]) -> None:
-    """Asks what those groups of our generator have committed. Raises Void where it is not what was acknowledged."""
-    expected = {partition: committed_offset(partition) for partition in range(partitions)}
+def last_committed(asked: Requests) -> list[int]:
+    """The last offset that `commit` had acknowledged in its one group, of each partition: connection n has the n-th."""
+    return [committed_offset(partition) + answered - 1 for partition, answered in enumerate(asked.answered)]
+
+
+def check_committed(address: str, topic: str, offsets: Sequence[int], *, groups: Iterable[int]) -> None:
+    """Asks what those groups of our generator have committed. Raises Void where it is not `offsets`, by partition."""
+    expected = dict(enumerate(offsets))
     for group in groups:
         name = f"bench-group-{group:06d}"
         consumer = Consumer({"bootstrap.servers": address, "group.id": name, "log_level": 0})
@@ -226,6 +275,7 @@ def fixed_rate(
     warmup_ms: int = 1000,
 ) -> FixedRate:
     """`records_s` records a second over all partitions of `topics`, which are empty. Raises Void."""
+    await_producer_ids(address)
     words = [build.fixed_rate(), address, partitions, records_s, seconds, warmup_ms, record_bytes, *topics]
     return FixedRate(**json.loads(_run([str(word) for word in words])))
 
@@ -239,13 +289,21 @@ def stream_in(
     partition: int | None = 0,
     settings: Sequence[str] = (),
 ) -> Stream:
-    """Produce at full rate with librdkafka's defaults: acks=all, linger 5 ms; partition None: all of them."""
+    """Produce at full rate with librdkafka's defaults: acks=all, linger 5 ms; partition None: all of them.
+
+    Raises Void at a lost connection, a request that timed out or failed, a record that was sent more than once.
+    """
+    if IDEMPOTENT in settings:
+        await_producer_ids(address)
     words: list[str | Path] = [build.rdkafka_performance(), "-P", "-b", address, "-t", topic]
     words += [] if partition is None else ["-p", str(partition)]
     words += ["-s", str(record_bytes), "-c", str(records), "-a", "-1", "-X", "linger.ms=5"]
+    words += ["-X", f"plugin.library.paths={build.count_sent()}"]
     row, cpu_seconds = _stream(words, settings)
     if row["dr"] != records or row["dr_err"]:
         raise Void(f"{row['dr']:.0f} of {records} records delivered, {row['dr_err']:.0f} errors")
+    if row.get("sent") != records:
+        raise Void(f"{row.get('sent')} records were sent for {records}: some more than once")
     return Stream(records, records * record_bytes, row["elapsed"] / 1000, cpu_seconds)
 
 
@@ -260,7 +318,7 @@ def stream_out(
     settings: Sequence[str] = (),
     from_start: bool = False,
 ) -> Stream:
-    """Consume `records` from the beginning, as the only member of `group` or without one.
+    """Consume `records`, all that the topic holds, from the beginning, as the only member of `group` or without one.
 
     rdkafka_performance starts its clock at the first of them. Where one batch is many records, most of the work is done
     by then: `from_start` takes the time from the program's start to its end.
@@ -280,7 +338,7 @@ def stream_out(
     began = time.monotonic()
     row, cpu_seconds = _stream([*words, "-c", str(records)], settings)
     whole_seconds = time.monotonic() - began
-    if row["msgs"] < records or row["rx_err"]:
+    if row["msgs"] != records or row["rx_err"]:
         raise Void(f"{row['msgs']:.0f} of {records} records read, {row['rx_err']:.0f} errors")
     if row["bytes"] != row["msgs"] * record_bytes:
         raise Void(f"{row['bytes']:.0f} bytes read in {row['msgs']:.0f} records of {record_bytes}")
@@ -348,7 +406,10 @@ def plain_reads(files: Sequence[Path]) -> float:
 def _stream(words: Sequence[str | Path], settings: Sequence[str]) -> tuple[dict[str, float], float]:
     more = [word for setting in settings for word in ("-X", setting)]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    text = _run([*words, "-u", "-i", "80000000", *more])
+    done = _ended([*words, "-u", "-i", "80000000", *more])
+    text = done.stdout
+    if complaints := _complaints(done):
+        raise Void(f"rdkafka_performance: {complaints[0]}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     table = [
         [cell.strip() for cell in line.split("|")[1:]] for line in text.splitlines() if line.startswith("|")
@@ -359,10 +420,23 @@ def _stream(words: Sequence[str | Path], settings: Sequence[str]) -> tuple[dict[
     if len(names) != len(values) or not any(values):
         raise Void(f"rdkafka_performance said nothing to count: {text[-500:]}")
     cpu_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return dict(zip(names, values, strict=True)), cpu_seconds
+    row = dict(zip(names, values, strict=True))
+    if sent := re.search(r"^sent (\d+)$", done.stderr, re.MULTILINE):  # of count_sent.c
+        row["sent"] = float(sent[1])
+    return row, cpu_seconds
 
 
 def _run(words: Sequence[str | Path]) -> str:
+    return _ended(words).stdout
+
+
+def _complaints(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """What a librdkafka program says of errors, be they its end or not."""
+    lines = (*done.stdout.splitlines(), *done.stderr.splitlines())
+    return [line for line in lines if line.startswith("%") and not HARMLESS.match(line)]
+
+
+def _ended(words: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
     started = time.monotonic()
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
@@ -370,6 +444,7 @@ def _run(words: Sequence[str | Path]) -> str:
         raise Void(f"{Path(words[0]).name} did not end within {PATIENCE_SECONDS:.0f} s") from late
     if done.returncode:
         silent = f"ended by signal {-done.returncode}" if done.returncode < 0 else "nothing"
-        said = (done.stderr.strip().splitlines() or done.stdout.strip().splitlines() or [silent])[-1]
+        reasons = [line for line in done.stderr.strip().splitlines() if not HARMLESS.match(line)]
+        said = (reasons or _complaints(done)[:1] or done.stdout.strip().splitlines() or [silent])[-1]
         raise Void(f"{Path(words[0]).name} after {time.monotonic() - started:.1f} s: {said}")
-    return done.stdout
+    return done

@@ -2,6 +2,8 @@
  *
  * Prints `ready HOST:PORT`, then reads commands from standard input until it ends:
  *   topic NAME PARTITIONS    creates a topic, answers `created NAME`
+ *   fail KEY CODE            the next request of this API gets this error code, or with -195 loses its connection; answers
+ *                            `failing KEY`: for tests of the generators
  *
  * The mock forgets all but the last 5 MB of a partition; reading a backlog back needs more, so each topic created here is
  * given KEPT_BYTES. The field is private to librdkafka, hence its inner header and a build against its source tree.
@@ -42,9 +44,12 @@ int main(void) {
     printf("ready %s\n", rd_kafka_mock_cluster_bootstraps(cluster));
     fflush(stdout);
     char line[512], name[256];
-    int partitions;
+    int partitions, key, code;
     while (fgets(line, sizeof line, stdin)) {
-        if (sscanf(line, "topic %255s %d", name, &partitions) != 2) {
+        if (sscanf(line, "fail %d %d", &key, &code) == 2) {
+            rd_kafka_mock_push_request_errors(cluster, (int16_t)key, 1, (rd_kafka_resp_err_t)code);
+            printf("failing %d\n", key);
+        } else if (sscanf(line, "topic %255s %d", name, &partitions) != 2) {
             printf("not understood\n");
         } else {
             rd_kafka_resp_err_t error = rd_kafka_mock_topic_create(cluster, name, partitions, 1);

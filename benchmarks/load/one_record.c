@@ -4,7 +4,8 @@
  *   one_record latency HOST:PORT TOPIC [options]   one connection, one request at a time, blocking socket
  *   one_record fetch   HOST:PORT TOPIC [options]   each connection reads the log from the start, again and again
  *   one_record commit  HOST:PORT TOPIC [options]   offsets of `records` partitions a request, of connection i's own in
- *                                                  one group, or of the same in one of `groups` after the other
+ *                                                  one group, the first's growing by one each time, so that the last
+ *                                                  commit can be told; or of the same in one of `groups` after the other
  *   one_record idle    HOST:PORT       [options]   opens connections, says so, holds them until stdin ends
  *   one_record first   HOST:PORT TOPIC [options]   knocks until one record is acknowledged: start time
  *   one_record loaded  HOST:PORT TOPIC [options]   knocks until commits of `groups` groups are taken: coordinator's start
@@ -53,14 +54,14 @@ static uint64_t acked, fetched_records, fetched_bytes; /* the whole run, warm-up
 struct connection {
     int socket, wants_write;
     uint8_t *frames; /* depth copies of the request, used in turn */
-    size_t frame_bytes, at_offset;
+    size_t frame_bytes, at_offset, at_group;
     uint64_t asked, answered; /* requests, also the correlation ids */
     size_t unsent_bytes;      /* of the frames asked so far */
     size_t sent_at;           /* where in `frames` the next byte to send lies */
     uint64_t *asked_at_ns;
     uint8_t *input;
     size_t input_length, input_room;
-    int64_t fetch_offset;
+    int64_t fetch_offset, first_commit;
 };
 
 static void die(const char *format, ...) {
@@ -152,7 +153,8 @@ static void ask(struct connection *c) {
     uint8_t *frame = c->frames + slot * c->frame_bytes;
     set_i32(frame + AT_CORRELATION, (int32_t)(c->asked & 0x7fffffff));
     if (asking == FETCH) set_i64(frame + c->at_offset, c->fetch_offset);
-    if (asking == COMMIT && option.groups > 1) set_group(frame + c->at_offset, groups_asked++ % (uint64_t)option.groups);
+    if (asking == COMMIT && option.groups > 1) set_group(frame + c->at_group, groups_asked++ % (uint64_t)option.groups);
+    if (asking == COMMIT && option.groups == 1) set_i64(frame + c->at_offset, c->first_commit + (int64_t)c->asked);
     c->asked_at_ns[slot] = now_ns();
     c->asked++;
     c->unsent_bytes += c->frame_bytes;
@@ -228,10 +230,11 @@ static void prepare(struct connection *c, int number) {
     int partition = number % (int)option.partitions;
     struct writer frame;
     if (asking == FETCH) frame = fetch_frame(topic, partition, (int)option.max_bytes, &c->at_offset);
-    else if (asking == COMMIT)
-        frame = commit_frame(topic, option.groups > 1 ? 0 : number * (int)option.records, (int)option.records,
-                             &c->at_offset);
-    else frame = produce_frame(topic, partition, (int)option.acks, (int)option.records, (int)option.record_bytes);
+    else if (asking == COMMIT) {
+        int first = option.groups > 1 ? 0 : number * (int)option.records;
+        frame = commit_frame(topic, first, (int)option.records, &c->at_group, &c->at_offset);
+        c->first_commit = COMMITTED_OF(first);
+    } else frame = produce_frame(topic, partition, (int)option.acks, (int)option.records, (int)option.record_bytes);
     c->frame_bytes = frame.length;
     c->frames = malloc(frame.length * (size_t)option.depth);
     c->asked_at_ns = calloc((size_t)option.depth, sizeof *c->asked_at_ns);
@@ -243,16 +246,19 @@ static void prepare(struct connection *c, int number) {
     c->socket = option.connections > 1 ? must_be_accepted() : must_connect();
 }
 
-static void report(double seconds, double cpu, uint64_t records_before, uint64_t bytes_before) {
+static void report(double seconds, double cpu, uint64_t records_before, uint64_t bytes_before,
+                   const struct connection *all) {
     printf("{\"requests\": %llu, \"acked_requests\": %llu, \"acked_records\": %llu, \"seconds\": %.6f, "
            "\"requests_s\": %.1f, \"p50_us\": %.2f, \"p99_us\": %.2f, \"p999_us\": %.2f, \"max_us\": %.2f, "
-           "\"records_read\": %llu, \"bytes_read\": %llu, \"cpu_share\": %.4f}\n",
+           "\"records_read\": %llu, \"bytes_read\": %llu, \"cpu_share\": %.4f, \"answered\": [",
            (unsigned long long)latency.count, (unsigned long long)acked,
            (unsigned long long)(asking == FETCH ? 0 : acked * (uint64_t)option.records), seconds,
            (double)latency.count / seconds, histogram_us(&latency, 0.5), histogram_us(&latency, 0.99),
            histogram_us(&latency, 0.999), (double)latency.highest_ns / 1000.0,
            (unsigned long long)(fetched_records - records_before),
            (unsigned long long)(fetched_bytes - bytes_before), cpu / seconds);
+    for (long i = 0; i < option.connections; i++) printf("%s%llu", i ? ", " : "", (unsigned long long)all[i].answered);
+    printf("]}\n");
 }
 
 static void run_many(void) {
@@ -298,12 +304,12 @@ static void run_many(void) {
     }
     if (option.requests && !is_enough()) die("%llu requests in time", (unsigned long long)requests_asked);
     report(option.requests ? (double)(now - from) / 1e9 : (double)option.seconds,
-           (cpu_end < 0 ? cpu_seconds() : cpu_end) - cpu, records_before, bytes_before);
+           (cpu_end < 0 ? cpu_seconds() : cpu_end) - cpu, records_before, bytes_before, all);
 }
 
 static void run_one_at_a_time(void) {
     struct connection c = {0};
-    option.depth = 1;
+    option.depth = option.connections = 1;
     prepare(&c, 0);
     uint64_t from = now_ns() + (uint64_t)option.warmup_ms * 1000000ull;
     uint64_t to = from + (uint64_t)option.seconds * 1000000000ull, now = 0;
@@ -322,7 +328,7 @@ static void run_one_at_a_time(void) {
             histogram_add(&latency, now - c.asked_at_ns[0]);
         }
     } while (now < to);
-    report((double)(now - from) / 1e9, cpu_seconds() - cpu, 0, 0);
+    report((double)(now - from) / 1e9, cpu_seconds() - cpu, 0, 0, &c);
 }
 
 static void run_idle(void) {
@@ -359,8 +365,8 @@ static void run_loaded(long seconds) {
     uint64_t until = now_ns() + (uint64_t)seconds * 1000000000ull;
     int s = knock_until(until);
     struct writer find = coordinator_frame();
-    size_t at_group;
-    struct writer commit = commit_frame(topic, 0, 1, &at_group);
+    size_t at_group, at_offset;
+    struct writer commit = commit_frame(topic, 0, 1, &at_group, &at_offset);
     uint8_t *answer = malloc(1 << 16);
     for (long group = 0; group < option.groups;) {
         set_group(commit.bytes + at_group, (uint64_t)group);
