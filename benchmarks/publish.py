@@ -114,26 +114,27 @@ def _fell(run: Run, where: str) -> str:
     fell = falls(run, kept) if kept else []
     if kept is None or not fell:
         return ""
-    alone = Counter(METRICS[_metric(fall)].title for fall in fell if fall.beside is None)
-    by_ratio = Counter(METRICS[_metric(fall)].title for fall in fell if fall.beside is not None)
+    alone = [fall for fall in fell if fall.beside is None]
+    by_ratio = [fall for fall in fell if fall.beside is not None]
     parts = []
     if alone:
-        listed = "; ".join(f"{title} {count}" for title, count in alone.most_common())
         parts.append(
-            f"{alone.total()} have no figure of another broker beside them, so that a slower machine lowers them "
-            f"alike ({listed})"
+            f"{len(alone)} have no figure of another broker beside them, so that a slower machine lowers them "
+            f"alike ({_by_metric(alone)})"
         )
     if by_ratio:
-        listed = "; ".join(f"{title} {count}" for title, count in by_ratio.most_common())
-        parts.append(f"{by_ratio.total()} are ratios to one ({listed})")
+        parts.append(f"{len(by_ratio)} are ratios to one ({_by_metric(by_ratio)})")
     return (
         f"{len(fell)} rows [fell]({where}.md#fell-since-{kept.name}) by more than the noise since the run of "
         f"{kept.commit}: {', '.join(parts)}. Why, the run does not tell."
     )
 
 
-def _metric(fall: Fall) -> str:
-    return fall.row.figure.key.partition(".")[2].partition("@")[0]
+def _by_metric(fell: list[Fall]) -> str:
+    """How many of each metric, most first."""
+    metrics = (fall.row.figure.key.partition(".")[2].partition("@")[0] for fall in fell)
+    counted = Counter(METRICS[metric].title for metric in metrics)
+    return "; ".join(f"{title} {count}" for title, count in counted.most_common())
 
 
 def between(text: str, name: str, block: str) -> str:

@@ -11,6 +11,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from appliance.cluster import TopicPartition
+from appliance.log.checkpoint import read_offsets
+from appliance.log.file_names import RECOVERY_POINTS
 from benchmarks import proc
 from benchmarks.brokers.appliance import Appliance
 from benchmarks.brokers.broker import create_on_first, create_topics
@@ -21,7 +24,6 @@ from benchmarks.machine import GIB, AwakeCores
 NOT_FOR_MOCK = frozenset({"mock"})
 MIB = 1 << 20
 TOPICS_AT_ONCE = 500
-RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 SLOTS, SLOTS_OF_JVMS = (1, 2, 3, 6, 12), (1, 2, 3)
 WORKERS = (1, 2, 4, 8)
 
@@ -150,12 +152,10 @@ def _log(bench: Bench) -> Figures:
 
 
 def _recovery_point(data_dir: Path, topic: str) -> int:
-    """Offset below which partition 0 of a topic is on the disk, as a broker that is gone has written it down; 0 where
-    it has not. Kafka's file, and ours: a version, a count, then `topic partition offset` a line
-    (`OffsetCheckpointFile.java`)."""
-    lines = (line for file in data_dir.rglob(RECOVERY_POINTS) for line in file.read_text().splitlines()[2:])
-    found = [int(line.split()[2]) for line in lines if line.split()[:2] == [topic, "0"]]
-    return max(found, default=0)
+    """Offset below which partition 0 of a topic is on the disk, as a broker that is gone has written it down, Kafka or
+    ours; 0 where it has not."""
+    partition = TopicPartition(topic, 0)
+    return max((read_offsets(file).get(partition, 0) for file in data_dir.rglob(RECOVERY_POINTS)), default=0)
 
 
 def _slots(bench: Bench) -> Figures:

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.cases import CASES
 from benchmarks.profile import Watch, setting_of
-from tests.benchmarks.test_void import StandIn
+from tests.benchmarks.stand_ins import StandIn
 
 SPY = """\
 #!{python}

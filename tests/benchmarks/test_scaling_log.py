@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from benchmarks import proc
-from benchmarks.brokers.broker import Broker
 from benchmarks.cases import CASES
 from benchmarks.cases.case import Bench, Scale
 from benchmarks.load import generators
 from benchmarks.machine import WarmMemory
 from benchmarks.void import Void
+from tests.benchmarks.stand_ins import StandIn
 
 MIB = 1 << 20
 
 
-class Paper(Broker):
+class Paper(StandIn):
     """A log of one partition that is flushed by a clean stop alone."""
 
     name = "paper"
@@ -42,12 +42,6 @@ class Paper(Broker):
     def kill(self) -> None:
         self.did.append("kill")
         self.records -= self.loses
-
-    def pids(self) -> list[int]:
-        return []
-
-    def version(self) -> str:
-        return "1"
 
     def create_topic(self, topic: str, partitions: int) -> None:
         assert (topic, partitions) == ("log", 1)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from benchmarks.brokers.broker import Broker, create_topics
+from benchmarks.brokers.broker import create_topics
 from benchmarks.brokers.mock import Mock
 from benchmarks.cases import CASES
 from benchmarks.cases.case import QUICK, Bench
@@ -25,6 +25,7 @@ from benchmarks.load import generators
 from benchmarks.load.generators import Requests
 from benchmarks.machine import WarmMemory
 from benchmarks.void import Void
+from tests.benchmarks.stand_ins import StandIn
 from tests.support.broker import Appliance
 
 pytestmark = pytest.mark.slow
@@ -172,30 +173,12 @@ def test_a_record_too_many_that_was_read_voids(appliance: Appliance, topic: str)
         stream_out(appliance.address, topic)
 
 
-class Running(Broker):
-    """The appliance of these tests, as cases want it."""
-
-    name = "appliance"
-
-    def start(self) -> None:
-        pass
-
-    def stop(self) -> None:
-        pass
-
-    def pids(self) -> list[int]:
-        return []
-
-    def version(self) -> str:
-        return "1"
-
-
 @pytest.mark.parametrize("name", ["commits_1", "commits_50"])
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_the_last_commit_of_a_member_that_is_lost_voids(
     appliance: Appliance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_lost: bool
 ) -> None:
-    running = Running(tmp_path)
+    running = StandIn(tmp_path)
     running.address = appliance.address
     generator = generators.one_record
 

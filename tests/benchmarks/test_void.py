@@ -29,27 +29,15 @@ from benchmarks.machine import Activity, AwakeCores, Patience, WarmMemory
 from benchmarks.plan import Plan
 from benchmarks.results import Run, rows
 from benchmarks.void import Busy, Void
+from tests.benchmarks.stand_ins import StandIn
 
 BURNT_S = 0.3
 
 
-class StandIn(Broker):
-    """Says of itself what it is told to say."""
+class Holder(StandIn):
+    """Says that its log holds what it is told to say."""
 
-    name = "appliance"
     held = 0
-
-    def start(self) -> None:
-        pass
-
-    def stop(self) -> None:
-        pass
-
-    def pids(self) -> list[int]:
-        return []
-
-    def version(self) -> str:
-        return "1"
 
     def end_offset(self, topic: str, partitions: int) -> int:
         return self.held
@@ -61,7 +49,7 @@ def bench_of(broker: Broker, folder: Path) -> Bench:
 
 @pytest.mark.parametrize("held", [99, 101])
 def test_a_record_too_few_or_too_many_in_the_log_voids_the_case(tmp_path: Path, held: int) -> None:
-    broker = StandIn(tmp_path)
+    broker = Holder(tmp_path)
     broker.held = held
     with pytest.raises(Void, match=f"100 records were acknowledged, the log holds {held}"):
         bench_of(broker, tmp_path).check_records("t", 100)
@@ -226,7 +214,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Callable[[
     """Three rounds of one case beside a stand-in."""
 
     def make(data_dir: Path, setting: Setting) -> Broker:
-        return StandIn(data_dir, setting)
+        return Holder(data_dir, setting)
 
     monkeypatch.setattr(rounds, "MAKERS", {"appliance": make})
     monkeypatch.setattr(rounds, "DATA", tmp_path)
