@@ -11,6 +11,7 @@ python -m benchmarks publish            README, docs/scaling.md and pages from t
 """
 
 import argparse
+import shlex
 import signal
 import sys
 import time
@@ -169,9 +170,13 @@ def _run(options: argparse.Namespace) -> int:
     )
     ours_is_there = not any((void.round, void.broker) == (0, OURS) for void in done.voids)
     whole = ours_is_there and _is_whole(options)
-    done = replace(done, kind="scaling" if options.scaling else "")
+    done = replace(done, kind="scaling" if options.scaling else "", command=_command())
     fell = _write(done, (RESULTS if whole else CACHE / "results") / done.name)
     return 1 if fell or not ours_is_there or any(void.round for void in done.voids) else 0
+
+
+def _command() -> str:
+    return shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]])
 
 
 def _is_whole(options: argparse.Namespace) -> bool:

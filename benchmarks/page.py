@@ -125,6 +125,7 @@ def _how(run: Run) -> str:
             "run",
             f"{rounds}{minutes}; the load generators ran on the same cores, alike for all{pinned}",
         ),
+        *((("command", f"`{run.command}`"),) if run.command else ()),
         *(
             (f"rows *{SETTINGS[name].label}:*", SETTINGS[name].title)
             for name in run.settings

@@ -46,6 +46,8 @@ class Run:
     """`scaling`, or empty for the usual cases."""
     began: str = ""
     """UTC, ISO 8601; not known of runs of old."""
+    command: str = ""
+    """By which it was made, and is made again; not known of runs of old."""
 
     @property
     def name(self) -> str:

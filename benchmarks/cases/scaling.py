@@ -205,7 +205,10 @@ def _spread(bench: Bench) -> Figures:
     address, partitions, records = bench.broker.address, 16, 256 * 1024
     create_topics(address, ["spread"], partitions)
     sent = generators.stream_in(address, "spread", records=records, record_bytes=1024, partition=None)
-    read = generators.stream_out(address, "spread", records=records, record_bytes=1024, partitions=partitions)
+    bench.check_records("spread", records, partitions=partitions)
+    read = generators.stream_out(
+        address, "spread", records=records, record_bytes=1024, partitions=partitions, settings=generators.AT_ONCE
+    )
     figures = {"in_mb_s": sent.mb_s, "out_mb_s": read.mb_s}
     if bench.broker.setting.slots == 1:  # our generator asks the one broker that it knows
         asked = generators.one_record(

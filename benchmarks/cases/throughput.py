@@ -35,7 +35,7 @@ def _both_ways(
             records=records,
             record_bytes=record_bytes,
             partitions=partitions,
-            settings=AT_ONCE if is_compressed else (),
+            settings=generators.AT_ONCE if is_compressed or partitions > 1 else (),
             from_start=is_compressed,
         )
     figures = {
@@ -146,8 +146,6 @@ def _stream(
 
 
 NOT_FOR_MOCK = frozenset({"mock"})
-AT_ONCE = ("fetch.queue.backoff.ms=0",)
-"""Else librdkafka waits a second whenever a batch has filled its queue, and that is what is measured."""
 LZ4, ZSTD = ("compression.codec=lz4",), ("compression.codec=zstd",)
 IDEMPOTENT = (generators.IDEMPOTENT,)
 CASES = (

@@ -20,6 +20,9 @@ from benchmarks.load import build
 from benchmarks.void import Void
 
 PATIENCE_SECONDS = 300.0
+AT_ONCE = ("fetch.queue.backoff.ms=0",)
+"""Else librdkafka waits a second whenever a batch, or an answer of many partitions, has filled its queue; and that, in
+some rounds and not in others, is what is measured."""
 IDEMPOTENT = "enable.idempotence=true"
 INIT_PRODUCER_ID = 22, 0
 """API and version."""

@@ -110,6 +110,12 @@ def test_the_page_tells_what_each_case_took() -> None:
     assert "What each case took" not in page(run([{P50: 50.0}]), None)
 
 
+def test_the_page_says_by_which_command_it_is_made_again() -> None:
+    made = replace(run([{P50: 50.0}]), command="python -m benchmarks run --also failover_1")
+    assert "| command | `python -m benchmarks run --also failover_1` |" in page(made, None)
+    assert "| command |" not in page(run([{P50: 50.0}]), None)
+
+
 def test_a_row_of_one_round_is_as_noisy_as_others_of_its_unit() -> None:
     """What was taken once has no spread of its own: it counts as if it varied as latencies do in the same run."""
     once, unlike = "latency_client.p50_us", "idle.pss_mb"
