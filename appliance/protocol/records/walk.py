@@ -199,7 +199,9 @@ def _field_bytes(length: i64, index: i64) -> i64:
     """How many bytes a key or a value of that length takes, which is -1 for null."""
     if length < -1:
         raise InvalidRecords(f"record {index} has a field of {length} bytes")
-    return length if length > 0 else 0
+    if length > 0:  # as an expression, compiled, it would make an object of either
+        return length
+    return 0
 
 
 def _walk_headers(data: bytes, at: i64, stop: i64, index: i64) -> i64:
