@@ -188,10 +188,15 @@ def _walk_large(data: Buffer, at: int, end: int, index: int) -> tuple[int, int, 
     position = at + here + _field_bytes(length, index)
     length, here = read_varint(bytes(data[position : min(position + VARINT_BYTES_MAX, stop)]), 0)
     position += here + _field_bytes(length, index)
+    headers_bytes = stop - position
+    count, here = read_varint(bytes(data[position : min(position + VARINT_BYTES_MAX, stop)]), 0)
+    if count < 0 or 2 * count > headers_bytes or (count == 0 and here != headers_bytes):
+        raise InvalidRecords(
+            f"record {index} declares {count} headers, which do not lie in {headers_bytes} bytes"
+        )
     headers = bytes(data[position:stop])
-    here = _walk_headers(headers, 0, len(headers), index)
-    if here != len(headers):
-        raise InvalidRecords(f"the fields of record {index} end before it does")
+    if len(headers) < headers_bytes or _walk_headers(headers, 0, headers_bytes, index) != headers_bytes:
+        raise InvalidRecords(f"the headers of record {index} do not end with it")
     return stop - at, delta, delta, keyless
 
 

@@ -42,6 +42,7 @@ CHUNK_RECORDS: Final = 16 * 1024
 _FEW_OF_MANY_SIZES: Final = 48
 _RUN_MIN: Final = 8
 _STEPS_FIRST: Final = 512
+_WIDTH_FIRST: Final = 512
 _HEADER_ROUNDS_TOGETHER: Final = 32
 
 
@@ -56,13 +57,16 @@ def walk_together(data: Buffer, at: int, end: int, count: int) -> Walked:
     keyless = False
     raw: bytes | None = None
     index = 0
+    runs = Runs()
     steps = _STEPS_FIRST
     while index < count:
-        wanted = min(count - index, CHUNK_RECORDS)
-        run = _walk_run(array, data, at, end, index=index, wanted=wanted)
+        run: Walked | None = None
+        if wanted := runs.wanted(min(count - index, _same_width(index))):
+            run = _walk_run(array, data, at, end, index=index, wanted=wanted)
+        runs.found(0 if run is None else run[1])
         if run is None:
             # Sizes vary here: go on without for a while, longer each time a run was sought in vain.
-            some = min(wanted, steps)
+            some = min(count - index, steps)
             steps = min(steps * 8, CHUNK_RECORDS)
             if IS_COMPILED or count - index <= _FEW_OF_MANY_SIZES:
                 run = walk_fields(data, at, end, some, index)
@@ -80,6 +84,42 @@ def walk_together(data: Buffer, at: int, end: int, count: int) -> Walked:
     return at, count, low, high, keyless
 
 
+class Runs:
+    """Among how many records a run of one size is sought: few at first, more after each that was as long as could be.
+
+    A run is found by copying bytes of all the records that it is sought among. So a shorter one is followed by a
+    stretch without: else records made for it would cost as much as all that come after them, again and again.
+    """
+
+    __slots__ = ("_sought", "_width")
+
+    def __init__(self) -> None:
+        self._width: int = _WIDTH_FIRST
+        self._sought: int = 0
+
+    def wanted(self, left: int) -> int:
+        """Of `left` records; 0 where no run is to be sought."""
+        self._sought = min(left, self._width) if left >= _RUN_MIN else 0
+        return self._sought
+
+    def found(self, records: int) -> None:
+        """How long it was."""
+        if not records:
+            self._width = _WIDTH_FIRST
+        elif records < self._sought:
+            self._width = 0
+        else:
+            self._width = min(self._width * 8, CHUNK_RECORDS)
+
+
+def _same_width(index: int) -> int:
+    """How many offsets from `index` on are written in as many bytes: 0 to 63 in one, 64 to 8191 in two, and so on."""
+    bound: int = 1 << 6
+    while bound <= index:
+        bound <<= 7
+    return bound - index
+
+
 def _walk_run(array: _Bytes, data: Buffer, at: int, end: int, *, index: int, wanted: int) -> Walked | None:
     """Walks a run of records that share size and layout; None where there is none worth the call.
 
@@ -93,7 +133,7 @@ def _walk_run(array: _Bytes, data: Buffer, at: int, end: int, *, index: int, wan
     if count < _RUN_MIN or data[at + stride] != data[at]:
         return None
     # The fields of the first record: where each one begins.
-    offset_at = body + 1 + read_varlong(bytes(data[body + 1 : body + 1 + VARLONG_BYTES_MAX]), 0)[1]
+    offset_at: int = body + 1 + read_varlong(bytes(data[body + 1 : body + 1 + VARLONG_BYTES_MAX]), 0)[1]
     key_at = _varint(data, offset_at)[1]
     key_length, key_bytes_at = _varint(data, key_at)
     value_at = key_bytes_at + max(key_length, 0)
@@ -101,8 +141,6 @@ def _walk_run(array: _Bytes, data: Buffer, at: int, end: int, *, index: int, wan
     headers_at = value_bytes_at + max(value_length, 0)
     if min(key_length, value_length) < -1 or headers_at + 1 != at + stride or data[headers_at] != 0:
         return None
-    # Offsets of one run are written in equally many bytes: 0..63 in one, 64..8191 in two, and so on.
-    count = min(count, (1 << 7 * (key_at - offset_at) - 1) - index)
     for place in (
         *range(at, body),
         *range(key_at, key_bytes_at),
@@ -259,6 +297,8 @@ def varints(array: _Bytes, at: _Longs, bytes_max: int) -> tuple[_Longs, _Longs]:
                 break
         else:
             raise InvalidRecords(f"a variable-length integer runs over {bytes_max} bytes")
+        if bytes_max == VARINT_BYTES_MAX:
+            bits &= 0xFFFFFFFF  # what is beyond is dropped, as by `read_varint`
     return _unzigzag(bits), after
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.protocol.records import walk_together
+from appliance.protocol.records import columns, walk_together
 from appliance.protocol.records.batch import RECORDS
+from appliance.protocol.records.columns import record_bounds, record_columns
 from appliance.protocol.records.errors import InvalidRecords
 from appliance.protocol.records.record import Record, decode_records, encode_batch, encode_record, frame_batch
 from appliance.protocol.records.varint import write_varint
@@ -190,6 +192,78 @@ def test_null_may_be_written_in_more_bytes_than_it_needs(count: int, size: int) 
         write_varint(payload, len(body))
         payload += body
     assert walked(bytes(payload), count) == (0, 0, True)
+
+
+def wide(value: int, above: int = 0) -> bytes:
+    """A varint in five bytes, with bits above the 32nd, which are dropped."""
+    bits = ((value << 1) ^ (value >> 31)) & 0xFFFFFFFF | above << 32
+    return bytes(bits >> 7 * byte & 0x7F | (0x80 if byte < 4 else 0) for byte in range(5))
+
+
+def wide_record(number: int, *, key: bytes | None, size: int, above: int) -> bytes:
+    body = b"\0\0" + wide(number, above) + wide(-1 if key is None else len(key), above) + (key or b"")
+    body += wide(size, above) + bytes(size) + wide(0, above)
+    return wide(len(body), above) + body
+
+
+@pytest.mark.parametrize("key", [None, b"", b"key"])
+@pytest.mark.parametrize("above", [0, 1, 7])
+@pytest.mark.parametrize("sizes", [(10,), (10, 11), (2 * STRETCH_BYTES,)])
+@pytest.mark.parametrize("count", [1, 12, 70])
+def test_numbers_in_more_bytes_than_they_need_are_read(
+    key: bytes | None, above: int, sizes: tuple[int, ...], count: int
+) -> None:
+    payload = b"".join(
+        wide_record(number, key=key, size=sizes[number % len(sizes)], above=above) for number in range(count)
+    )
+    assert walked(payload, count) == decoded(payload, count) == (0, 0, key is None)
+    bounds = record_bounds(payload, 0, len(payload), count)
+    fields = record_columns(payload, bounds[:-1], bounds[1:])
+    assert fields.offset_deltas.tolist() == list(range(count))
+    assert fields.value_lengths.tolist() == [sizes[number % len(sizes)] for number in range(count)]
+
+
+@pytest.mark.interpreted
+def test_short_runs_do_not_make_the_search_for_them_cost_more_than_the_walk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count = 20_000
+    payload = b"".join(
+        wide_record(number, key=None, size=3, above=number // 8 % 2) for number in range(count)
+    )
+    sought = {"walk": 0, "bounds": 0}
+    walk_run, bounds_run = walk_together._walk_run, columns._run
+
+    def walk_counted(*words: Any, wanted: int, **more: Any) -> Walked | None:
+        sought["walk"] += wanted
+        return walk_run(*words, wanted=wanted, **more)
+
+    def bounds_counted(data: bytes, at: int, end: int, wanted: int) -> Any:
+        sought["bounds"] += wanted
+        return bounds_run(data, at, end, wanted)
+
+    monkeypatch.setattr(walk_together, "_walk_run", walk_counted)
+    monkeypatch.setattr(columns, "_run", bounds_counted)
+    assert check_records(payload, 0, len(payload), count) == (0, 0, True)
+    assert len(record_bounds(payload, 0, len(payload), count)) == count + 1
+    assert max(sought.values()) < 3 * count
+
+
+def test_of_a_record_that_declares_headers_it_does_not_hold_nothing_is_taken() -> None:
+    sound = encode_record(
+        Record(bytes(2 * STRETCH_BYTES), None, (("h", b"x"),)), offset_delta=0, timestamp_delta_ms=0
+    )
+    with pytest.raises(InvalidRecords):
+        check_records(sound, 0, len(sound) + 500, 1)
+    for count in (2, 500):
+        body = bytearray(b"\0\0\0\1")
+        write_varint(body, 2 * STRETCH_BYTES)
+        body += bytes(2 * STRETCH_BYTES)
+        write_varint(body, count)
+        body += bytes(10)
+        record = bytearray()
+        write_varint(record, len(body))
+        assert walked(bytes(record + body), 1) is None
 
 
 def test_a_million_headers_in_one_record_are_walked_once() -> None:
