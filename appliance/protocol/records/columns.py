@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from appliance.protocol.records.errors import InvalidRecords
 from appliance.protocol.records.varint import VARINT_BYTES_MAX, VARLONG_BYTES_MAX, read_varint
-from appliance.protocol.records.walk_together import CHUNK_RECORDS, skip, step, varints
+from appliance.protocol.records.walk_together import CHUNK_RECORDS, Runs, skip, step, varints
 
 Longs = npt.NDArray[np.int64]
 
@@ -50,8 +50,11 @@ def record_bounds(data: bytes, position: int, end: int, count: int) -> Longs:
         raise InvalidRecords(f"{count} records cannot lie in {end - position} bytes")
     pieces: list[Longs] = []
     at, left = position, count
+    runs = Runs()
     while left:
-        run = _run(data, at, end, left) if left >= _RUN_MIN else None
+        wanted = runs.wanted(left)
+        run = _run(data, at, end, wanted) if wanted else None
+        runs.found(0 if run is None else len(run) - 1)
         if run is None:
             run = np.array(step(data, at, end, min(left, CHUNK_RECORDS)), np.int64)
         pieces.append(run[:-1])

@@ -142,9 +142,11 @@ def decode_records(
     end = position + header.size_bytes
     if end > len(batch):
         raise CorruptBatch(f"a batch of {header.size_bytes} bytes has only {len(batch) - position}")
-    data: b.Buffer = memoryview(batch)[position + b.RECORDS : end]
+    records_view = memoryview(batch)[position + b.RECORDS : end]
     if header.codec:
-        data = decompress(header.codec, data, decompressed_bytes_max)
+        data = bytes(decompress(header.codec, records_view, decompressed_bytes_max))
+    else:
+        data = bytes(records_view)
     appended_ms = header.max_timestamp_ms if header.is_log_append_time else None
     records = []
     at = 0
@@ -157,7 +159,7 @@ def decode_records(
 
 
 def _decode_record(
-    data: b.Buffer, at: int, header: b.BatchHeader, appended_ms: int | None
+    data: bytes, at: int, header: b.BatchHeader, appended_ms: int | None
 ) -> tuple[Record, int]:
     length, at = read_varint(data, at)
     end = at + length
@@ -183,7 +185,7 @@ def _decode_record(
     return Record(value, key, tuple(headers), timestamp_ms, header.base_offset + offset_delta), at
 
 
-def _read_bytes(data: b.Buffer, at: int) -> tuple[bytes | None, int]:
+def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
     length, at = read_varint(data, at)
     if length < 0:
         if length == -1:
@@ -191,7 +193,7 @@ def _read_bytes(data: b.Buffer, at: int) -> tuple[bytes | None, int]:
         raise InvalidRecords(f"a field length of {length} bytes has no meaning")
     if at + length > len(data):
         raise InvalidRecords(f"a field of {length} bytes does not fit its record")
-    return bytes(data[at : at + length]), at + length
+    return data[at : at + length], at + length
 
 
 def _write_bytes(out: bytearray, content: bytes | None) -> None:

@@ -1,6 +1,6 @@
 """The record walk of many records at once, which takes numpy. What it proves: `walk`.
 
-    few      up to 48 records where sizes vary are walked field by field, as in `walk`
+    few      up to 48 records where sizes vary are walked field by field, as in `walk`; compiled, all of them
     run      where records repeat one size and layout, each byte that fixes the layout is compared for all of
              them at once, as a column of a matrix: if the length bytes at p + k·S equal those at p for every
              k < m, then the chain of records does step p, p+S, …, p+m·S, and equal inner lengths divide each
@@ -26,10 +26,11 @@ from appliance.protocol.records.varint import (
     read_varlong,
 )
 from appliance.protocol.records.walk import (
-    NO_DELTA_YET,
+    DELTA_MAX,
+    DELTA_MIN,
+    IS_COMPILED,
     Buffer,
     Walked,
-    checked,
     walk_fields,
     walk_header_fields,
 )
@@ -41,6 +42,7 @@ CHUNK_RECORDS: Final = 16 * 1024
 _FEW_OF_MANY_SIZES: Final = 48
 _RUN_MIN: Final = 8
 _STEPS_FIRST: Final = 512
+_WIDTH_FIRST: Final = 512
 _HEADER_ROUNDS_TOGETHER: Final = 32
 
 
@@ -51,30 +53,71 @@ def walk_together(data: Buffer, at: int, end: int, count: int) -> Walked:
         InvalidRecords: the records do not add up.
     """
     array: _Bytes = np.frombuffer(data, np.uint8)
-    low, high = NO_DELTA_YET, -NO_DELTA_YET
+    low, high = DELTA_MAX, DELTA_MIN
     keyless = False
     raw: bytes | None = None
     index = 0
+    runs = Runs()
     steps = _STEPS_FIRST
     while index < count:
-        wanted = min(count - index, CHUNK_RECORDS)
-        run = _walk_run(array, data, at, end, index=index, wanted=wanted)
-        if run is None and count - index <= _FEW_OF_MANY_SIZES:
-            run = walk_fields(data, at, end, count - index, index)
-        elif run is None:
-            # Sizes vary here: step for a while, longer each time a run was sought in vain.
-            if raw is None:
-                raw = bytes(data)
-            starts = step(raw, at, end, min(wanted, steps))
-            summary = _check_fields(array, np.array(starts, np.int64), index)
-            run = (starts[-1], len(starts) - 1, *summary)
+        run: Walked | None = None
+        if wanted := runs.wanted(min(count - index, _same_width(index))):
+            run = _walk_run(array, data, at, end, index=index, wanted=wanted)
+        runs.found(0 if run is None else run[1])
+        if run is None:
+            # Sizes vary here: go on without for a while, longer each time a run was sought in vain.
+            some = min(count - index, steps)
             steps = min(steps * 8, CHUNK_RECORDS)
+            if IS_COMPILED or count - index <= _FEW_OF_MANY_SIZES:
+                run = walk_fields(data, at, end, some, index)
+            else:
+                if raw is None:
+                    raw = bytes(data)
+                starts = step(raw, at, end, some)
+                summary = _check_fields(array, np.array(starts, np.int64), index)
+                run = (starts[-1], len(starts) - 1, *summary)
         at, records, run_low, run_high, run_keyless = run
         index += records
         low = min(low, run_low)
         high = max(high, run_high)
         keyless = keyless or run_keyless
     return at, count, low, high, keyless
+
+
+class Runs:
+    """Among how many records a run of one size is sought: few at first, more after each that was as long as could be.
+
+    A run is found by copying bytes of all the records that it is sought among. So a shorter one is followed by a
+    stretch without: else records made for it would cost as much as all that come after them, again and again.
+    """
+
+    __slots__ = ("_sought", "_width")
+
+    def __init__(self) -> None:
+        self._width: int = _WIDTH_FIRST
+        self._sought: int = 0
+
+    def wanted(self, left: int) -> int:
+        """Of `left` records; 0 where no run is to be sought."""
+        self._sought = min(left, self._width) if left >= _RUN_MIN else 0
+        return self._sought
+
+    def found(self, records: int) -> None:
+        """How long it was."""
+        if not records:
+            self._width = _WIDTH_FIRST
+        elif records < self._sought:
+            self._width = 0
+        else:
+            self._width = min(self._width * 8, CHUNK_RECORDS)
+
+
+def _same_width(index: int) -> int:
+    """How many offsets from `index` on are written in as many bytes: 0 to 63 in one, 64 to 8191 in two, and so on."""
+    bound: int = 1 << 6
+    while bound <= index:
+        bound <<= 7
+    return bound - index
 
 
 def _walk_run(array: _Bytes, data: Buffer, at: int, end: int, *, index: int, wanted: int) -> Walked | None:
@@ -84,22 +127,20 @@ def _walk_run(array: _Bytes, data: Buffer, at: int, end: int, *, index: int, wan
     that was read for the first record holds for all; what may differ, timestamp and offset, is then read in
     columns.
     """
-    length, body = read_varint(data, at)
+    length, body = _varint(data, at)
     stride = body - at + length
     count = min(wanted, (end - at) // stride) if length > 0 else 0
     if count < _RUN_MIN or data[at + stride] != data[at]:
         return None
     # The fields of the first record: where each one begins.
-    offset_at = read_varlong(data, body + 1)[1]
-    key_at = read_varint(data, offset_at)[1]
-    key_length, key_bytes_at = read_varint(data, key_at)
+    offset_at: int = body + 1 + read_varlong(bytes(data[body + 1 : body + 1 + VARLONG_BYTES_MAX]), 0)[1]
+    key_at = _varint(data, offset_at)[1]
+    key_length, key_bytes_at = _varint(data, key_at)
     value_at = key_bytes_at + max(key_length, 0)
-    value_length, value_bytes_at = read_varint(data, value_at)
+    value_length, value_bytes_at = _varint(data, value_at)
     headers_at = value_bytes_at + max(value_length, 0)
     if min(key_length, value_length) < -1 or headers_at + 1 != at + stride or data[headers_at] != 0:
         return None
-    # Offsets of one run are written in equally many bytes: 0..63 in one, 64..8191 in two, and so on.
-    count = min(count, (1 << 7 * (key_at - offset_at) - 1) - index)
     for place in (
         *range(at, body),
         *range(key_at, key_bytes_at),
@@ -119,6 +160,11 @@ def _walk_run(array: _Bytes, data: Buffer, at: int, end: int, *, index: int, wan
     if deltas is None:
         return None
     return at + count * stride, count, *deltas, key_length < 0
+
+
+def _varint(data: Buffer, at: int) -> tuple[int, int]:
+    value, used = read_varint(bytes(data[at : at + VARINT_BYTES_MAX]), 0)
+    return value, at + used
 
 
 def _column(array: _Bytes, at: int, stride: int, count: int) -> bytes:
@@ -178,7 +224,9 @@ def step(data: bytes, at: int, end: int, wanted: int) -> list[int]:
                     at += 2 + (second << 6 | (byte & 0x7F) >> 1)
                 else:
                     length, at = read_varint(data, at)
-                    at += checked(length, len(starts) - 1)
+                    if length < 0:
+                        raise InvalidRecords(f"a record has a length of {length} bytes")
+                    at += length
             add(at)
     except IndexError:
         at = end + 1
@@ -249,6 +297,8 @@ def varints(array: _Bytes, at: _Longs, bytes_max: int) -> tuple[_Longs, _Longs]:
                 break
         else:
             raise InvalidRecords(f"a variable-length integer runs over {bytes_max} bytes")
+        if bytes_max == VARINT_BYTES_MAX:
+            bits &= 0xFFFFFFFF  # what is beyond is dropped, as by `read_varint`
     return _unzigzag(bits), after
 
 
@@ -282,6 +332,7 @@ def _skip_headers(array: _Bytes, at: _Longs, counts: _Longs, stops: _Longs) -> N
         lengths, after = varints(array, after, VARINT_BYTES_MAX)
         at[some] = skip(after, lengths, nullable=True)
         left[some] -= 1
-    data = array.data
     for record in left.nonzero()[0].tolist():
-        at[record] = walk_header_fields(data, int(at[record]), int(stops[record]), int(left[record]))
+        begin, stop = int(at[record]), int(stops[record])
+        headers = array[begin:stop].tobytes()
+        at[record] = begin + walk_header_fields(headers, 0, stop - begin, int(left[record]))

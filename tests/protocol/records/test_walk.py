@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.protocol.records import walk_together
+from appliance.protocol.records import columns, walk_together
 from appliance.protocol.records.batch import RECORDS
+from appliance.protocol.records.columns import record_bounds, record_columns
 from appliance.protocol.records.errors import InvalidRecords
 from appliance.protocol.records.record import Record, decode_records, encode_batch, encode_record, frame_batch
 from appliance.protocol.records.varint import write_varint
-from appliance.protocol.records.walk import RecordsSummary, check_records
+from appliance.protocol.records.walk import (
+    STRETCH_BYTES,
+    RecordsSummary,
+    Walked,
+    check_records,
+    walk_fields,
+)
 
 NOW_MS = 1_700_000_000_000
 
@@ -35,10 +44,28 @@ def decoded(payload: bytes, count: int) -> RecordsSummary | None:
 
 
 def walked(payload: bytes, count: int, *, before: bytes = b"", after: bytes = b"") -> RecordsSummary | None:
+    """What the walk makes of it, whichever way is taken: which one is, hangs on sizes and on what is compiled."""
+    data, begin, end = before + payload + after, len(before), len(before) + len(payload)
+    chosen = _or_none(lambda: check_records(data, begin, end, count))
+    if count * 7 <= len(payload):
+        assert _or_none(lambda: _by(walk_fields, data, begin, end, count)) == chosen
+        assert _or_none(lambda: _by(walk_together.walk_together, data, begin, end, count)) == chosen
+    return chosen
+
+
+def _or_none(walk: Callable[[], RecordsSummary]) -> RecordsSummary | None:
     try:
-        return check_records(before + payload + after, len(before), len(before) + len(payload), count)
+        return walk()
     except InvalidRecords:
         return None
+
+
+def _by(way: Callable[..., Walked], data: bytes, begin: int, end: int, count: int) -> RecordsSummary:
+    more = (0,) if way is walk_fields else ()
+    at, records, low, high, keyless = way(data, begin, end, count, *more)
+    if (at, records) != (end, count):
+        raise InvalidRecords("bytes are left")
+    return low, high, keyless
 
 
 counts = st.one_of(st.integers(1, 30), st.integers(40, 90), st.integers(100, 700))
@@ -49,7 +76,7 @@ def batches_of_records(draw: st.DrawFn) -> list[Record]:
     """Records of one size, of two sizes, or of many; timestamps still, rising or anywhere."""
     count = draw(counts)
     rng = random.Random(draw(st.integers(0, 1000)))
-    sizes = draw(st.sampled_from([(100,), (60, 70), (0, 3, 63, 64, 500, 9000)]))
+    sizes = draw(st.sampled_from([(100,), (60, 70), (0, 3, 63, 64, 500, 9000), (10, 100, 20_000)]))
     keys = draw(st.sampled_from([(None,), (b"key",), (None, b"", b"long key" * 20)]))
     clock = draw(st.sampled_from(["still", "rising", "anywhere"]))
     headers = draw(st.sampled_from([0, 0, 1, 3, 40]))
@@ -117,6 +144,126 @@ def test_offset_deltas_must_be_consecutive(count: int, wrong_at: int) -> None:
         encode_record(Record(b"v"), offset_delta=delta, timestamp_delta_ms=0) for delta in deltas
     )
     assert walked(payload, count) is None
+
+
+@pytest.mark.parametrize("size", range(STRETCH_BYTES - 40, STRETCH_BYTES + 8))
+def test_a_record_may_end_anywhere_beside_a_stretch(size: int) -> None:
+    records = [Record(bytes(length), b"k", (), NOW_MS + length) for length in (size, 3, 2 * size, 0, size, 5)]
+    payload = payload_of(records)
+    assert walked(payload, 6) == (-size + 0, size, False)
+    assert walked(payload[:-1], 6) is None
+    assert walked(payload, 5) is None
+
+
+@pytest.mark.parametrize("place", ["offset", "key", "value", "headers", "length"])
+def test_a_record_that_no_stretch_holds_is_checked_like_any_other(place: str) -> None:
+    sound = encode_record(
+        Record(bytes(2 * STRETCH_BYTES), b"key", (("h", b"x"),)), offset_delta=0, timestamp_delta_ms=-5
+    )
+    assert walked(sound, 1) == (-5, -5, False)
+    at = {"length": 2, "offset": 5, "key": 6, "value": 10, "headers": len(sound) - 5}[place]
+    for flip in range(1, 256):
+        damaged = bytearray(sound)
+        damaged[at] ^= flip
+        assert walked(bytes(damaged), 1) == decoded(bytes(damaged), 1), (place, flip)
+
+
+@pytest.mark.parametrize("delta_ms", [-(2**63), 2**63 - 1])
+@pytest.mark.parametrize("count", [1, 30])
+@pytest.mark.parametrize("size", [10, 2 * STRETCH_BYTES])
+def test_the_outermost_timestamps_are_told_as_they_are(delta_ms: int, count: int, size: int) -> None:
+    payload = b"".join(
+        encode_record(Record(bytes(size)), offset_delta=number, timestamp_delta_ms=delta_ms)
+        for number in range(count)
+    )
+    assert walked(payload, count) == (delta_ms, delta_ms, True)
+
+
+@pytest.mark.parametrize("count", [1, 30])
+@pytest.mark.parametrize("size", [10, 2 * STRETCH_BYTES])
+def test_null_may_be_written_in_more_bytes_than_it_needs(count: int, size: int) -> None:
+    payload = bytearray()
+    for number in range(count):
+        body = bytearray(b"\0\0")
+        write_varint(body, number)
+        body += b"\x81\x00"  # a key of length -1
+        write_varint(body, size)
+        body += bytes(size) + b"\0"
+        write_varint(payload, len(body))
+        payload += body
+    assert walked(bytes(payload), count) == (0, 0, True)
+
+
+def wide(value: int, above: int = 0) -> bytes:
+    """A varint in five bytes, with bits above the 32nd, which are dropped."""
+    bits = ((value << 1) ^ (value >> 31)) & 0xFFFFFFFF | above << 32
+    return bytes(bits >> 7 * byte & 0x7F | (0x80 if byte < 4 else 0) for byte in range(5))
+
+
+def wide_record(number: int, *, key: bytes | None, size: int, above: int) -> bytes:
+    body = b"\0\0" + wide(number, above) + wide(-1 if key is None else len(key), above) + (key or b"")
+    body += wide(size, above) + bytes(size) + wide(0, above)
+    return wide(len(body), above) + body
+
+
+@pytest.mark.parametrize("key", [None, b"", b"key"])
+@pytest.mark.parametrize("above", [0, 1, 7])
+@pytest.mark.parametrize("sizes", [(10,), (10, 11), (2 * STRETCH_BYTES,)])
+@pytest.mark.parametrize("count", [1, 12, 70])
+def test_numbers_in_more_bytes_than_they_need_are_read(
+    key: bytes | None, above: int, sizes: tuple[int, ...], count: int
+) -> None:
+    payload = b"".join(
+        wide_record(number, key=key, size=sizes[number % len(sizes)], above=above) for number in range(count)
+    )
+    assert walked(payload, count) == decoded(payload, count) == (0, 0, key is None)
+    bounds = record_bounds(payload, 0, len(payload), count)
+    fields = record_columns(payload, bounds[:-1], bounds[1:])
+    assert fields.offset_deltas.tolist() == list(range(count))
+    assert fields.value_lengths.tolist() == [sizes[number % len(sizes)] for number in range(count)]
+
+
+@pytest.mark.interpreted
+def test_short_runs_do_not_make_the_search_for_them_cost_more_than_the_walk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count = 20_000
+    payload = b"".join(
+        wide_record(number, key=None, size=3, above=number // 8 % 2) for number in range(count)
+    )
+    sought = {"walk": 0, "bounds": 0}
+    walk_run, bounds_run = walk_together._walk_run, columns._run
+
+    def walk_counted(*words: Any, wanted: int, **more: Any) -> Walked | None:
+        sought["walk"] += wanted
+        return walk_run(*words, wanted=wanted, **more)
+
+    def bounds_counted(data: bytes, at: int, end: int, wanted: int) -> Any:
+        sought["bounds"] += wanted
+        return bounds_run(data, at, end, wanted)
+
+    monkeypatch.setattr(walk_together, "_walk_run", walk_counted)
+    monkeypatch.setattr(columns, "_run", bounds_counted)
+    assert check_records(payload, 0, len(payload), count) == (0, 0, True)
+    assert len(record_bounds(payload, 0, len(payload), count)) == count + 1
+    assert max(sought.values()) < 3 * count
+
+
+def test_of_a_record_that_declares_headers_it_does_not_hold_nothing_is_taken() -> None:
+    sound = encode_record(
+        Record(bytes(2 * STRETCH_BYTES), None, (("h", b"x"),)), offset_delta=0, timestamp_delta_ms=0
+    )
+    with pytest.raises(InvalidRecords):
+        check_records(sound, 0, len(sound) + 500, 1)
+    for count in (2, 500):
+        body = bytearray(b"\0\0\0\1")
+        write_varint(body, 2 * STRETCH_BYTES)
+        body += bytes(2 * STRETCH_BYTES)
+        write_varint(body, count)
+        body += bytes(10)
+        record = bytearray()
+        write_varint(record, len(body))
+        assert walked(bytes(record + body), 1) is None
 
 
 def test_a_million_headers_in_one_record_are_walked_once() -> None:
