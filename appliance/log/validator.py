@@ -12,9 +12,9 @@
 | a timestamp too far before or after the broker's; LogAppendTime set by the producer | INVALID_TIMESTAMP |
 | a codec that is not assigned                                         | UNSUPPORTED_COMPRESSION_TYPE  |
 
-Where we are stricter than Kafka: a length below -1 is no null; bytes after the batch are refused, not cut; offset deltas are checked without
-compression too; a damaged compressed stream is INVALID_RECORD instead of an unknown server error, and an
-unassigned codec concerns its own partition only, not the whole request.
+Where we are stricter than Kafka: a length below -1 is no null; bytes after the batch are refused, not cut; offset
+deltas are checked without compression too; a damaged compressed stream is INVALID_RECORD instead of an unknown server
+error, and an unassigned codec concerns its own partition only, not the whole request.
 
 Batches are not rewritten, with three exceptions that Kafka makes as well: LogAppendTime sets its attribute and
 max timestamp; a max timestamp that is not its records' is corrected, since the time index is built on it; and a

@@ -207,7 +207,12 @@ def _spread(bench: Bench) -> Figures:
     sent = generators.stream_in(address, "spread", records=records, record_bytes=1024, partition=None)
     bench.check_records("spread", records, partitions=partitions)
     read = generators.stream_out(
-        address, "spread", records=records, record_bytes=1024, partitions=partitions, settings=generators.AT_ONCE
+        address,
+        "spread",
+        records=records,
+        record_bytes=1024,
+        partitions=partitions,
+        settings=generators.AT_ONCE,
     )
     figures = {"in_mb_s": sent.mb_s, "out_mb_s": read.mb_s}
     if bench.broker.setting.slots == 1:  # our generator asks the one broker that it knows
