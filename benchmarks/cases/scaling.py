@@ -206,14 +206,7 @@ def _spread(bench: Bench) -> Figures:
     create_topics(address, ["spread"], partitions)
     sent = generators.stream_in(address, "spread", records=records, record_bytes=1024, partition=None)
     bench.check_records("spread", records, partitions=partitions)
-    read = generators.stream_out(
-        address,
-        "spread",
-        records=records,
-        record_bytes=1024,
-        partitions=partitions,
-        settings=generators.AT_ONCE,
-    )
+    read = generators.stream_out(address, "spread", records=records, record_bytes=1024, partitions=partitions)
     figures = {"in_mb_s": sent.mb_s, "out_mb_s": read.mb_s}
     if bench.broker.setting.slots == 1:  # our generator asks the one broker that it knows
         asked = generators.one_record(

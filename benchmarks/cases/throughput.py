@@ -35,7 +35,7 @@ def _both_ways(
             records=records,
             record_bytes=record_bytes,
             partitions=partitions,
-            settings=generators.AT_ONCE if is_compressed or partitions > 1 else (),
+            settings=generators.AT_ONCE if is_compressed else (),
             from_start=is_compressed,
         )
     figures = {

@@ -339,6 +339,8 @@ def stream_out(
     ]
     for partition in range(partitions):
         words += ["-p", str(partition)]
+    if partitions > 1:
+        settings = (*settings, *AT_ONCE)
     began = time.monotonic()
     row, cpu_seconds = _stream([*words, "-c", str(records)], settings)
     whole_seconds = time.monotonic() - began

@@ -18,11 +18,9 @@ import numpy.typing as npt
 
 from appliance.protocol.records.errors import InvalidRecords
 from appliance.protocol.records.varint import VARINT_BYTES_MAX, VARLONG_BYTES_MAX, read_varint
-from appliance.protocol.records.walk_together import CHUNK_RECORDS, Runs, skip, step, varints
+from appliance.protocol.records.walk_together import CHUNK_RECORDS, RUN_MIN, Runs, skip, step, varints
 
 Longs = npt.NDArray[np.int64]
-
-_RUN_MIN = 8
 
 
 class RecordColumns(NamedTuple):
@@ -74,11 +72,11 @@ def _run(data: bytes, at: int, end: int, wanted: int) -> Longs | None:
         return None
     count = min(wanted, (end - at) // stride)
     for place in range(at, body):
-        if count < _RUN_MIN:
+        if count < RUN_MIN:
             return None
         column = data[place : place + stride * (count - 1) + 1 : stride]
         count -= len(column.lstrip(column[:1]))
-    return np.arange(at, at + stride * count + 1, stride, dtype=np.int64) if count >= _RUN_MIN else None
+    return np.arange(at, at + stride * count + 1, stride, dtype=np.int64) if count >= RUN_MIN else None
 
 
 def record_columns(data: bytes, starts: Longs, stops: Longs) -> RecordColumns:

@@ -142,11 +142,8 @@ def decode_records(
     end = position + header.size_bytes
     if end > len(batch):
         raise CorruptBatch(f"a batch of {header.size_bytes} bytes has only {len(batch) - position}")
-    records_view = memoryview(batch)[position + b.RECORDS : end]
-    if header.codec:
-        data = bytes(decompress(header.codec, records_view, decompressed_bytes_max))
-    else:
-        data = bytes(records_view)
+    payload = memoryview(batch)[position + b.RECORDS : end]
+    data = bytes(decompress(header.codec, payload, decompressed_bytes_max) if header.codec else payload)
     appended_ms = header.max_timestamp_ms if header.is_log_append_time else None
     records = []
     at = 0

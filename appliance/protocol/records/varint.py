@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 VARINT_BYTES_MAX: Final = 5
 VARLONG_BYTES_MAX: Final = 10
 
+Buffer = bytes | bytearray | memoryview
+
 _INT32_MAX: Final = (1 << 31) - 1
 _INT64_MAX: Final = (1 << 63) - 1
 
@@ -60,6 +62,16 @@ def read_varint(data: bytes, position: i64) -> tuple[i64, i64]:
     except IndexError:
         raise InvalidRecords("a record ends inside of a variable-length integer") from None
     return _read(data, position, VARINT_BYTES_MAX)
+
+
+def varint_at(buffer: Buffer, position: int, end: int) -> tuple[int, int]:
+    """A signed 32-bit value of any buffer, of which nothing from `end` on is looked at, and the position after it.
+
+    Raises:
+        InvalidRecords: as `read_varint`.
+    """
+    value, used = read_varint(bytes(buffer[position : min(position + VARINT_BYTES_MAX, end)]), 0)
+    return value, position + used
 
 
 def read_varlong(data: bytes, position: i64) -> tuple[i64, i64]:

@@ -20,12 +20,17 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from appliance.protocol.records.errors import InvalidRecords
-from appliance.protocol.records.varint import VARINT_BYTES_MAX, VARLONG_BYTES_MAX, read_varint, read_varlong
+from appliance.protocol.records.varint import (
+    VARINT_BYTES_MAX,
+    VARLONG_BYTES_MAX,
+    Buffer,
+    read_varint,
+    read_varlong,
+    varint_at,
+)
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
-
-Buffer = bytes | bytearray | memoryview
 
 IS_COMPILED: Final = not isinstance(read_varint, FunctionType)
 FEW: Final = 20
@@ -186,11 +191,11 @@ def _walk_large(data: Buffer, at: int, end: int, index: int) -> tuple[int, int, 
     length, here = read_varint(head, here)
     keyless = length < 0
     position = at + here + _field_bytes(length, index)
-    length, here = read_varint(bytes(data[position : min(position + VARINT_BYTES_MAX, stop)]), 0)
-    position += here + _field_bytes(length, index)
+    length, position = varint_at(data, position, stop)
+    position += _field_bytes(length, index)
     headers_bytes = stop - position
-    count, here = read_varint(bytes(data[position : min(position + VARINT_BYTES_MAX, stop)]), 0)
-    if count < 0 or 2 * count > headers_bytes or (count == 0 and here != headers_bytes):
+    count, headers_at = varint_at(data, position, stop)
+    if count < 0 or 2 * count > headers_bytes or (count == 0 and headers_at != stop):
         raise InvalidRecords(
             f"record {index} declares {count} headers, which do not lie in {headers_bytes} bytes"
         )

@@ -22,14 +22,15 @@ from appliance.protocol.records.errors import InvalidRecords
 from appliance.protocol.records.varint import (
     VARINT_BYTES_MAX,
     VARLONG_BYTES_MAX,
+    Buffer,
     read_varint,
     read_varlong,
+    varint_at,
 )
 from appliance.protocol.records.walk import (
     DELTA_MAX,
     DELTA_MIN,
     IS_COMPILED,
-    Buffer,
     Walked,
     walk_fields,
     walk_header_fields,
@@ -40,7 +41,7 @@ _Longs = npt.NDArray[np.int64]
 
 CHUNK_RECORDS: Final = 16 * 1024
 _FEW_OF_MANY_SIZES: Final = 48
-_RUN_MIN: Final = 8
+RUN_MIN: Final = 8
 _STEPS_FIRST: Final = 512
 _WIDTH_FIRST: Final = 512
 _HEADER_ROUNDS_TOGETHER: Final = 32
@@ -99,7 +100,7 @@ class Runs:
 
     def wanted(self, left: int) -> int:
         """Of `left` records; 0 where no run is to be sought."""
-        self._sought = min(left, self._width) if left >= _RUN_MIN else 0
+        self._sought = min(left, self._width) if left >= RUN_MIN else 0
         return self._sought
 
     def found(self, records: int) -> None:
@@ -127,17 +128,17 @@ def _walk_run(array: _Bytes, data: Buffer, at: int, end: int, *, index: int, wan
     that was read for the first record holds for all; what may differ, timestamp and offset, is then read in
     columns.
     """
-    length, body = _varint(data, at)
+    length, body = varint_at(data, at, end)
     stride = body - at + length
     count = min(wanted, (end - at) // stride) if length > 0 else 0
-    if count < _RUN_MIN or data[at + stride] != data[at]:
+    if count < RUN_MIN or data[at + stride] != data[at]:
         return None
     # The fields of the first record: where each one begins.
     offset_at: int = body + 1 + read_varlong(bytes(data[body + 1 : body + 1 + VARLONG_BYTES_MAX]), 0)[1]
-    key_at = _varint(data, offset_at)[1]
-    key_length, key_bytes_at = _varint(data, key_at)
+    key_at = varint_at(data, offset_at, end)[1]
+    key_length, key_bytes_at = varint_at(data, key_at, end)
     value_at = key_bytes_at + max(key_length, 0)
-    value_length, value_bytes_at = _varint(data, value_at)
+    value_length, value_bytes_at = varint_at(data, value_at, end)
     headers_at = value_bytes_at + max(value_length, 0)
     if min(key_length, value_length) < -1 or headers_at + 1 != at + stride or data[headers_at] != 0:
         return None
@@ -147,11 +148,11 @@ def _walk_run(array: _Bytes, data: Buffer, at: int, end: int, *, index: int, wan
         *range(value_at, value_bytes_at),
         headers_at,
     ):
-        if count < _RUN_MIN:
+        if count < RUN_MIN:
             return None
         column = _column(array, place, stride, count)
         count -= len(column.lstrip(column[:1]))
-    if count < _RUN_MIN:
+    if count < RUN_MIN:
         return None
     for place, expected in enumerate(_offset_columns(index, count, key_at - offset_at), offset_at):
         if _column(array, place, stride, count) != expected:
@@ -160,11 +161,6 @@ def _walk_run(array: _Bytes, data: Buffer, at: int, end: int, *, index: int, wan
     if deltas is None:
         return None
     return at + count * stride, count, *deltas, key_length < 0
-
-
-def _varint(data: Buffer, at: int) -> tuple[int, int]:
-    value, used = read_varint(bytes(data[at : at + VARINT_BYTES_MAX]), 0)
-    return value, at + used
 
 
 def _column(array: _Bytes, at: int, stride: int, count: int) -> bytes:
@@ -325,7 +321,7 @@ def _skip_headers(array: _Bytes, at: _Longs, counts: _Longs, stops: _Longs) -> N
     left = counts.copy()
     for _ in range(_HEADER_ROUNDS_TOGETHER):
         some = left.nonzero()[0]
-        if len(some) < _RUN_MIN:
+        if len(some) < RUN_MIN:
             break
         lengths, after = varints(array, at[some], VARINT_BYTES_MAX)
         after = skip(after, lengths, nullable=False)

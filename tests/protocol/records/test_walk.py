@@ -150,7 +150,7 @@ def test_offset_deltas_must_be_consecutive(count: int, wrong_at: int) -> None:
 def test_a_record_may_end_anywhere_beside_a_stretch(size: int) -> None:
     records = [Record(bytes(length), b"k", (), NOW_MS + length) for length in (size, 3, 2 * size, 0, size, 5)]
     payload = payload_of(records)
-    assert walked(payload, 6) == (-size + 0, size, False)
+    assert walked(payload, 6) == (-size, size, False)
     assert walked(payload[:-1], 6) is None
     assert walked(payload, 5) is None
 
