@@ -144,7 +144,7 @@ class FetchHandler:
 
     def look(self, asker: _Asker) -> None:
         """Reads the partition table for every partition, then asks owners about those with records."""
-        read_committed = asker.request.isolation_level == 1
+        read_committed = asker.read_committed
         cells, table, lines = self._table.cells, self._table, self.lines
         for item in asker.items:
             item.length_bytes = item.first_batch_bytes = item.following_bytes = 0
@@ -186,7 +186,7 @@ class FetchHandler:
 
     def ask_more(self, asker: _Asker) -> None:
         """Places the next operations, or decides when nothing more is to be asked."""
-        flags = _MIN_ONE_BATCH | (_READ_COMMITTED if asker.request.isolation_level == 1 else 0)
+        flags = _MIN_ONE_BATCH | (_READ_COMMITTED if asker.read_committed else 0)
         items, lines = asker.items, self.lines
         if lines.is_idle:
             flags |= _LONE
@@ -232,7 +232,6 @@ class FetchHandler:
         cursor = self._cursors.find(route, wanted.fetch_offset, files_version=item.files_version)
         if cursor is None or wanted.last_fetched_epoch >= 0:
             return False
-        read_committed = asker.request.isolation_level == 1
         max_bytes = min(wanted.partition_max_bytes, asker.max_bytes - asker.found_bytes)
         if not cursor.on_older_segment and asker.found_bytes + max_bytes < asker.min_bytes:
             return False  # whether there is more behind the segment, the owner knows
@@ -240,8 +239,8 @@ class FetchHandler:
             route,
             cursor,
             max_bytes=max_bytes,
-            upper_bound=item.last_stable_offset if read_committed else item.high_watermark,
-            read_committed=read_committed,
+            upper_bound=item.last_stable_offset if asker.read_committed else item.high_watermark,
+            read_committed=asker.read_committed,
         )
         if not length_bytes:
             return False
@@ -292,7 +291,7 @@ class FetchHandler:
         The last stable offset moves with the high watermark, and no sooner. Where it is behind, a marker of a few bytes
         may let out all that waits for it.
         """
-        if asker.request.isolation_level == 1 and any(
+        if asker.read_committed and any(
             item.last_stable_offset < item.high_watermark for item in asker.items
         ):
             return 1
@@ -325,8 +324,7 @@ class FetchHandler:
                 if item.length_bytes:
                     turn.session.to_the_end(item.wanted.key)
         chosen = _by_topic(chosen)
-        read_committed = asker.request.isolation_level == 1
-        fetched = [item.fetched(read_committed=read_committed) for item in chosen]
+        fetched = [item.fetched(read_committed=asker.read_committed) for item in chosen]
         endpoints: Sequence[NodeEndpoint] = ()
         if has_moved and pending.version >= HINTS_FROM_VERSION:
             fetched, endpoints = self._with_hints(fetched)
@@ -409,8 +407,7 @@ class FetchHandler:
             or wanted.last_fetched_epoch >= 0
         ):
             return
-        read_committed = asker.request.isolation_level == 1
-        stable = item.last_stable_offset
+        read_committed, stable = asker.read_committed, item.last_stable_offset
         item.length_bytes, item.following_bytes = self._cursors.follow(
             route,
             held,
@@ -553,7 +550,7 @@ class _Asker:
         "next_asked",
         "outstanding",
         "pending",
-        "request",
+        "read_committed",
         "request_id",
         "turn",
     )
@@ -570,7 +567,7 @@ class _Asker:
     ) -> None:
         self._handler = handler
         self.pending = pending
-        self.request = request
+        self.read_committed = request.isolation_level == 1
         self.turn = turn
         self.deadline_ns = deadline_ns
         self.max_bytes = max_bytes
