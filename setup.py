@@ -62,6 +62,8 @@ HOT_MODULES = (
     "appliance/netproc/fetch_session.py",
     "appliance/netproc/intake.py",
     "appliance/netproc/log_handlers/fetch.py",
+    "appliance/netproc/log_handlers/fetch_item.py",
+    "appliance/netproc/log_handlers/fetch_responder.py",
     "appliance/netproc/log_handlers/produce.py",
     "appliance/netproc/memory_relief.py",
     "appliance/netproc/outlet.py",

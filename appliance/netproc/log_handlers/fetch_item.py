@@ -1,0 +1,105 @@
+"""One partition of one Fetch: what is wanted of it, how far it may be read, and where the records of the answer lie.
+
+begin             wanted, route           or the error that there is nobody to ask
+look              offsets, files_version  from the partition table; begins anew each time, since more may be there
+owner or cursor   segment, position, …    where the records lie: `answered`, or `fetch.FetchHandler` by a cursor
+response          length_bytes            cut to what there is room for (`fetch_responder`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from appliance.channels.request_channel import FETCH_DIRECTORY, Op, ResponseFlag
+from appliance.channels.roles import Role
+from appliance.netproc.fetch_session import SessionPartition
+from appliance.netproc.topic_routes import PartitionRoute
+from appliance.netproc.worker_lines import Answer
+from appliance.protocol.fetch_response import AbortedTransaction, DivergingEpoch, FetchedPartition
+
+_EPOCH_END: Final = int(Op.EPOCH_END)
+_ABORTED: Final = int(ResponseFlag.ABORTED)
+_OLDER_SEGMENT: Final = int(ResponseFlag.OLDER_SEGMENT)
+
+
+class FetchItem:
+    """State only; offsets are -1 and lengths 0 as long as nobody has said more.
+
+    `asks_owner`: where the records lie its owner has to say, or has said; no cursor led there.
+    `asked`: the worker whose answer is still to come.
+    `files_version`: from before the owner was asked, so that its answer is about the file that is opened.
+    `directory`: of the slot's log directories the one that has the segment, by its place among them.
+    `first_batch_bytes`: less than these are never sent.
+    `following_bytes`: readable behind the records, and likely to be asked for next.
+    `on_older_segment`: what may be read goes on in a later segment than the one the records lie in.
+    """
+
+    __slots__ = (
+        "aborted",
+        "asked",
+        "asks_owner",
+        "directory",
+        "diverging",
+        "error",
+        "files_version",
+        "first_batch_bytes",
+        "following_bytes",
+        "has_aborted",
+        "high_watermark",
+        "last_stable_offset",
+        "length_bytes",
+        "log_start",
+        "on_older_segment",
+        "position",
+        "route",
+        "segment",
+        "wanted",
+    )
+
+    def __init__(self, wanted: SessionPartition, route: PartitionRoute | int) -> None:
+        """`route`: the error instead, where there is none."""
+        self.wanted = wanted
+        self.route = None if isinstance(route, int) else route
+        self.error = route if isinstance(route, int) else 0
+        self.asked: Role | None = None
+        self.asks_owner = self.has_aborted = self.on_older_segment = False
+        self.diverging: DivergingEpoch | None = None
+        self.aborted: Sequence[AbortedTransaction] = ()
+        self.high_watermark = self.last_stable_offset = self.log_start = -1
+        self.files_version = 0
+        self.directory = self.segment = self.position = self.length_bytes = self.first_batch_bytes = 0
+        self.following_bytes = 0
+
+    def answered(self, answer: Answer) -> None:
+        """The owner says where the records lie, or where the reader's history parts from the log."""
+        self.asked = None
+        self.error = answer[2]
+        self.high_watermark = answer[7]
+        self.log_start = answer[8]
+        self.last_stable_offset = answer[13]
+        if answer[0] == _EPOCH_END:
+            self.diverging = DivergingEpoch(answer[12], answer[6])
+        elif not self.error:
+            self.segment = answer[6]
+            self.directory = answer[1] & FETCH_DIRECTORY
+            self.position = answer[9]
+            self.length_bytes = answer[10]
+            self.first_batch_bytes = answer[11]
+            self.has_aborted = bool(answer[1] & _ABORTED)
+            self.on_older_segment = bool(answer[1] & _OLDER_SEGMENT)
+
+    def fetched(self, *, read_committed: bool) -> FetchedPartition:
+        """What the client is told of it."""
+        return FetchedPartition(
+            self.wanted.topic,
+            self.wanted.partition,
+            self.error,
+            self.high_watermark,
+            self.last_stable_offset,
+            self.log_start,
+            self.length_bytes,
+            self.aborted if read_committed else None,
+            -1,
+            self.diverging,
+        )
