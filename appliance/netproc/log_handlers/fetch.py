@@ -183,9 +183,10 @@ class FetchHandler:
             item.error = leader_epoch_fault(epoch, route.leader_epoch)
             if item.error:
                 continue
+            # Before the owner is asked: if it stands still when the file is opened, the answer is about that file.
+            item.files_version = cells[at + FILES_VERSION]
             if wanted.last_fetched_epoch >= 0:
                 item.asks_owner = True
-                item.files_version = cells[at + FILES_VERSION]
             elif (
                 offset < item.log_start
                 # Another slot may lead by now, whose high watermark we have read beside this one's log end.
@@ -196,8 +197,6 @@ class FetchHandler:
             ):
                 item.error = _OUT_OF_RANGE
             else:
-                # Before the owner is asked: if it stands still when the file is opened, the answer is about that file.
-                item.files_version = cells[at + FILES_VERSION]
                 item.asks_owner = offset < (item.last_stable_offset if read_committed else high_watermark)
         asker.next_asked = 0
         self.ask_more(asker)

@@ -1,9 +1,11 @@
 """One partition of one Fetch: what is wanted of it, how far it may be read, and where the records of the answer lie.
 
-begin             wanted, route           or the error that there is nobody to ask
-look              offsets, files_version  from the partition table; begins anew each time, since more may be there
-owner or cursor   segment, position, …    where the records lie: `answered`, or `fetch.FetchHandler` by a cursor
-response          length_bytes            cut to what there is room for (`fetch_responder`)
+    begin             wanted, route           or the error that there is nobody to ask
+    look              offsets, files_version  from the partition table
+    owner or cursor   segment, position, …    where the records lie: `answered`, or `fetch.FetchHandler` by a cursor
+    response          length_bytes, held      cut to what there is room for, and its segment open (`fetch_responder`)
+
+A fetch that was woken looks anew: there is more by then, and what an earlier look has found is void.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Final
 from appliance.channels.request_channel import FETCH_DIRECTORY, Op, ResponseFlag
 from appliance.channels.roles import Role
 from appliance.netproc.fetch_session import SessionPartition
+from appliance.netproc.segment_files import SegmentFile
 from appliance.netproc.topic_routes import PartitionRoute
 from appliance.netproc.worker_lines import Answer
 from appliance.protocol.fetch_response import AbortedTransaction, DivergingEpoch, FetchedPartition
@@ -28,7 +31,7 @@ class FetchItem:
 
     `asks_owner`: where the records lie its owner has to say, or has said; no cursor led there.
     `asked`: the worker whose answer is still to come.
-    `files_version`: from before the owner was asked, so that its answer is about the file that is opened.
+    `files_version`: from before the owner was asked; `held` is the segment under that version.
     `directory`: of the slot's log directories the one that has the segment, by its place among them.
     `first_batch_bytes`: less than these are never sent.
     `following_bytes`: readable behind the records, and likely to be asked for next.
@@ -46,6 +49,7 @@ class FetchItem:
         "first_batch_bytes",
         "following_bytes",
         "has_aborted",
+        "held",
         "high_watermark",
         "last_stable_offset",
         "length_bytes",
@@ -70,6 +74,7 @@ class FetchItem:
         self.files_version = 0
         self.directory = self.segment = self.position = self.length_bytes = self.first_batch_bytes = 0
         self.following_bytes = 0
+        self.held: SegmentFile | None = None
 
     def answered(self, answer: Answer) -> None:
         """The owner says where the records lie, or where the reader's history parts from the log."""

@@ -1,11 +1,13 @@
 """The response to a Fetch: how much of what was found is sent, from segments that are held open until it has left.
 
-trim     `max_bytes` bounds all records, but the first batch always comes whole; later partitions get whole first
-         batches or nothing
-hold     each segment is opened here, under the files version of the answer that named it; one that is gone, or is
-         another file by now, costs its partition the records
-follow   what was cut short by what was asked for ends with a whole batch, where a cursor stays for the next fetch
-tell     an incremental session hears only of partitions with news; who asked a former leader hears of the new one
+    trim     `max_bytes` bounds all records, but the first batch always comes whole; later partitions get whole first
+             batches or nothing
+    hold     each segment is opened under the files version that its position was asked for with; one that is another
+             file by now costs its partition the records, one that is gone is an error
+    follow   what was cut short by what was asked for ends with a whole batch, where a cursor stays for the next fetch
+    tell     an incremental session hears only of partitions with news; who asked a former leader hears of the new one
+
+A response is bytes with `FilePiece`s between them: the outlet sends those from the open segment, and lets go of it.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ class FetchResponder:
     ) -> None:
         """Nothing more is asked or waited for: what was found is sent, and nothing else."""
         _trim(items, max_bytes=max_bytes)
-        files = self._hold(items, max_bytes=max_bytes, read_committed=read_committed)
+        self._hold(items, max_bytes=max_bytes, read_committed=read_committed)
         chosen: list[FetchItem] = []
         has_moved = False
         for item in items:
@@ -115,20 +117,17 @@ class FetchResponder:
                 answer.append(piece)
             else:
                 item = chosen[piece[0]]
-                held = files[id(item)]
-                answer.append(FilePiece(held, item.position, item.length_bytes, item.following_bytes))
+                assert item.held is not None
+                answer.append(FilePiece(item.held, item.position, item.length_bytes, item.following_bytes))
         pending.drop = None
         self._finish(pending, answer)
 
-    def _hold(
-        self, items: Sequence[FetchItem], *, max_bytes: int, read_committed: bool
-    ) -> dict[int, SegmentFile]:
+    def _hold(self, items: Sequence[FetchItem], *, max_bytes: int, read_committed: bool) -> None:
         """Opens the segments of what will be sent; one that is gone makes its partition's answer an error."""
-        files: dict[int, SegmentFile] = {}
         for item in items:
             if item.length_bytes and item.route is not None:
                 try:
-                    files[id(item)] = held = self._held(item, item.route)
+                    item.held = held = self._held(item, item.route)
                     if item.asks_owner:
                         self._follow(
                             item, item.route, held, max_bytes=max_bytes, read_committed=read_committed
@@ -137,7 +136,6 @@ class FetchResponder:
                     item.length_bytes = 0  # nothing now; the client asks again, and so do we
                 except (OSError, StorageFault) as error:
                     item.error, item.length_bytes = self._why_not(item, item.route, error), 0
-        return files
 
     def _held(self, item: FetchItem, route: PartitionRoute) -> SegmentFile:
         held = self._files.hold(route, item.segment, item.directory, version=item.files_version)
