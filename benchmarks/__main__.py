@@ -24,7 +24,7 @@ from benchmarks.cases import CASES
 from benchmarks.cases.case import QUICK, Case, Scale
 from benchmarks.places import CACHE, RESULTS, ROOT
 from benchmarks.plan import Plan, minutes, timetable
-from benchmarks.results import OURS, Run, last_kept, load, save
+from benchmarks.results import OURS, Run, kept_before, load, save
 
 WHOLE_BROKERS, WHOLE_ROUNDS = "appliance,mock,kafka", 5
 """What a kept run has at least: others would be compared with it, and README be made of it."""
@@ -194,15 +194,15 @@ def _write(run: Run, stem: Path) -> bool:
     from benchmarks.page import page
     from benchmarks.plots import draw
 
-    kept = last_kept(run)
+    kept = kept_before(run)
     save(run, stem)
-    text = page(run, kept)
+    text = page(run, *kept)
     stem.with_suffix(".md").write_text(text)
     print(text)
     if not scaling_page.draw(run, stem) + draw(run, stem):
         print("(no plots: nothing to draw, or matplotlib is not installed)", file=sys.stderr)
     print(f"kept in {stem.parent.name}/{stem.name}.{{json,md}}, its plots beside it", file=sys.stderr)
-    return bool(kept and falls(run, kept))
+    return bool(falls(run, *kept))
 
 
 if __name__ == "__main__":

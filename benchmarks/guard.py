@@ -44,9 +44,9 @@ class Fall:
         return f"{figure.title}{key}: {self.before:,.3g} → {self.now:,.3g} {what}, {self.share:.0%} worse"
 
 
-def falls(run: Run, kept: Run) -> list[Fall]:
-    """Rows of ours in `run` that are worse than in `kept`, worst first."""
-    return fallen(every_row(run), every_row(kept))
+def falls(run: Run, *kept: Run) -> list[Fall]:
+    """Rows of ours in `run` that are worse than in those kept before it, oldest first; the worst first."""
+    return fallen(every_row(run), *map(every_row, kept))
 
 
 def every_row(run: Run) -> list[Row]:
@@ -54,21 +54,22 @@ def every_row(run: Run) -> list[Row]:
     return rows(run) + growth.rows(run)
 
 
-def told(made: Sequence[Row], before: Sequence[Row], name: str) -> str:
-    """The section of a page: what fell since the run of that name, or that nothing did."""
+def told(made: Sequence[Row], *kept: Sequence[Row], since: str) -> str:
+    """The section of a page: what fell since the last of those kept, the run of that name, or that nothing did."""
+    before = kept[-1]
     compared = len(_compared(made, before))
     if not compared:
-        return f"No row could be compared with {name}."
-    found = fallen(made, before)
+        return f"No row could be compared with {since}."
+    found = fallen(made, *kept)
     if found:
         listed = "\n".join(f"- {fall.text()}" for fall in found)
         fell = (
-            f"## Fell since {name}\n\nOf {compared} rows these got worse by more than the noise:\n\n{listed}"
+            f"## Fell since {since}\n\nOf {compared} rows these got worse by more than the noise:\n\n{listed}"
         )
     else:
-        fell = f"None of {compared} rows fell by more than the noise since {name}."
+        fell = f"None of {compared} rows fell by more than the noise since {since}."
     if lost := gone(made, before):
-        fell += f"\n\nWithout a figure now, of those that {name} had: {'; '.join(row.figure.title for row in lost)}."
+        fell += f"\n\nWithout a figure now, of those that {since} had: {'; '.join(row.figure.title for row in lost)}."
     return fell
 
 
@@ -78,8 +79,11 @@ def gone(made: Sequence[Row], before: Sequence[Row]) -> list[Row]:
     return [row for row in before if OURS in row.values and row.figure.key not in now]
 
 
-def fallen(made: Sequence[Row], before: Sequence[Row]) -> list[Fall]:
-    """Rows of ours in `made` that are worse than in `before`, worst first."""
+def fallen(made: Sequence[Row], *kept: Sequence[Row]) -> list[Fall]:
+    """Rows of ours in `made` that are worse than in those of the runs kept, oldest first; the worst first."""
+    if not kept:
+        return []
+    before = kept[-1]
     noise, noise_before = _Noise(made), _Noise(before)
     found = []
     for row, old in _compared(made, before):

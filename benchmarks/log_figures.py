@@ -1,7 +1,7 @@
 """The log's own figures, without clients: what `make bench-log` measures, and the page it keeps.
 
 Each part is a program of `micro/`, run alone one after the other; the page carries what they print. `rows()` reads a
-page's figures again, so that the regression guard compares it with the last one kept.
+page's figures again, so that the regression guard compares it with those kept.
 """
 
 import re
@@ -107,11 +107,11 @@ def measure(wanted: Iterable[str] = (), *, busy_limit: float) -> tuple[Path, boo
     kept = [page for page in kept_pages() if page != path and _alike(page.read_text(), text)]
     fell = False
     if kept:
-        made, before = rows(text), rows(kept[-1].read_text())
-        section = guard.told(made, before, kept[-1].stem)
+        made, before = rows(text), [rows(page.read_text()) for page in kept]
+        section = guard.told(made, *before, since=kept[-1].stem)
         print(section)
         text += f"\n{section}\n"
-        fell = bool(guard.fallen(made, before))
+        fell = bool(guard.fallen(made, *before))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     return path, fell or "\nvoid: " in text

@@ -1,6 +1,7 @@
 """A run as a page of Markdown."""
 
 import statistics
+from collections.abc import Sequence
 
 from benchmarks.brokers.setting import SETTINGS
 from benchmarks.cases import CASES
@@ -30,8 +31,8 @@ from benchmarks.workloads import NOT_BUILT, WORKLOADS
 SPARK, SPARKS_RIVAL = "spark", "spark-sql-kafka"
 
 
-def page(run: Run, kept: Run | None) -> str:
-    """The whole page: machine, goals, all figures, what was void, what fell since `kept`."""
+def page(run: Run, *kept: Run) -> str:
+    """The whole page: machine, goals, all figures, what was void, what fell since the runs `kept`, oldest first."""
     made = rows(run)
     parts = [
         f"# Figures of {run.date}, commit {run.commit}" + (" with uncommitted changes" if run.dirty else ""),
@@ -62,7 +63,7 @@ def number(value: float) -> str:
     return f"{value:.3g}" if abs(value) >= 0.001 else f"{value:.1e}"
 
 
-def _outcome(run: Run, kept: Run | None) -> str:
+def _outcome(run: Run, kept: Sequence[Run]) -> str:
     """All of it in two lines, with links to where more is said."""
     rivals = ", ".join(f"{name} {version}" for name, version in run.versions.items() if name != OURS)
     beside = f" beside {rivals}" if rivals else ""
@@ -92,9 +93,9 @@ def _outcome(run: Run, kept: Run | None) -> str:
     told.append(
         f"[Void](#void): {voids} {'case' if voids == 1 else 'cases'}." if voids else "No case was void."
     )
-    if kept is not None and (fell := falls(run, kept)):
-        link = f"fell-since-{kept.name}"
-        told.append(f"{len(fell)} rows [fell](#{link}) by more than the noise since {kept.name}.")
+    if fell := falls(run, *kept):
+        link = f"fell-since-{kept[-1].name}"
+        told.append(f"{len(fell)} rows [fell](#{link}) by more than the noise since {kept[-1].name}.")
     return " ".join(told)
 
 
@@ -399,8 +400,8 @@ def _void(run: Run) -> str:
     return "\n".join(lines)
 
 
-def _guard(run: Run, kept: Run | None) -> str:
-    return told(every_row(run), every_row(kept), kept.name) if kept is not None else ""
+def _guard(run: Run, kept: Sequence[Run]) -> str:
+    return told(every_row(run), *map(every_row, kept), since=kept[-1].name) if kept else ""
 
 
 def _cases(made: list[Row]) -> str:

@@ -14,7 +14,7 @@ from benchmarks.log_figures import kept_pages
 from benchmarks.page import absent, arrow, bounds, number, page
 from benchmarks.places import RESULTS, ROOT
 from benchmarks.plots import draw
-from benchmarks.results import OURS, Row, Run, kept_runs, last_kept, rows
+from benchmarks.results import OURS, Row, Run, kept_before, kept_runs, rows
 from benchmarks.spark.verdicts import newest_page, read_run, verdicts
 from benchmarks.workloads import NOT_BUILT
 
@@ -65,7 +65,7 @@ def publish() -> list[Path]:
     for run in (usual, growth):
         if run is not None:
             stem = RESULTS / run.name
-            stem.with_suffix(".md").write_text(page(run, last_kept(run)))
+            stem.with_suffix(".md").write_text(page(run, *kept_before(run)))
             written += [stem.with_suffix(".md"), *scaling_page.draw(run, stem)]
             written += draw(run, stem)
     for path, text in texts(usual, growth).items():
@@ -110,9 +110,9 @@ def growing(run: Run) -> str:
 
 def _fell(run: Run, where: str) -> str:
     """One sentence on what fell since the run before, and beside what that was seen."""
-    kept = last_kept(run)
-    fell = falls(run, kept) if kept else []
-    if kept is None or not fell:
+    kept = kept_before(run)
+    fell = falls(run, *kept)
+    if not fell:
         return ""
     alone = [fall for fall in fell if fall.beside is None]
     by_ratio = [fall for fall in fell if fall.beside is not None]
@@ -125,8 +125,8 @@ def _fell(run: Run, where: str) -> str:
     if by_ratio:
         parts.append(f"{len(by_ratio)} are ratios to one ({_by_metric(by_ratio)})")
     return (
-        f"{len(fell)} rows [fell]({where}.md#fell-since-{kept.name}) by more than the noise since the run of "
-        f"{kept.commit}: {', '.join(parts)}. Why, the run does not tell."
+        f"{len(fell)} rows [fell]({where}.md#fell-since-{kept[-1].name}) by more than the noise since the run of "
+        f"{kept[-1].commit}: {', '.join(parts)}. Why, the run does not tell."
     )
 
 

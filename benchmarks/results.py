@@ -138,9 +138,9 @@ def kept_runs(kind: str = "") -> list[Run]:
     return sorted((run for run in runs if run.kind == kind), key=_when)
 
 
-def last_kept(run: Run) -> Run | None:
-    """The newest run that was kept before this one, on a machine of the same kind."""
-    alike = [
+def kept_before(run: Run) -> list[Run]:
+    """All runs of its kind that were kept before this one, on a machine of the same kind, oldest first."""
+    return [
         other
         for other in kept_runs(run.kind)
         if other.name != run.name
@@ -150,7 +150,6 @@ def last_kept(run: Run) -> Run | None:
         and other.pinned == run.pinned
         and any(other.taken.get(OURS, []))
     ]
-    return alike[-1] if alike else None
 
 
 def _when(run: Run) -> tuple[str, str]:

@@ -27,7 +27,7 @@ from benchmarks.spark import data as sets
 from benchmarks.spark.cases import QUERIES, Places, Query, readers
 from benchmarks.spark.ceiling import CeilingSource
 from benchmarks.spark.latency import latencies_ms, p50_p99, streams
-from benchmarks.spark.verdicts import Seconds, SparkRun, newest_page, read_run, rows, verdicts
+from benchmarks.spark.verdicts import Seconds, SparkRun, kept_pages, read_run, rows, verdicts
 from benchmarks.void import Void
 from spark_connector.session import session
 
@@ -118,10 +118,10 @@ def _measure(options: argparse.Namespace, chosen: list[str], at: Path) -> int:
     text = page(wanted, queries, run, rounds=options.rounds, missing=missing)
     fell = False
     # A part of it, or less to read, is no run to compare.
-    if whole and (before := newest_page(but=stem.with_suffix(".md"), machine=machine.description())):
-        kept_run = read_run(before)
-        text += f"\n{guard.told(rows(run), rows(kept_run), before.stem)}\n"
-        fell = bool(guard.fallen(rows(run), rows(kept_run)))
+    if whole and (pages := kept_pages(but=stem.with_suffix(".md"), machine=machine.description())):
+        before = [rows(read_run(each)) for each in pages]
+        text += f"\n{guard.told(rows(run), *before, since=pages[-1].stem)}\n"
+        fell = bool(guard.fallen(rows(run), *before))
     stem.with_suffix(".md").write_text(text)
     print(text)
     for line in wrong:

@@ -108,8 +108,14 @@ def _row(name: str, unit: str, taken: Mapping[str, list[float]]) -> Row:
     return Row(Figure(f"spark.{name}", name, unit, Better.LESS), values, ratios)
 
 
-def newest_page(*, but: Path | None = None, machine: Mapping[str, object] | None = None) -> Path | None:
-    """The page of the newest kept run, its figures beside it as JSON; `but` that one, of a machine of this kind."""
+def newest_page() -> Path | None:
+    """The page of the newest kept run, its figures beside it as JSON."""
+    kept = kept_pages()
+    return kept[-1] if kept else None
+
+
+def kept_pages(*, but: Path | None = None, machine: Mapping[str, object] | None = None) -> list[Path]:
+    """The pages of all kept runs, oldest first; `but` that one, of a machine of this kind."""
     found = []
     for path in PAGES.glob("*.json"):
         kept = json.loads(path.read_text())
@@ -118,7 +124,7 @@ def newest_page(*, but: Path | None = None, machine: Mapping[str, object] | None
         )
         if alike and path.with_suffix(".md") != but:
             found.append((kept.get("began", ""), path.name, path))
-    return max(found)[2].with_suffix(".md") if found else None
+    return [path.with_suffix(".md") for _, _, path in sorted(found)]
 
 
 def read_run(page: Path) -> SparkRun:

@@ -55,7 +55,7 @@ def test_what_fell_since_the_last_page_is_named() -> None:
     assert [fall.row.figure.title for fall in fallen(rows(text(speed=30)), before)] == [
         "Compaction of a million keys, speed"
     ]
-    assert "None of 5 rows fell" in told(rows(text(speed=45)), before, "before")
+    assert "None of 5 rows fell" in told(rows(text(speed=45)), before, since="before")
 
 
 def test_a_slower_machine_is_no_fall_where_the_bare_operation_slowed_as_much() -> None:

@@ -13,7 +13,7 @@ from benchmarks.guard import falls
 from benchmarks.page import page
 from benchmarks.places import RESULTS
 from benchmarks.publish import KEYS, SCALING, between, block, growing, log_pages, newest, texts
-from benchmarks.results import last_kept
+from benchmarks.results import kept_before
 from benchmarks.spark.verdicts import newest_page, read_run
 from benchmarks.spark.verdicts import verdicts as spark_verdicts
 from tests.benchmarks.test_results import run
@@ -27,7 +27,7 @@ def test_what_stands_in_readme_and_docs_is_what_the_newest_kept_runs_say() -> No
 def test_the_page_of_the_newest_kept_run_is_what_its_figures_say() -> None:
     for kept in filter(None, (newest(), newest("scaling"))):
         path = RESULTS / f"{kept.name}.md"
-        assert path.read_text() == page(kept, last_kept(kept)), f"{path.name} is stale: make bench-publish"
+        assert path.read_text() == page(kept, *kept_before(kept)), f"{path.name} is stale: make bench-publish"
 
 
 def test_each_goal_that_the_newest_kept_run_missed_has_a_reason_and_a_next_step() -> None:
@@ -64,7 +64,7 @@ def test_the_readme_marks_a_missing_rival_and_a_missed_goal() -> None:
 
 
 def test_a_page_tells_of_each_goal_whether_it_was_reached_missed_or_waits() -> None:
-    text = page(run([{"latency.p50_us": 70.0, "idle.pss_mb": 80.0}]), None)
+    text = page(run([{"latency.p50_us": 70.0, "idle.pss_mb": 80.0}]))
     assert "| one record at a time: p50 | 70 µs | ≤ 60 | **missed** |" in text
     assert "| idle: memory (PSS) | 80 MB | ≤ 150 | reached |" in text
     assert all(f"| {target.what}: {target.goal} |" in text for target in TARGETS)
@@ -76,7 +76,7 @@ def test_a_page_tells_of_each_goal_whether_it_was_reached_missed_or_waits() -> N
 def test_the_page_shows_sparks_goals_from_its_own_newest_page_with_the_reason_of_a_missed_one() -> None:
     kept = newest_page()
     assert kept is not None
-    text = page(run([{"latency.p50_us": 70.0}]), None)
+    text = page(run([{"latency.p50_us": 70.0}]))
     of_spark = [each for each in spark_verdicts(read_run(kept)) if "spark-sql-kafka" in each.what]
     assert len(of_spark) == 2
     for each in of_spark:
@@ -173,9 +173,9 @@ def test_what_is_said_of_growth_names_its_run_its_build_and_what_fell() -> None:
     text = growing(kept)
     assert text.startswith(f"From the [run of {kept.date}](../benchmarks/results/{kept.name}.md)")
     assert kept.versions["appliance"] in text
-    before = last_kept(kept)
-    assert before is not None
-    fell = falls(kept, before)
+    before = kept_before(kept)
+    assert before
+    fell = falls(kept, *before)
     assert (f"{len(fell)} rows [fell](" in text) == bool(fell)
 
 

@@ -12,7 +12,7 @@ from benchmarks.figures import BY_KEY, Goal
 from benchmarks.goals import behind, missed_elsewhere, unshown
 from benchmarks.guard import falls
 from benchmarks.page import page
-from benchmarks.results import Run, VoidCase, last_kept, load, rows, save
+from benchmarks.results import Run, VoidCase, kept_before, load, rows, save
 
 MB_S = "throughput_1k.in_mb_s"
 P50 = "latency.p50_us"
@@ -105,15 +105,15 @@ def test_what_one_process_does_not_do_is_not_compared_with_it() -> None:
 
 def test_the_page_tells_what_each_case_took() -> None:
     took = {f"latency.whole_{what}": 2.5 for what in ("cpu_s", "switches", "written_mb", "pss_mb")}
-    text = page(run([{P50: 50.0} | took, {P50: 50.0}], [{P50: 50.0}]), None)
+    text = page(run([{P50: 50.0} | took, {P50: 50.0}], [{P50: 50.0}]))
     assert "| latency | 2.5 |  | 2.5 |  | 2.5 |  | 2.5 |  |" in text
-    assert "What each case took" not in page(run([{P50: 50.0}]), None)
+    assert "What each case took" not in page(run([{P50: 50.0}]))
 
 
 def test_the_page_says_by_which_command_it_is_made_again() -> None:
     made = replace(run([{P50: 50.0}]), command="python -m benchmarks run --also failover_1")
-    assert "| command | `python -m benchmarks run --also failover_1` |" in page(made, None)
-    assert "| command |" not in page(run([{P50: 50.0}]), None)
+    assert "| command | `python -m benchmarks run --also failover_1` |" in page(made)
+    assert "| command |" not in page(run([{P50: 50.0}]))
 
 
 def test_a_row_of_one_round_is_as_noisy_as_others_of_its_unit() -> None:
@@ -186,7 +186,7 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert load(save(written, tmp_path / written.name)) == written
 
 
-def test_the_guard_compares_with_the_newest_run_of_a_machine_alike(
+def test_the_guard_compares_with_the_runs_of_a_machine_alike_that_were_kept_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(results, "RESULTS", tmp_path)
@@ -198,13 +198,13 @@ def test_the_guard_compares_with_the_newest_run_of_a_machine_alike(
     for kept in (older, newer, foreign):
         save(kept, tmp_path / kept.name)
     now = replace(run([{P50: 9.0}], commit="now"), date="2026-04-01")
-    assert last_kept(now) == newer
-    assert last_kept(newer) == older
+    assert kept_before(now) == [older, newer]
+    assert kept_before(newer) == [older]
 
 
 def test_a_figure_that_was_void_in_each_round_says_so_in_its_place() -> None:
     voids = [VoidCase(1, "mock", "latency", "busy")]
-    text = page(replace(run([{P50: 50.0}], [{MB_S: 1.0}]), voids=voids), None)
+    text = page(replace(run([{P50: 50.0}], [{MB_S: 1.0}]), voids=voids))
     assert "| one record at a time: p50 | µs ↓ | 1 | 50 | void |" in text
     assert "| in, 1 KiB | MB/s ↑ | 1 |  | 1 |" in text
 
@@ -238,11 +238,11 @@ def test_a_goal_s_row_without_a_figure_is_shown_as_void_or_not_run() -> None:
     p99 = "latency.p99_us"
     made = run([{P50: 50.0}])
     assert [figure.key for _, figure in unshown(made)] == [p99]
-    assert "| one record at a time: p99 | | ≤ 0.2× kafka | not in this run |" in page(made, None)
+    assert "| one record at a time: p99 | | ≤ 0.2× kafka | not in this run |" in page(made)
     void = replace(
         made, taken={"appliance": [{MB_S: 1.0}]}, voids=[VoidCase(1, "appliance", "latency", "busy")]
     )
-    told = page(void, None)
+    told = page(void)
     assert "| one record at a time: p99 | | ≤ 0.2× kafka | **void** |" in told
     assert "of their rows without a figure" in told
 
@@ -252,7 +252,7 @@ def test_bounds_that_other_rows_miss_are_counted_and_named() -> None:
     made = run([{P50: 50.0, pinned: 30.0}], [{P50: 50.0, pinned: 100.0}])
     missed, carried = missed_elsewhere(made)
     assert ([(row.figure.key, bound) for row, bound in missed], carried) == ([(pinned, Goal(0.4, "mock"))], 1)
-    told = page(made, None)
+    told = page(made)
     assert "Of 1 bounds that other rows carry 1 are [missed](#missed-in-other-rows)" in told
     assert "0.3× mock (≥ 0.4× mock)" in told
 
@@ -266,4 +266,4 @@ def test_rows_behind_kafka_without_a_bound_are_named() -> None:
         versions={"appliance": "1", "kafka": "4"},
     )
     assert [row.figure.key for row in behind(made, "kafka")] == [rate]
-    assert "### Behind Kafka, without a bound" in page(made, None)
+    assert "### Behind Kafka, without a bound" in page(made)
