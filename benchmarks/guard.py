@@ -1,19 +1,37 @@
-"""The regression guard: rows that fell by more than the noise since the last kept run. For every kind of page.
+"""The regression guard: rows that fell by more than the noise since the last kept run, or that slid over the last five.
+For every kind of page.
 
 What others gave in the same run says how fast the machine was, so the ratio is compared where both runs have it: to
 whoever took part in most rounds of the mock, Apache Kafka and the bare operation (`make bench-log`), the first of these
-where several did; else the figure itself. A row fell when that got worse by more than 5 % and by more than the noise of
-either run: half the spread of what is compared, which of a ratio is that of its rounds' ratios.
+where several did; else the figure itself. A row fell when that got worse by more than 5 % and by more than the noise.
 
-One round has no spread and two have hardly one: such a row is taken to be at least as noisy as rows of its unit are in
-the same run, or, where nothing was taken twice, as a quarter. Nor does its ratio count alone, for it may be the other
-that had a good minute: its figure must have got worse by as much.
+**Noise within a run** is the larger of both runs': half the spread of what is compared, which of a ratio is that of its
+rounds' ratios. One round has no spread and two have hardly one: such a row is taken to be at least as noisy as rows of
+its unit are in the same run, or, where nothing was taken twice, as a quarter. Nor does its ratio count alone, for it
+may be the other that had a good minute: its figure must have got worse by as much.
+
+**Noise between runs**: rounds know nothing of what differs from run to run, the host and the minute. Where three or
+more of the last five kept runs have what is compared, it is twice the median step from one of them to the next, better
+or worse. The median, since a gain that lasts is one large step and no noise: by the largest one a row would be
+unguarded just after it gained. Twice, since every other step is larger than the median one. What is worse than in all
+of these runs, by more than the noise within a run, fell however much it moved before.
+
+**Slid** is what did not fall since the last run, and is worse than the median of these runs by more than the noise: who
+compares with the last alone never sees what goes in small steps. Of a steady slide the median lies three steps back:
+
+    kept 100  96  92  88  85, now 82    since the last: 4 %; steps of 4 %, so noise of 8 %
+                  │                     since the median: 11 %, slid
+                  └─ median
+
+What fell and stays down is named as slid in the next runs, until most of the five are like it.
 """
 
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import itemgetter
 
 from benchmarks import growth
 from benchmarks.figures import Better
@@ -22,6 +40,9 @@ from benchmarks.shapes import NOISE_SHARE
 
 SMALLEST_FALL = 0.05
 ROUNDS_WITH_SPREAD = 3
+RUNS, RUNS_WITH_STEPS = 5, 3
+"""Over how many kept runs it is seen what a row moves by, and of how many at least."""
+_LAST = itemgetter(-1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +54,8 @@ class Fall:
     now: float
     beside: str | None
     """Whose ratio was compared."""
+    over: int = 0
+    """Slid: of how many runs `before` is the median. 0: fell, it is what the last one had."""
 
     @property
     def share(self) -> float:
@@ -45,7 +68,7 @@ class Fall:
 
 
 def falls(run: Run, *kept: Run) -> list[Fall]:
-    """Rows of ours in `run` that are worse than in those kept before it, oldest first; the worst first."""
+    """Rows of ours in `run` that are worse than in those kept before it, which come oldest first. The worst first."""
     return fallen(every_row(run), *map(every_row, kept))
 
 
@@ -55,22 +78,69 @@ def every_row(run: Run) -> list[Row]:
 
 
 def told(made: Sequence[Row], *kept: Sequence[Row], since: str) -> str:
-    """The section of a page: what fell since the last of those kept, the run of that name, or that nothing did."""
-    before = kept[-1]
-    compared = len(_compared(made, before))
+    """The section of a page: what fell since the last of those kept, the run of that name, and what slid."""
+    compared = len(_compared(made, kept[-1]))
     if not compared:
         return f"No row could be compared with {since}."
-    found = fallen(made, *kept)
-    if found:
-        listed = "\n".join(f"- {fall.text()}" for fall in found)
-        fell = (
-            f"## Fell since {since}\n\nOf {compared} rows these got worse by more than the noise:\n\n{listed}"
-        )
+    fell, slid = _apart(fallen(made, *kept))
+    over = _looked_back(kept)
+    part = f"; what a row moved by over the last {over} kept runs is part of it" if over else ""
+    if fell:
+        parts = [
+            f"## {_fell_title(since)}",
+            f"Of {compared} rows these got worse by more than the noise{part}:",
+            _listed(fell),
+        ]
     else:
-        fell = f"None of {compared} rows fell by more than the noise since {since}."
-    if lost := gone(made, before):
-        fell += f"\n\nWithout a figure now, of those that {since} had: {'; '.join(row.figure.title for row in lost)}."
-    return fell
+        parts = [f"None of {compared} rows fell by more than the noise since {since}{part}."]
+    if slid:
+        parts += [
+            f"## {_slid_title(over)}",
+            f"Of {compared} rows these did not fall since, but are worse than the median of the last {over} kept runs "
+            "by more than the noise:",
+            _listed(slid),
+        ]
+    if lost := gone(made, kept[-1]):
+        titles = "; ".join(row.figure.title for row in lost)
+        parts.append(f"Without a figure now, of those that {since} had: {titles}.")
+    return "\n\n".join(parts)
+
+
+def outcome(found: Sequence[Fall], kept: Sequence[Run], page: str = "") -> str:
+    """How many fell and how many slid, with links to where `page`, or this one, names them."""
+    fell, slid = _apart(found)
+    since, over = kept[-1].name, _looked_back(kept)
+    return " ".join(
+        f"{len(those)} {'row' if len(those) == 1 else 'rows'} "
+        f"[{what}]({page}#{title.lower().replace(' ', '-')}){beyond}."
+        for those, what, title, beyond in (
+            (fell, "fell", _fell_title(since), f" by more than the noise since {since}"),
+            (slid, "slid", _slid_title(over), f": worse than the median of the last {over} kept runs"),
+        )
+        if those
+    )
+
+
+def _apart(found: Sequence[Fall]) -> tuple[list[Fall], list[Fall]]:
+    """Which fell, and which slid."""
+    return [fall for fall in found if not fall.over], [fall for fall in found if fall.over]
+
+
+def _looked_back(kept: Sequence[object]) -> int:
+    """Over how many kept runs it is seen what rows move by; 0 when there are too few."""
+    return min(RUNS, len(kept)) if len(kept) >= RUNS_WITH_STEPS else 0
+
+
+def _fell_title(since: str) -> str:
+    return f"Fell since {since}"
+
+
+def _slid_title(over: int) -> str:
+    return f"Slid over the last {over} kept runs"
+
+
+def _listed(found: Sequence[Fall]) -> str:
+    return "\n".join(f"- {fall.text()}" for fall in found)
 
 
 def gone(made: Sequence[Row], before: Sequence[Row]) -> list[Row]:
@@ -80,26 +150,67 @@ def gone(made: Sequence[Row], before: Sequence[Row]) -> list[Row]:
 
 
 def fallen(made: Sequence[Row], *kept: Sequence[Row]) -> list[Fall]:
-    """Rows of ours in `made` that are worse than in those of the runs kept, oldest first; the worst first."""
+    """Rows of ours in `made` that are worse than in the runs kept, which come oldest first. The worst first."""
     if not kept:
         return []
-    before = kept[-1]
-    noise, noise_before = _Noise(made), _Noise(before)
+    noise, noise_before = _Noise(made), _Noise(kept[-1])
+    by_key = [{row.figure.key: row for row in of_run} for of_run in kept[-RUNS:]]
     found = []
-    for row, old in _compared(made, before):
+    for row, old in _compared(made, kept[-1]):
         beside = _beside(row, old)
-        itself = max(old.values[OURS].median, _floor(old)), row.values[OURS].median
-        was, now = (old.ratios[beside], row.ratios[beside]) if beside and old.ratios[beside] > 0 else itself
-        bound = max(SMALLEST_FALL, noise.of(row, beside), noise_before.of(old, beside))
-        counts_alone = _rounds(row, beside) >= ROUNDS_WITH_SPREAD <= _rounds(old, beside)
-        if _worse(row, was, now) > bound and (counts_alone or _worse(row, *itself) > bound):
-            found.append(Fall(row=row, before=was, now=now, beside=beside))
+        fall = _fall(
+            row,
+            [of_run[row.figure.key] for of_run in by_key if row.figure.key in of_run],
+            beside,
+            noise_within=max(SMALLEST_FALL, noise.of(row, beside), noise_before.of(old, beside)),
+            counts_alone=_rounds(row, beside) >= ROUNDS_WITH_SPREAD <= _rounds(old, beside),
+        )
+        if fall is not None:
+            found.append(fall)
     return sorted(found, key=lambda fall: -fall.share)
+
+
+def _fall(
+    row: Row, before: Sequence[Row], beside: str | None, *, noise_within: float, counts_alone: bool
+) -> Fall | None:
+    """Of a row that the runs `before` had, the last of them in any case; None where it neither fell nor slid."""
+    have = [each for each in before if _level(each, beside) > 0 and _level(each, None) > 0]
+    figures, alone = ([_level(each, of) for each in have] for of in (beside, None))
+
+    def is_worse(than: Callable[[Sequence[float]], float], noise: float) -> bool:
+        by, by_itself = (
+            _worse(row, than(figures), _level(row, beside)),
+            _worse(row, than(alone), _level(row, None)),
+        )
+        return by > noise and (counts_alone or by_itself > noise)
+
+    has_steps = len(have) >= RUNS_WITH_STEPS
+    noise = max(noise_within, _noise_between(row, figures)) if has_steps else noise_within
+    worst = min if row.figure.better is Better.MORE else max
+    if is_worse(_LAST, noise) or (has_steps and is_worse(worst, noise_within)):
+        return Fall(row=row, before=figures[-1], now=_level(row, beside), beside=beside)
+    if has_steps and is_worse(statistics.median, noise):
+        was = statistics.median(figures)
+        return Fall(row=row, before=was, now=_level(row, beside), beside=beside, over=len(have))
+    return None
+
+
+def _noise_between(row: Row, figures: Sequence[float]) -> float:
+    """Two median steps from a run to the next, as a share. Steps are factors: what halves and doubles is as it was."""
+    step = statistics.median(max(pair) / min(pair) for pair in pairwise(figures))
+    return _worse(row, step**2, 1.0) if row.figure.better is Better.MORE else _worse(row, 1.0, step**2)
+
+
+def _level(row: Row, beside: str | None) -> float:
+    """What is compared of a row, its ratio or its figure; 0 where it has none."""
+    if beside:
+        return row.ratios.get(beside, 0.0)
+    return max(row.values[OURS].median, _floor(row)) if OURS in row.values else 0.0
 
 
 def _beside(row: Row, old: Row) -> str | None:
     """Whose ratio is compared: of those that both have the one with most rounds, and of these the first."""
-    both = [one for one in (*RIVALS, BARE) if one in row.ratios and one in old.ratios]
+    both = [one for one in (*RIVALS, BARE) if one in row.ratios and old.ratios.get(one, 0.0) > 0]
     return max(both, key=lambda one: min(_rounds(row, one), _rounds(old, one)), default=None)
 
 
@@ -112,8 +223,7 @@ def _compared(made: Sequence[Row], before: Sequence[Row]) -> list[tuple[Row, Row
         if not row.figure.is_of_the_machine
         and (old := of_before.get(row.figure.key)) is not None
         and OURS in row.values
-        and OURS in old.values
-        and max(old.values[OURS].median, _floor(old)) > 0
+        and _level(old, None) > 0
     ]
 
 

@@ -20,7 +20,7 @@ from benchmarks.goals import (
     unshown,
     verdicts,
 )
-from benchmarks.guard import every_row, falls, told
+from benchmarks.guard import every_row, falls, outcome, told
 from benchmarks.plots import has_bars
 from benchmarks.results import OURS, RIVALS, Row, Run, Spread, rows
 from benchmarks.scaling_page import tables
@@ -93,9 +93,8 @@ def _outcome(run: Run, kept: Sequence[Run]) -> str:
     told.append(
         f"[Void](#void): {voids} {'case' if voids == 1 else 'cases'}." if voids else "No case was void."
     )
-    if fell := falls(run, *kept):
-        link = f"fell-since-{kept[-1].name}"
-        told.append(f"{len(fell)} rows [fell](#{link}) by more than the noise since {kept[-1].name}.")
+    if worse := falls(run, *kept):
+        told.append(outcome(worse, kept))
     return " ".join(told)
 
 

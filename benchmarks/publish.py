@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks import host, scaling_page
 from benchmarks.growth import METRICS
-from benchmarks.guard import Fall, falls
+from benchmarks.guard import Fall, falls, outcome
 from benchmarks.log_figures import kept_pages
 from benchmarks.page import absent, arrow, bounds, number, page
 from benchmarks.places import RESULTS, ROOT
@@ -109,13 +109,13 @@ def growing(run: Run) -> str:
 
 
 def _fell(run: Run, where: str) -> str:
-    """One sentence on what fell since the run before, and beside what that was seen."""
+    """What fell since the run before or slid over those before, and beside what that was seen."""
     kept = kept_before(run)
-    fell = falls(run, *kept)
-    if not fell:
+    found = falls(run, *kept)
+    if not found:
         return ""
-    alone = [fall for fall in fell if fall.beside is None]
-    by_ratio = [fall for fall in fell if fall.beside is not None]
+    alone = [fall for fall in found if fall.beside is None]
+    by_ratio = [fall for fall in found if fall.beside is not None]
     parts = []
     if alone:
         parts.append(
@@ -124,10 +124,7 @@ def _fell(run: Run, where: str) -> str:
         )
     if by_ratio:
         parts.append(f"{len(by_ratio)} are ratios to one ({_by_metric(by_ratio)})")
-    return (
-        f"{len(fell)} rows [fell]({where}.md#fell-since-{kept[-1].name}) by more than the noise since the run of "
-        f"{kept[-1].commit}: {', '.join(parts)}. Why, the run does not tell."
-    )
+    return f"{outcome(found, kept, f'{where}.md')} Of these {', '.join(parts)}. Why, the run does not tell."
 
 
 def _by_metric(fell: list[Fall]) -> str:

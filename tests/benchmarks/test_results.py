@@ -97,6 +97,90 @@ def test_what_drifts_under_both_hides_no_fall() -> None:
     assert falls(kept, now) == []
 
 
+def named(*figures: float, key: str = P50) -> list[str]:
+    """What is said of the last of these, each the figure of a run of five rounds without noise of their own."""
+    *kept, now = (run([{key: figure}] * 5) for figure in figures)
+    return ["slid" if fall.over else "fell" for fall in falls(now, *kept)]
+
+
+def test_a_row_that_loses_a_little_in_each_run_is_named() -> None:
+    """4 % a run is below what counts since the last; three runs of it below the median of five is not."""
+    slide = [100 * 0.96**runs for runs in range(6)]
+    assert named(*slide, key=MB_S) == ["slid"]
+    assert named(*(1e4 / figure for figure in slide)) == ["slid"]
+    assert named(*(100 * 0.99**runs for runs in range(6)), key=MB_S) == []
+
+
+def test_what_a_row_moves_by_from_run_to_run_is_noise() -> None:
+    """However steady its own rounds were."""
+    restless = (100.0, 70.0, 130.0, 95.0, 125.0)
+    assert named(*restless, 100.0, key=MB_S) == []
+    assert named(*(1e4 / figure for figure in restless), 100.0) == []
+
+
+def test_what_is_worse_than_in_all_runs_fell_however_much_it_moved_before() -> None:
+    wild = (100.0, 900.0, 90.0, 1000.0, 100.0)
+    assert named(*wild, 92.0, key=MB_S) == []
+    assert named(*wild, 70.0, key=MB_S) == ["fell"]
+    assert named(*(1e4 / figure for figure in wild), 1e4 / 70) == ["fell"]
+
+
+def test_a_row_that_never_moved_is_named_for_little() -> None:
+    steady = (100.0, 102.0, 101.0, 100.0, 101.0)
+    assert named(*steady, 113.0) == ["fell"]
+    assert named(*steady, 104.0) == []
+
+
+def test_what_was_gained_in_one_run_and_is_lost_again_is_named() -> None:
+    """A step that lasts is no noise: else a row would be unguarded for as long as its gain is news."""
+    assert named(100.0, 100.0, 100.0, 200.0, 200.0, 100.0, key=MB_S) == ["fell"]
+
+
+def test_a_fall_that_stays_is_named_until_it_is_what_the_row_mostly_was() -> None:
+    assert named(100.0, 100.0, 100.0, 100.0, 70.0, 70.0, key=MB_S) == ["slid"]
+    assert named(100.0, 100.0, 70.0, 70.0, 70.0, 70.0, key=MB_S) == []
+
+
+def test_of_what_was_before_the_last_five_runs_nothing_is_known() -> None:
+    assert named(500.0, 100.0, 500.0, *[100.0] * 5, 80.0, key=MB_S) == ["fell"]
+
+
+def test_fewer_than_three_kept_figures_say_nothing_of_what_a_row_moves_by() -> None:
+    assert named(70.0, 100.0, 80.0, key=MB_S) == ["fell"]
+    assert named(100.0, 96.0, 92.0, key=MB_S) == []
+    lacking = [run([{P50: 50.0}])] * 3
+    kept = [run([{MB_S: figure}] * 5) for figure in (70.0, 100.0)]
+    assert len(falls(run([{MB_S: 80.0}] * 5), *lacking, *kept)) == 1
+
+
+def test_of_a_ratio_it_is_the_ratio_that_moves() -> None:
+    """Ours and the mock's were half as fast in each other run; beside it ours lost a quarter."""
+
+    def taken(ours: float, mock: float) -> Run:
+        return run([{MB_S: ours}] * 3, [{MB_S: mock}] * 3)
+
+    kept = [taken(900.0, 1000.0), taken(450.0, 500.0)] * 2
+    (fall,) = falls(taken(675.0, 1000.0), *kept)
+    assert (fall.beside, fall.before, fall.now, fall.over) == ("mock", 0.9, 0.675, 0)
+
+
+def test_the_page_says_over_how_many_runs_it_looked_back() -> None:
+    def made(figure: float, commit: str) -> Run:
+        return run([{MB_S: figure}] * 5, commit=commit)
+
+    kept = [made(100 * 0.96**runs, f"c{runs}") for runs in range(7)]
+    slid = page(made(100 * 0.96**7, "now"), *kept)
+    assert (
+        "1 row [slid](#slid-over-the-last-5-kept-runs): worse than the median of the last 5 kept runs."
+        in slid
+    )
+    assert "None of 1 rows fell by more than the noise since 2026-01-01-c6" in slid
+    assert "## Slid over the last 5 kept runs\n" in slid
+    assert "- in, 1 KiB (throughput_1k.in_mb_s): 84.9 → 75.1 MB/s, 12% worse" in slid
+    assert "what a row moved by over the last 5 kept runs" in page(made(20.0, "now"), *kept)
+    assert "kept runs" not in page(made(20.0, "now"), *kept[:2])
+
+
 def test_what_one_process_does_not_do_is_not_compared_with_it() -> None:
     switches = "requests_64.switches_per_request"
     (row,) = rows(run([{switches: 0.3}], [{switches: 0.003}]))
