@@ -10,11 +10,12 @@ rounds' ratios. One round has no spread and two have hardly one: such a row is t
 its unit are in the same run, or, where nothing was taken twice, as a quarter. Nor does its ratio count alone, for it
 may be the other that had a good minute: its figure must have got worse by as much.
 
-**Noise between runs**: rounds know nothing of what differs from run to run, the host and the minute. Where three or
+**Noise between runs**: rounds know nothing of what differs from run to run, the host and the minute. Where four or
 more of the last five kept runs have what is compared, it is twice the median step from one of them to the next, better
 or worse. The median, since a gain that lasts is one large step and no noise: by the largest one a row would be
 unguarded just after it gained. Twice, since every other step is larger than the median one. What is worse than in all
-of these runs, by more than the noise within a run, fell however much it moved before.
+of these runs, by more than the noise within a run, fell however much it moved before. (Of three figures the median step
+would be the mean of two, and hide that all was lost that one of them had gained.)
 
 **Slid** is what did not fall since the last run, and is worse than the median of these runs by more than the noise: who
 compares with the last alone never sees what goes in small steps. Of a steady slide the median lies three steps back:
@@ -24,6 +25,8 @@ compares with the last alone never sees what goes in small steps. Of a steady sl
                   └─ median
 
 What fell and stays down is named as slid in the next runs, until most of the five are like it.
+
+Not compared is a row that the last kept run has no figure of, or none above nothing: there is no share of it to lose.
 """
 
 import statistics
@@ -40,7 +43,7 @@ from benchmarks.shapes import NOISE_SHARE
 
 SMALLEST_FALL = 0.05
 ROUNDS_WITH_SPREAD = 3
-RUNS, RUNS_WITH_STEPS = 5, 3
+RUNS, RUNS_WITH_STEPS = 5, 4
 """Over how many kept runs it is seen what a row moves by, and of how many at least."""
 _LAST = itemgetter(-1)
 
@@ -84,7 +87,12 @@ def told(made: Sequence[Row], *kept: Sequence[Row], since: str) -> str:
         return f"No row could be compared with {since}."
     fell, slid = _apart(fallen(made, *kept))
     over = _looked_back(kept)
-    part = f"; what a row moved by over the last {over} kept runs is part of it" if over else ""
+    part = (
+        f" (what a row moved by over the last {over} kept runs is part of it), or are worse than in all of these"
+        if over
+        else ""
+    )
+    none = f"; what a row moved by over the last {over} kept runs is part of it" if over else ""
     if fell:
         parts = [
             f"## {_fell_title(since)}",
@@ -92,7 +100,7 @@ def told(made: Sequence[Row], *kept: Sequence[Row], since: str) -> str:
             _listed(fell),
         ]
     else:
-        parts = [f"None of {compared} rows fell by more than the noise since {since}{part}."]
+        parts = [f"None of {compared} rows fell by more than the noise since {since}{none}."]
     if slid:
         parts += [
             f"## {_slid_title(over)}",

@@ -124,7 +124,7 @@ def _fell(run: Run, where: str) -> str:
         )
     if by_ratio:
         parts.append(f"{len(by_ratio)} are ratios to one ({_by_metric(by_ratio)})")
-    return f"{outcome(found, kept, f'{where}.md')} Of these {', '.join(parts)}. Why, the run does not tell."
+    return f"{outcome(found, kept, f'{where}.md')} Of all {len(found)}, {', '.join(parts)}. Why, the run does not tell."
 
 
 def _by_metric(fell: list[Fall]) -> str:

@@ -176,6 +176,7 @@ def test_what_is_said_of_growth_names_its_run_its_build_and_what_fell() -> None:
     before = kept_before(kept)
     assert before
     found = falls(kept, *before)
+    assert ("[fell](" in text or "[slid](" in text) == bool(found)
     assert (not found) or outcome(found, before, f"../benchmarks/results/{kept.name}.md") in text
 
 

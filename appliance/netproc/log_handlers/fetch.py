@@ -268,7 +268,7 @@ class FetchHandler:
         item.on_older_segment = cursor.on_older_segment
         item.has_aborted = False
         item.asks_owner = False
-        # Not only what it found: a reader who wants as much at least as at most does not wait for the rest of a batch.
+        # All it was allowed, not what it found: whoever wants as much at least as at most would wait for the rest.
         asker.found_bytes += max_bytes
         return True
 

@@ -5,7 +5,7 @@
     owner or cursor   segment, position, …    where the records lie: `answered`, or `fetch.FetchHandler` by a cursor
     response          length_bytes, held      cut to what there is room for, and its segment open (`fetch_responder`)
 
-A fetch that was woken looks anew: there is more by then, and what an earlier look has found is void.
+A fetch that was woken looks anew, and no length that an earlier look has found counts any more.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _OLDER_SEGMENT: Final = int(ResponseFlag.OLDER_SEGMENT)
 
 
 class FetchItem:
-    """State only; offsets are -1 and lengths 0 as long as nobody has said more.
+    """Offsets are -1 and lengths 0 as long as nobody has said more.
 
-    `asks_owner`: where the records lie its owner has to say, or has said; no cursor led there.
+    `asks_owner`: its owner has to say, or has said, where the records lie; no cursor led there.
     `asked`: the worker whose answer is still to come.
     `files_version`: from before the owner was asked; `held` is the segment under that version.
     `directory`: of the slot's log directories the one that has the segment, by its place among them.

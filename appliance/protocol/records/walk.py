@@ -118,7 +118,8 @@ def _walk_stretch(  # noqa: PLR0912, PLR0915 - calls would double its cost where
 ) -> Walked:
     """Walks at most `count` of the records that lie in `data` whole. `goes_on`: the last of them may be cut.
 
-    Numbers of one and of two bytes, which nearly all are, are read in place: a call for each is a third of the walk.
+    What most records have is read in place, for a call is dear: lengths of a record and of its value in two bytes,
+    deltas in one, and offset deltas in two as well.
     """
     low: i64 = DELTA_MAX
     high: i64 = DELTA_MIN

@@ -223,6 +223,39 @@ def test_numbers_in_more_bytes_than_they_need_are_read(
     assert fields.value_lengths.tolist() == [sizes[number % len(sizes)] for number in range(count)]
 
 
+def in_two(value: int) -> bytes:
+    """A varint in two bytes, whether it needs them or not."""
+    bits = (value << 1) ^ (value >> 31)
+    return bytes((bits & 0x7F | 0x80, bits >> 7 & 0x7F))
+
+
+def record_in_two(number: int, *, value: bytes | None, declared: int | None = None) -> bytes:
+    """A record without a key, all numbers in two bytes. `declared`: the value's length is said to be that."""
+    length = (-1 if value is None else len(value)) if declared is None else declared
+    body = b"\0" + in_two(0) + in_two(number) + in_two(-1) + in_two(length) + (value or b"") + in_two(0)
+    return in_two(len(body)) + body
+
+
+@pytest.mark.parametrize("value", [None, b"", b"x", bytes(63), bytes(64), bytes(5000)])
+@pytest.mark.parametrize("count", [1, 12, 70])
+def test_numbers_in_two_bytes_are_read_whether_they_need_them_or_not(value: bytes | None, count: int) -> None:
+    payload = b"".join(record_in_two(number, value=value) for number in range(count))
+    assert walked(payload, count) == decoded(payload, count) == (0, 0, True)
+
+
+@pytest.mark.parametrize("declared", [-2, 9, 12, 8191, -8192])
+@pytest.mark.parametrize("behind", [b"", bytes(9000)])
+def test_a_value_length_in_two_bytes_that_does_not_fit_is_refused(declared: int, behind: bytes) -> None:
+    payload = record_in_two(0, value=bytes(10), declared=declared) + behind
+    with pytest.raises(InvalidRecords):
+        check_records(payload, 0, len(payload), 2 if behind else 1)
+
+
+def test_a_record_length_below_nothing_is_refused_in_two_bytes() -> None:
+    with pytest.raises(InvalidRecords):
+        check_records(in_two(-7) + bytes(20), 0, 22, 1)
+
+
 @pytest.mark.interpreted
 def test_short_runs_do_not_make_the_search_for_them_cost_more_than_the_walk(
     monkeypatch: pytest.MonkeyPatch,
