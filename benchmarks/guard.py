@@ -87,20 +87,18 @@ def told(made: Sequence[Row], *kept: Sequence[Row], since: str) -> str:
         return f"No row could be compared with {since}."
     fell, slid = _apart(fallen(made, *kept))
     over = _looked_back(kept)
-    part = (
-        f" (what a row moved by over the last {over} kept runs is part of it), or are worse than in all of these"
-        if over
-        else ""
-    )
-    none = f"; what a row moved by over the last {over} kept runs is part of it" if over else ""
+    moved = f"what a row moved by over the last {over} kept runs is part of it"
     if fell:
         parts = [
             f"## {_fell_title(since)}",
-            f"Of {compared} rows these got worse by more than the noise{part}:",
+            f"Of {compared} rows these got worse by more than the noise"
+            + (f" ({moved}), or are worse than in all of these:" if over else ":"),
             _listed(fell),
         ]
     else:
-        parts = [f"None of {compared} rows fell by more than the noise since {since}{none}."]
+        parts = [
+            f"None of {compared} rows fell by more than the noise since {since}{f'; {moved}' if over else ''}."
+        ]
     if slid:
         parts += [
             f"## {_slid_title(over)}",

@@ -5,12 +5,31 @@ As far as the metadata image says, which may be a moment old; nothing is told of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeVar
 from uuid import UUID
 
 from appliance.cluster import NO_LEADER
 from appliance.netproc.topic_routes import TopicRoutes
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.fetch_response import FetchedPartition
 from appliance.protocol.node_endpoint import CurrentLeader, NodeEndpoint
+from appliance.protocol.produce import ProduceResult
+
+_NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+_Told = TypeVar("_Told", ProduceResult, FetchedPartition)
+
+
+def with_hints(routes: TopicRoutes, told: Sequence[_Told]) -> tuple[list[_Told], list[NodeEndpoint]]:
+    """What is told of partitions, those that have moved with who leads them now; and where these listen."""
+    hinted = [
+        one._replace(current_leader=leader_hint(routes, one.topic, one.partition))
+        if one.error_code == _NOT_LEADER
+        else one
+        for one in told
+    ]
+    return hinted, endpoints_of(routes, [one.current_leader for one in hinted])
 
 
 def leader_hint(routes: TopicRoutes, topic: str | UUID, partition: int) -> CurrentLeader | None:

@@ -22,14 +22,14 @@ from appliance.netproc.aborted_transactions import aborted_in
 from appliance.netproc.connection import FilePiece, Pending, Piece
 from appliance.netproc.cursors import Cursors
 from appliance.netproc.fetch_session import SessionTurn
-from appliance.netproc.leader_hints import endpoints_of, leader_hint
+from appliance.netproc.leader_hints import with_hints
 from appliance.netproc.log_handlers.fetch_item import FetchItem
 from appliance.netproc.log_handlers.finish import Finish
 from appliance.netproc.segment_files import SegmentFile, SegmentFiles
 from appliance.netproc.segment_replaced import SegmentReplaced
 from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.fetch_response import AbortedTransaction, FetchedPartition, encode_fetch_response
+from appliance.protocol.fetch_response import AbortedTransaction, encode_fetch_response
 from appliance.protocol.node_endpoint import NodeEndpoint
 
 HINTS_FROM_VERSION: Final = 12
@@ -103,7 +103,7 @@ class FetchResponder:
         fetched = [item.fetched(read_committed=read_committed) for item in chosen]
         endpoints: Sequence[NodeEndpoint] = ()
         if has_moved and pending.version >= HINTS_FROM_VERSION:
-            fetched, endpoints = self._with_hints(fetched)
+            fetched, endpoints = with_hints(self._routes, fetched)
         frames = encode_fetch_response(
             pending.version,
             pending.correlation_id,
@@ -204,18 +204,6 @@ class FetchResponder:
             if item.wanted.fetch_offset < item.log_start:
                 return _OUT_OF_RANGE
         return _NOT_LEADER
-
-    def _with_hints(
-        self, fetched: list[FetchedPartition]
-    ) -> tuple[list[FetchedPartition], Sequence[NodeEndpoint]]:
-        routes = self._routes
-        hinted = [
-            one._replace(current_leader=leader_hint(routes, one.topic, one.partition))
-            if one.error_code == _NOT_LEADER
-            else one
-            for one in fetched
-        ]
-        return hinted, endpoints_of(routes, [one.current_leader for one in hinted])
 
 
 def _trim(items: Sequence[FetchItem], *, max_bytes: int) -> None:

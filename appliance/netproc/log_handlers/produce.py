@@ -19,7 +19,7 @@ from typing import Final
 from appliance.channels.request_channel import Op, RequestFlag
 from appliance.channels.roles import Role
 from appliance.netproc.connection import Pending
-from appliance.netproc.leader_hints import endpoints_of, leader_hint
+from appliance.netproc.leader_hints import with_hints
 from appliance.netproc.log_handlers.finish import Finish, Refuse
 from appliance.netproc.log_handlers.leader_wait import LeaderWait
 from appliance.netproc.log_handlers.refused_batches import NOT_APPENDED, RefusedBatches
@@ -171,9 +171,13 @@ class ProduceHandler:
             return
         results = [result for result in asker.results if result is not None]
         if asker.has_moved and pending.version >= HINTS_FROM_VERSION:
-            self._finish(pending, [self._with_hints(pending, results)])
-            return
-        self._finish(pending, [encode_produce_response(pending.version, pending.correlation_id, results)])
+            hinted, endpoints = with_hints(self._routes, results)
+            frame = encode_produce_response(
+                pending.version, pending.correlation_id, hinted, node_endpoints=endpoints
+            )
+        else:
+            frame = encode_produce_response(pending.version, pending.correlation_id, results)
+        self._finish(pending, [frame])
 
     def note_refused(self, pending: Pending, wanted: ProducePartition, *, code: int, arriving: bool) -> None:
         """What was sent behind this batch is to be refused like it."""
@@ -184,19 +188,6 @@ class ProduceHandler:
         if refused is None:
             refused = connection.refused_batches = RefusedBatches()
         refused.note(wanted, block.view, code=code, now_ns=connection.last_active_ns, arriving=arriving)
-
-    def _with_hints(self, pending: Pending, results: list[ProduceResult]) -> bytes:
-        routes = self._routes
-        hinted = [
-            result._replace(current_leader=leader_hint(routes, result.topic, result.partition))
-            if result.error_code == _NOT_LEADER
-            else result
-            for result in results
-        ]
-        endpoints = endpoints_of(routes, [result.current_leader for result in hinted])
-        return encode_produce_response(
-            pending.version, pending.correlation_id, hinted, node_endpoints=endpoints
-        )
 
     def _route(self, wanted: ProducePartition, slot: int) -> tuple[PartitionRoute | None, int]:
         topic = self._routes.of(wanted.topic)
