@@ -2,7 +2,7 @@
 
 Seen on virtual machines: an idle core is halted, and waking it costs tens of µs that a bare core would not
 ask; and free memory is given back to the host, so that its first touch runs at 0.3 GB/s instead of several.
-Neither is the broker's doing. `AwakeCores` keeps cores from halting, `WarmMemory` hands over pages that the host
+Neither is the broker's doing. `awake.py` keeps cores from halting, `WarmMemory` hands over pages that the host
 already backs.
 """
 
@@ -10,13 +10,10 @@ import ctypes
 import mmap
 import os
 import platform
-import subprocess
 import tempfile
 import time
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import numpy
 
@@ -111,26 +108,6 @@ def _share_of_a_look() -> float:
     before = Activity.now()
     time.sleep(QUIET_SECONDS)
     return Activity.now().others_share(before, ours_seconds=0.0)
-
-
-class AwakeCores(AbstractContextManager["AwakeCores"]):
-    """A spinning process a core, in the idle scheduling class: no core halts, and all other work goes first."""
-
-    def __init__(self, spinner: Path) -> None:
-        self._spinner = spinner
-        self._processes: list[subprocess.Popen[bytes]] = []
-
-    def __enter__(self) -> "AwakeCores":
-        for core in sorted(os.sched_getaffinity(0)):
-            self._processes.append(subprocess.Popen([self._spinner, str(core)]))
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for process in self._processes:
-            process.kill()
-            process.wait()
 
 
 class WarmMemory:

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Sequence
 
+from benchmarks import awake
 from benchmarks.brokers.setting import SETTINGS
 from benchmarks.cases import CASES
 from benchmarks.figures import Better, Figure, Goal
@@ -125,6 +126,7 @@ def _how(run: Run) -> str:
             "run",
             f"{rounds}{minutes}; the load generators ran on the same cores, alike for all{pinned}",
         ),
+        *((("cores kept awake", f"{run.awake_by}; {awake.told(run.wakes_us)}"),) if run.wakes_us else ()),
         *((("command", f"`{run.command}`"),) if run.command else ()),
         *(
             (f"rows *{SETTINGS[name].label}:*", SETTINGS[name].title)

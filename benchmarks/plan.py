@@ -20,6 +20,7 @@ ABOUT: dict[str, tuple[float, float, float]] = {
     "recovery_10g": (35, 0, 57),
     "topics_1000": (10, 0, 70),
     "latency": (3.4, 3.4, 3.4),
+    "latency_asleep": (3.4, 0, 3.6),
     "latency_client": (3.5, 0, 5),
     "requests_50": (3.4, 3.4, 3.5),
     "requests_64": (3.4, 3.4, 3.5),

@@ -31,6 +31,8 @@ KEYS = (
     "groups_10000.kb_per_group",
     "latency.p50_us",
     "latency.p99_us",
+    "latency_asleep.p50_us",
+    "latency_asleep.p99_us",
     "slots/latency_client_all.p50_us",
     "slots/latency_client_all.p99_us",
     "requests_50.requests_s",

@@ -3,9 +3,10 @@
 import json
 import statistics
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from benchmarks.cases import CASES
 from benchmarks.figures import FIGURES, Figure
 from benchmarks.places import RESULTS
 
@@ -48,6 +49,10 @@ class Run:
     """UTC, ISO 8601; not known of runs of old."""
     command: str = ""
     """By which it was made, and is made again; not known of runs of old."""
+    awake_by: str = "spinning"
+    """What idle cores did in the cases that keep them awake (`awake.py`); runs of old knew one way."""
+    wakes_us: dict[str, float] = field(default_factory=dict)
+    """µs to wake another core and be woken by it, by what idle cores do."""
 
     @property
     def name(self) -> str:
@@ -139,9 +144,12 @@ def kept_runs(kind: str = "") -> list[Run]:
 
 
 def kept_before(run: Run) -> list[Run]:
-    """All runs of its kind that were kept before this one, on a machine of the same kind, oldest first."""
+    """All runs of its kind that were kept before this one, on a machine of the same kind, oldest first.
+
+    Those whose cores were kept awake in another way, without what that was for: it is another figure.
+    """
     return [
-        other
+        other if other.awake_by == run.awake_by else _without_awake(other)
         for other in kept_runs(run.kind)
         if other.name != run.name
         and _when(other) <= _when(run)
@@ -150,6 +158,23 @@ def kept_before(run: Run) -> list[Run]:
         and other.pinned == run.pinned
         and any(other.taken.get(OURS, []))
     ]
+
+
+def _without_awake(run: Run) -> Run:
+    taken = {
+        broker: [{key: value for key, value in figures.items() if not _is_awake(key)} for figures in rounds]
+        for broker, rounds in run.taken.items()
+    }
+    return replace(run, taken=taken)
+
+
+def _is_awake(key: str) -> bool:
+    """Whether cores were kept awake for this figure: all of such a case, and of a growth its lone record."""
+    case, _, name = key.partition(".")
+    if "@" in name:
+        return name.startswith("p50_us@")
+    known = CASES.get(case.rpartition("/")[2])  # runs of old had others
+    return known is not None and known.awake
 
 
 def _when(run: Run) -> tuple[str, str]:

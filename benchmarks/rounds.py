@@ -23,7 +23,7 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 
-from benchmarks import proc
+from benchmarks import awake, proc
 from benchmarks.brokers import MAKERS
 from benchmarks.brokers.broker import Broker
 from benchmarks.brokers.setting import AS_SHIPPED, Setting
@@ -101,6 +101,7 @@ def _run(plan: Plan, say: Say) -> Run:
     began = datetime.datetime.now(datetime.UTC)
     say("warming memory and byte code, building what is missing")
     memory, patience = WarmMemory(plan.scale.held_bytes, folder=DATA), Patience()
+    say(f"cores kept awake: {awake.way()}; {awake.told(awake.wakes_us())}")
     for name in plan.brokers:
         try:
             with fresh(name) as broker:
@@ -144,6 +145,8 @@ def _run(plan: Plan, say: Say) -> Run:
         commit=commit(),
         dirty=is_dirty(),
         machine=description(),
+        awake_by=awake.way(),
+        wakes_us={str(way): us for way, us in awake.wakes_us().items()},
         versions=versions,
         rounds=plan.rounds,
         pinned="",

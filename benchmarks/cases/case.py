@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 from benchmarks import proc
+from benchmarks.awake import awake_cores
 from benchmarks.brokers.broker import Broker
-from benchmarks.load import build
-from benchmarks.machine import GIB, Activity, AwakeCores, Patience, WarmMemory
+from benchmarks.machine import GIB, Activity, Patience, WarmMemory
 from benchmarks.void import Busy, Void
 
 Figures = dict[str, float]
@@ -132,7 +132,7 @@ def run_case(case: Case, bench: Bench, patience: Patience) -> Figures:
         patience.await_quiet(bench.scale.busy_limit_share)
         activity, ours = Activity.now(), own_seconds()
         with (
-            AwakeCores(build.spinner()) if case.awake else nullcontext(),  # all cores, the broker's too
+            awake_cores() if case.awake else nullcontext(),  # all cores, the broker's too
             _generators_on(bench.broker.setting.generator_cpus),
             bench.measure() as broker,
         ):

@@ -15,11 +15,12 @@ from appliance.cluster import TopicPartition
 from appliance.log.checkpoint import read_offsets
 from appliance.log.file_names import RECOVERY_POINTS
 from benchmarks import proc
+from benchmarks.awake import awake_cores
 from benchmarks.brokers.appliance import Appliance
 from benchmarks.brokers.broker import create_on_first, create_topics
 from benchmarks.cases.case import Bench, Case, Figures
-from benchmarks.load import build, generators
-from benchmarks.machine import GIB, AwakeCores
+from benchmarks.load import generators
+from benchmarks.machine import GIB
 
 NOT_FOR_MOCK = frozenset({"mock"})
 MIB = 1 << 20
@@ -44,7 +45,7 @@ def _standing(bench: Bench, topic: str) -> Figures:
     }
     if bench.broker.wants_warm_up:
         return figures  # a cold JVM's answers would say nothing about what grows
-    with AwakeCores(build.spinner()):
+    with awake_cores():
         one = generators.one_record("latency", bench.broker.address, topic=topic, seconds=1)
     many = generators.one_record("produce", bench.broker.address, topic=topic, seconds=1, connections=64)
     return {**figures, "p50_us": one.p50_us, "requests_s": many.requests_s}

@@ -175,13 +175,13 @@ CASES = (
         "throughput_lz4",
         "1 KiB records, 1 partition, lz4 batches, passed through unopened",
         settings=LZ4,
-        rounds=2,
+        rounds=1,
     ),
     _stream(
         "throughput_zstd",
         "1 KiB records, 1 partition, zstd batches, passed through unopened",
         settings=ZSTD,
-        rounds=2,
+        rounds=1,
     ),
     _stream(
         "throughput_idempotent",

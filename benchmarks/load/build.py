@@ -21,6 +21,11 @@ def spinner() -> Path:
     return _compiled("spinner", before=(), after=())
 
 
+def wake() -> Path:
+    """Wakes another core and is woken by it."""
+    return _compiled("wake", before=(), after=())
+
+
 def client_latency() -> Path:
     """One record at a time through librdkafka."""
     return _with_client("client_latency")

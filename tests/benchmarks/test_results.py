@@ -288,6 +288,22 @@ def test_the_guard_compares_with_the_runs_of_a_machine_alike_that_were_kept_befo
     assert kept_before(newer) == [older]
 
 
+def test_what_awake_cores_gave_is_compared_with_cores_kept_awake_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another way is another figure: of a lone record, under any setting, and of each point of a growth."""
+    monkeypatch.setattr(results, "RESULTS", tmp_path)
+    others = {"latency_asleep.p50_us": 2.0, MB_S: 3.0, "scale_slots.requests_s@1": 4.0, "gone.p50_us": 5.0}
+    awakes = {P50: 1.0, "pinned/latency.p99_us": 1.0, "scale_slots.p50_us@1": 1.0}
+    kept = run([{**awakes, **others}], commit="old")
+    save(kept, tmp_path / kept.name)
+    now = replace(run([{P50: 9.0}], commit="now"), date="2026-04-01")
+    assert kept_before(now) == [kept]
+    (looking,) = kept_before(replace(now, awake_by="looking"))
+    assert looking.taken["appliance"] == [others]
+    assert looking.name == kept.name
+
+
 def test_a_figure_that_was_void_in_each_round_says_so_in_its_place() -> None:
     voids = [VoidCase(1, "mock", "latency", "busy")]
     text = page(replace(run([{P50: 50.0}], [{MB_S: 1.0}]), voids=voids))

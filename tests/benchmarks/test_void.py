@@ -7,8 +7,8 @@ import resource
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,9 +23,9 @@ from benchmarks.brokers.setting import AS_SHIPPED, SLOTS, Setting
 from benchmarks.cases import CASES
 from benchmarks.cases import case as cases
 from benchmarks.cases.case import QUICK, Bench, Case, Figures
-from benchmarks.load import build, generators
+from benchmarks.load import generators
 from benchmarks.load.generators import Requests
-from benchmarks.machine import Activity, AwakeCores, Patience, WarmMemory
+from benchmarks.machine import Activity, Patience, WarmMemory
 from benchmarks.plan import Plan
 from benchmarks.results import Run, rows
 from benchmarks.void import Busy, Void
@@ -103,16 +103,15 @@ def test_the_broker_s_cores_are_kept_awake_too(monkeypatch: pytest.MonkeyPatch, 
     every = os.sched_getaffinity(0)
     seen: list[set[int]] = []
 
-    class Awake(AwakeCores):
-        def __enter__(self) -> AwakeCores:
-            seen.append(os.sched_getaffinity(0))
-            return self
+    @contextmanager
+    def awake() -> Iterator[None]:
+        seen.append(os.sched_getaffinity(0))
+        yield
 
     looks = iter([activity(0.0, 0.0), activity(10.0, 0.0)])
     monkeypatch.setattr(Activity, "now", lambda: next(looks))
     monkeypatch.setattr(Patience, "await_quiet", lambda *_: None)
-    monkeypatch.setattr(cases, "AwakeCores", Awake)
-    monkeypatch.setattr(build, "spinner", lambda: tmp_path)
+    monkeypatch.setattr(cases, "awake_cores", awake)
     broker = StandIn(tmp_path)
     broker.setting = replace(AS_SHIPPED, generator_cpus=(min(every),))
     at_work: list[set[int]] = []
