@@ -1,20 +1,22 @@
-"""Cores that are awake when one lone request comes, in whichever way wakes them soonest on the machine at hand.
+"""Cores that are awake when one lone request comes, in the way that suits the machine at hand.
 
-A core with nothing to do halts. On a virtual machine its waking is then an interrupt that the host carries and a host
-that must run the core again, tens of µs; a bare core sleeps so lightly that it sees the waker's write by itself. What
+A core with nothing to do halts. On a virtual machine its waking is then an interrupt that the host carries, and a host
+that must run the core again: tens of µs. A bare core sleeps so lightly that it sees the waker's write by itself. What
 comes nearest to that differs:
 
     halting    the machine as it was found
-    spinning   a process of the idle class on each core: it never halts, but waking is an interrupt still
     looking    the kernel is told that no wake-up may take time (PM QoS, /dev/cpu_dma_latency): an idle core looks for
                work by itself, and needs no interrupt. Asks for root, and for a kernel that has an idle governor
+    spinning   a process of the idle class on each core: it never halts, but its waking is an interrupt still
 
-So each is tried, by waking another core and being woken by it, and the quickest is taken, alike for all brokers. The
-page tells which, and what each took.
+So each is tried, by waking another core and being woken by it. Taken is the first of them, in this order, that costs
+less than twice what the quickest does: what is nearly as quick and nearer to the machine as it is. All brokers have it
+alike, and the page tells which it was and what each took.
 """
 
 import functools
 import os
+import statistics
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -22,28 +24,36 @@ from enum import StrEnum
 from pathlib import Path
 
 from benchmarks.load import build
+from benchmarks.void import Void
 
 WAKE_LATENCY = Path("/dev/cpu_dma_latency")
-PAIRS = 2000
+TURNS, PAIRS = 3, 1000
 PATIENCE_SECONDS = 20.0
+ENOUGH = 2.0
+"""A way must cost less than this share of another to be taken before it: less than that differs from start to start."""
 
 
 class Way(StrEnum):
-    """What idle cores do meanwhile."""
+    """What idle cores do meanwhile, the nearest to the machine as it is first."""
 
     HALTING = "halting"
-    SPINNING = "spinning"
     LOOKING = "looking"
+    SPINNING = "spinning"
 
 
 @contextmanager
 def _spinning() -> Iterator[None]:
-    """A spinning process a core, in the idle scheduling class: no core halts, and all other work goes first."""
+    """A spinning process a core, in the idle scheduling class: no core halts, and all other work goes first.
+
+    Raises Void when one of them has ended before its time.
+    """
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for core in sorted(os.sched_getaffinity(0)):
             processes.append(subprocess.Popen([build.spinner(), str(core)]))
         yield
+        if any(process.poll() is not None for process in processes):
+            raise Void("a process that keeps a core awake has ended")
     finally:
         for process in processes:
             process.kill()
@@ -66,40 +76,59 @@ def _looking() -> Iterator[None]:
 
 WAYS: dict[Way, Callable[[], AbstractContextManager[None]]] = {
     Way.HALTING: nullcontext,
-    Way.SPINNING: _spinning,
     Way.LOOKING: _looking,
+    Way.SPINNING: _spinning,
 }
 
 
 @functools.cache
 def wakes_us() -> dict[Way, float]:
-    """µs to wake another core and be woken by it, by each way that this machine allows; none where it has one core."""
-    cores = sorted(os.sched_getaffinity(0))[:2]
-    taken: dict[Way, float] = {}
-    for way, keeping in WAYS.items() if len(cores) == 2 else ():
-        try:
-            with keeping():
-                words = [str(build.wake()), *map(str, cores), str(PAIRS)]
-                told = subprocess.run(words, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
-        except (OSError, subprocess.SubprocessError):
-            continue
-        taken[way] = float(told.stdout)
-    return taken
+    """µs to wake another core and be woken by it, by each way that this machine allows: the median of some turns.
+
+    Nothing where there is one core. Raises Void when that cannot be tried at all.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) == 1:
+        return {}
+    ways = [way for way in Way if _is_ours(way)]
+    took: dict[Way, list[float]] = {way: [] for way in ways}
+    for _ in range(TURNS):
+        for way in ways:
+            with WAYS[way]():
+                took[way].append(_there_and_back_us(cores[0], cores[-1]))
+    return {way: statistics.median(each) for way, each in took.items()}
 
 
-def way() -> Way:
-    """The quickest of them."""
-    taken = wakes_us()
-    return min(taken, key=taken.__getitem__, default=Way.HALTING)
+def _is_ours(way: Way) -> bool:
+    """Whether this machine lets us."""
+    try:
+        with WAYS[way]():
+            return True
+    except OSError:
+        return False
 
 
-def told(taken: Mapping[Way, float] | Mapping[str, float]) -> str:
+def _there_and_back_us(core: int, other: int) -> float:
+    words = [str(build.wake()), str(core), str(other), str(PAIRS)]
+    try:
+        return float(subprocess.run(words, check=True, capture_output=True, timeout=PATIENCE_SECONDS).stdout)
+    except subprocess.SubprocessError as fault:
+        raise Void(f"how soon a core is woken cannot be tried: {fault}") from fault
+
+
+def chosen() -> Way:
+    """The way that is taken here."""
+    took = wakes_us()
+    quickest = min(took.values(), default=0.0)
+    return next((way for way in Way if way in took and took[way] < ENOUGH * quickest), Way.HALTING)
+
+
+def described(took: Mapping[Way, float] | Mapping[str, float]) -> str:
     """What each way took, for people."""
-    return "there and back between two cores: " + (
-        ", ".join(f"{way} {us:.0f} µs" for way, us in taken.items()) or "there is one"
-    )
+    each = ", ".join(f"{way} {us:.0f} µs" for way, us in took.items())
+    return f"there and back between two cores: {each or 'there is one'}"
 
 
 def awake_cores() -> AbstractContextManager[None]:
     """Keeps all cores awake, in that way."""
-    return WAYS[way()]()
+    return WAYS[chosen()]()

@@ -126,7 +126,7 @@ def _how(run: Run) -> str:
             "run",
             f"{rounds}{minutes}; the load generators ran on the same cores, alike for all{pinned}",
         ),
-        *((("cores kept awake", f"{run.awake_by}; {awake.told(run.wakes_us)}"),) if run.wakes_us else ()),
+        *((("idle cores, where they are kept awake", _awake(run)),) if run.wakes_us else ()),
         *((("command", f"`{run.command}`"),) if run.command else ()),
         *(
             (f"rows *{SETTINGS[name].label}:*", SETTINGS[name].title)
@@ -145,6 +145,12 @@ def _how(run: Run) -> str:
         "request goes: [the budget](../README.md#where-the-time-of-one-request-goes)."
     )
     return "\n".join(lines)
+
+
+def _awake(run: Run) -> str:
+    """How cores were kept awake for a lone record, and what else there was."""
+    decision = "[why](../../docs/decisions/0073-cores-are-kept-awake-in-the-way-that-wakes-them-soonest.md)"
+    return f"{run.awake_by} ({decision}); {awake.described(run.wakes_us)}"
 
 
 def _missing(run: Run) -> str:
@@ -402,7 +408,16 @@ def _void(run: Run) -> str:
 
 
 def _guard(run: Run, kept: Sequence[Run]) -> str:
-    return told(every_row(run), *map(every_row, kept), since=kept[-1].name) if kept else ""
+    if not kept:
+        return ""
+    last = kept[-1]
+    text = told(every_row(run), *map(every_row, kept), since=last.name)
+    if last.awake_by == run.awake_by:
+        return text
+    return (
+        f"{text}\n\nNot compared with {last.name}: what cores were kept awake for, which was {last.awake_by} then and "
+        f"is {run.awake_by} now."
+    )
 
 
 def _cases(made: list[Row]) -> str:

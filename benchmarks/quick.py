@@ -3,6 +3,7 @@
 import argparse
 from contextlib import AbstractContextManager, nullcontext
 
+from benchmarks import awake
 from benchmarks.brokers.broker import Broker
 from benchmarks.brokers.running import Running
 from benchmarks.brokers.setting import SETTINGS, Setting
@@ -24,6 +25,8 @@ def look(cases: tuple[Case, ...], options: argparse.Namespace) -> int:
 
 
 def _look(cases: tuple[Case, ...], options: argparse.Namespace) -> int:
+    if any(case.awake for case in cases):
+        print(f"cores kept awake: {awake.chosen()}; {awake.described(awake.wakes_us())}", flush=True)
     with _broker(options.at, options.broker, SETTINGS[options.setting]) as broker:
         streams = any(case.lends_bytes >= GIB for case in cases)
         bench = Bench(

@@ -146,7 +146,7 @@ def kept_runs(kind: str = "") -> list[Run]:
 def kept_before(run: Run) -> list[Run]:
     """All runs of its kind that were kept before this one, on a machine of the same kind, oldest first.
 
-    Those whose cores were kept awake in another way, without what that was for: it is another figure.
+    Those whose cores were kept awake in another way come without what that was for: it is another figure.
     """
     return [
         other if other.awake_by == run.awake_by else _without_awake(other)
@@ -162,13 +162,15 @@ def kept_before(run: Run) -> list[Run]:
 
 def _without_awake(run: Run) -> Run:
     taken = {
-        broker: [{key: value for key, value in figures.items() if not _is_awake(key)} for figures in rounds]
+        broker: [
+            {key: value for key, value in figures.items() if not _was_kept_awake(key)} for figures in rounds
+        ]
         for broker, rounds in run.taken.items()
     }
     return replace(run, taken=taken)
 
 
-def _is_awake(key: str) -> bool:
+def _was_kept_awake(key: str) -> bool:
     """Whether cores were kept awake for this figure: all of such a case, and of a growth its lone record."""
     case, _, name = key.partition(".")
     if "@" in name:

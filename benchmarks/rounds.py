@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,7 +101,9 @@ def _run(plan: Plan, say: Say) -> Run:
     began = datetime.datetime.now(datetime.UTC)
     say("warming memory and byte code, building what is missing")
     memory, patience = WarmMemory(plan.scale.held_bytes, folder=DATA), Patience()
-    say(f"cores kept awake: {awake.way()}; {awake.told(awake.wakes_us())}")
+    with suppress(Busy):  # the trial's turns even it out
+        patience.await_quiet(plan.scale.busy_limit_share)
+    say(f"cores kept awake: {awake.chosen()}; {awake.described(awake.wakes_us())}")
     for name in plan.brokers:
         try:
             with fresh(name) as broker:
@@ -145,7 +147,7 @@ def _run(plan: Plan, say: Say) -> Run:
         commit=commit(),
         dirty=is_dirty(),
         machine=description(),
-        awake_by=awake.way(),
+        awake_by=awake.chosen(),
         wakes_us={str(way): us for way, us in awake.wakes_us().items()},
         versions=versions,
         rounds=plan.rounds,

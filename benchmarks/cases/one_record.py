@@ -124,7 +124,12 @@ CASES = (
         awake=True,
         settings=EVERYWHERE,
     ),
-    Case("latency_asleep", "the same, cores left to halt as they do", _latency, not_for=NOT_FOR_MOCK),
+    Case(
+        "latency_asleep",
+        "the same, cores as they are between two requests",
+        _latency,
+        not_for=NOT_FOR_MOCK,
+    ),
     Case(
         "latency_client",
         "one 100 B record at a time, acks=1, linger 0, through librdkafka, cores kept awake",

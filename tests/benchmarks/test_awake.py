@@ -1,77 +1,113 @@
-"""How the harness keeps cores awake: in the way that wakes them soonest, and not beyond the case that asked for it."""
+"""How the harness keeps cores awake: in the way that suits the machine, and not beyond the case that asked for it."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks import awake
-from benchmarks.awake import Way
+from benchmarks.awake import ENOUGH, TURNS, Way
+from benchmarks.awake import wakes_us as tried
 from benchmarks.load import build
+from benchmarks.page import page
+from benchmarks.results import Run
+from benchmarks.void import Void
+
+TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core wakes no other")
 
 
 @pytest.fixture(autouse=True)
-def _taken_anew() -> Iterator[None]:
-    awake.wakes_us.cache_clear()
+def _tried_anew() -> Iterator[None]:
+    tried.cache_clear()
     yield
-    awake.wakes_us.cache_clear()
+    tried.cache_clear()
 
 
-def spinners() -> list[Path]:
-    """Running ones, of anybody."""
-    return [
-        each
-        for each in Path("/proc").glob("[0-9]*/comm")
-        if each.exists() and each.read_text().strip() == "spinner"
-    ]
+def children() -> set[int]:
+    """Processes that this one has started and not waited for."""
+    return set(map(int, Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()))
 
 
-def test_the_quickest_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("took", "way"),
+    [
+        ({Way.HALTING: 90.0, Way.LOOKING: 5.0, Way.SPINNING: 65.0}, Way.LOOKING),
+        ({Way.HALTING: 90.0, Way.SPINNING: 11.0}, Way.SPINNING),
+        ({Way.HALTING: 90.0, Way.LOOKING: 85.0, Way.SPINNING: 11.0}, Way.SPINNING),
+        ({Way.HALTING: 90.0, Way.LOOKING: 9.0, Way.SPINNING: 5.0}, Way.LOOKING),
+        ({Way.HALTING: 90.0, Way.SPINNING: 65.0}, Way.HALTING),
+        ({Way.HALTING: 5.3, Way.LOOKING: 5.2, Way.SPINNING: 5.1}, Way.HALTING),
+        ({}, Way.HALTING),
+    ],
+)
+def test_the_machine_is_left_as_it_is_unless_another_way_is_twice_as_quick(
+    monkeypatch: pytest.MonkeyPatch, took: dict[Way, float], way: Way
+) -> None:
     entered: list[Way] = []
 
     @contextmanager
-    def keeping(way: Way) -> Iterator[None]:
-        entered.append(way)
+    def enter(which: Way) -> Iterator[None]:
+        entered.append(which)
         yield
 
-    def ways(way: Way) -> AbstractContextManager[None]:
-        return keeping(way)
-
-    monkeypatch.setattr(awake, "WAYS", {way: lambda way=way: ways(way) for way in Way})
-    for quickest in Way:
-        monkeypatch.setattr(
-            awake,
-            "wakes_us",
-            lambda quickest=quickest: {way: 5.0 if way is quickest else 50.0 for way in Way},
-        )
-        assert awake.way() is quickest
-        with awake.awake_cores():
-            assert entered[-1] is quickest
+    monkeypatch.setattr(awake, "WAYS", {which: lambda which=which: enter(which) for which in Way})
+    monkeypatch.setattr(awake, "wakes_us", lambda: took)
+    assert ENOUGH == 2.0
+    assert awake.chosen() is way
+    with awake.awake_cores():
+        assert entered == [way]
 
 
+@TWO_CORES
 def test_a_way_that_is_not_ours_to_take_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whoever is not root may not ask the kernel; where there is no such file, nobody."""
     monkeypatch.setattr(awake, "WAKE_LATENCY", tmp_path / "not-there")
-    taken = awake.wakes_us()
+    taken = tried()
     assert set(taken) == {Way.HALTING, Way.SPINNING}
     assert all(0.1 < us < 10_000 for us in taken.values())
 
 
-def test_a_way_whose_trial_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_way_took_is_the_median_of_its_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of which one was disturbed."""
+    turns = tmp_path / "turns"
+    script = tmp_path / "wake"
+    script.write_text(f'#!/bin/sh\necho x >> {turns}\n[ "$(wc -l < {turns})" = 2 ] && echo 900 || echo 7\n')
+    script.chmod(0o755)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(awake, "_is_ours", lambda way: way is Way.HALTING)
+    monkeypatch.setattr(build, "wake", lambda: script)
+    assert tried() == {Way.HALTING: 7.0}
+    assert len(turns.read_text().split()) == TURNS
+
+
+def test_a_trial_that_fails_is_no_quick_wake_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor a machine of one core: the run says so and ends."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(awake, "_is_ours", lambda way: way is Way.HALTING)
     monkeypatch.setattr(build, "wake", lambda: Path("/bin/false"))
-    assert awake.wakes_us() == {}
-    assert awake.way() is Way.HALTING
+    with pytest.raises(Void, match="how soon a core is woken cannot be tried"):
+        tried()
+
+
+def test_the_program_says_when_there_is_no_such_core() -> None:
+    for first, second in (("0", "4096"), ("4096", "0")):
+        told = subprocess.run(
+            [build.wake(), first, second, "10"], capture_output=True, timeout=10, check=False
+        )
+        assert (told.returncode, told.stdout) == (1, b""), (first, second)
 
 
 def test_one_core_wakes_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
-    assert awake.wakes_us() == {}
-    assert awake.told({}) == "there and back between two cores: there is one"
+    assert tried() == {}
+    assert awake.described({}) == "there and back between two cores: there is one"
 
 
 def test_the_kernel_s_word_is_taken_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -79,25 +115,43 @@ def test_the_kernel_s_word_is_taken_back(monkeypatch: pytest.MonkeyPatch, tmp_pa
     file = tmp_path / "latency"
     file.write_bytes(b"\xff" * 4)
     monkeypatch.setattr(awake, "WAKE_LATENCY", file)
-    before = len(os.listdir("/proc/self/fd"))
+
+    def held() -> int:
+        return sum(os.path.realpath(each) == str(file) for each in Path("/proc/self/fd").iterdir())
+
     with suppress(KeyError), awake.WAYS[Way.LOOKING]():
-        assert len(os.listdir("/proc/self/fd")) == before + 1
+        assert held() == 1
         assert file.read_bytes() == bytes(4)
         raise KeyError
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert held() == 0
 
 
 def test_spinners_end_with_the_case() -> None:
     """In each core one, whatever becomes of the case."""
-    had = len(spinners())
+    build.spinner()
+    before = children()
     with suppress(KeyError), awake.WAYS[Way.SPINNING]():
-        assert len(spinners()) == had + len(os.sched_getaffinity(0))
+        assert len(children() - before) == len(os.sched_getaffinity(0))
         raise KeyError
-    assert len(spinners()) == had
+    assert children() == before
+
+
+def test_a_spinner_that_ends_before_its_time_voids_the_case() -> None:
+    build.spinner()
+    before = children()
+    with pytest.raises(Void, match="has ended"), awake.WAYS[Way.SPINNING]():
+        end(min(children() - before))
+    assert children() == before
+
+
+def end(pid: int) -> None:
+    """Kills it and waits until it is dead, though not for its status."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
 
 
 def test_a_spinner_that_cannot_be_started_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = subprocess.Popen
+    spinner, real = build.spinner(), subprocess.Popen
     started: list[subprocess.Popen[bytes]] = []
 
     def second_fails(*words: object, **named: object) -> object:
@@ -107,15 +161,38 @@ def test_a_spinner_that_cannot_be_started_leaves_none_behind(monkeypatch: pytest
         return started[-1]
 
     monkeypatch.setattr(subprocess, "Popen", second_fails)
-    if len(os.sched_getaffinity(0)) < 2:
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     with pytest.raises(OSError, match="no more"), awake.WAYS[Way.SPINNING]():
         pass
-    assert started[0].poll() is not None
+    (only,) = started
+    assert only.args[0] == spinner  # type: ignore[index]
+    assert only.poll() is not None
 
 
-def test_what_they_took_is_told() -> None:
-    assert awake.told({Way.HALTING: 89.6, Way.LOOKING: 5.1}) == (
-        "there and back between two cores: halting 90 µs, looking 5 µs"
+def test_a_page_tells_what_idle_cores_did_and_what_is_not_compared_by_it() -> None:
+    run = Run(
+        date="2026-01-01",
+        commit="aaa",
+        dirty=False,
+        machine={
+            "cores": 2,
+            "processor": "P",
+            "memory_gib": 8,
+            "kernel": "6",
+            "virtual": "yes",
+            "python": "3",
+        },
+        versions={"appliance": "1"},
+        rounds=1,
+        pinned="",
+        taken={"appliance": [{"throughput_1k.in_mb_s": 1.0}]},
+        voids=[],
+        awake_by="looking",
+        wakes_us={"halting": 89.6, "looking": 5.1},
     )
-    assert isinstance(awake.WAYS[Way.HALTING](), nullcontext)
+    text = page(run)
+    assert "there and back between two cores: halting 90 µs, looking 5 µs" in text
+    assert "| idle cores, where they are kept awake | looking (" in text
+    assert "Not compared" not in text
+    assert "which was spinning then and is looking now" in page(run, replace(run, awake_by="spinning"))
+    assert "Not compared" not in page(run, replace(run))
