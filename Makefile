@@ -9,7 +9,7 @@ DATA   ?= ./data
 unexport PYTHONDONTWRITEBYTECODE
 
 # `make compiled` and `make pure` change what every start of this tree runs: the gate always tests the pure source.
-.PHONY: compiled pure test-compiled run test test-all test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases budget profile spark-archive demo-spark bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-spark clients judges reformat docs clean
+.PHONY: compiled pure test-compiled run test test-all test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-spark clients judges reformat docs clean
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -156,6 +156,7 @@ demo-spark: $(VENV)/.installed-test
 #   make bench-log                    the log by itself: append, group commit, lookup, recovery, compaction, 5 to 10 minutes; kept
 #   make bench-spark                  the Spark connector beside spark-sql-kafka, Parquet and a ceiling, 15 minutes; kept
 #   make bench-plan                   what it would do, with the time of each case
+#   make bench-wakes                  how soon a core is woken here, by what idle cores do (docs/latency.md)
 #   make bench-publish                README, docs/scaling.md and pages anew from the newest kept runs
 #   make bench-all                    the log by itself, every case, the heavy ones and Spark's too
 #   make budget                       µs of one produce and one fetch from socket to socket, by process and by step; KEEP=1: into benchmarks/README.md
@@ -199,6 +200,9 @@ bench-spark: $(VENV)/.installed-test
 
 bench-plan: $(BENCH)/.installed
 	@$(BENCH)/bin/python -m benchmarks plan $(CASE) --rounds $(ROUNDS) --brokers $(BROKERS) $(if $(QUICK),--quick) $(if $(ALL),--all) $(if $(ALSO),--also $(ALSO))
+
+bench-wakes: $(BENCH)/.installed
+	@$(BENCH)/bin/python -m benchmarks wakes
 
 bench-publish: $(BENCH)/.installed
 	@$(BENCH)/bin/python -m benchmarks publish

@@ -18,6 +18,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.awake import wakes_us
 from benchmarks.brokers import MAKERS
 from benchmarks.brokers.setting import SETTINGS
 from benchmarks.cases import CASES
@@ -32,6 +33,45 @@ WHOLE_BROKERS, WHOLE_ROUNDS = "appliance,mock,kafka", 5
 
 def main() -> int:
     """Returns the exit status: 1 when a figure was void or a row fell."""
+    options = _parser().parse_args()
+    # A broker must not outlive the harness: SIGTERM unwinds as Ctrl-C does.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    match options.command:
+        case "run":
+            return _run(options)
+        case "plan":
+            print(timetable(_plan(options)))
+        case "quick":
+            from benchmarks.quick import look
+
+            return look(_chosen(options.cases), options)
+        case "profile":
+            from benchmarks.profile import record
+
+            return record(_chosen(options.cases)[0], options)
+        case "cases":
+            for name, found in CASES.items():
+                print(f"{name:24}{found.what}{' (by name)' if found.by_name else ''}")
+        case "wakes":
+            for way, us in wakes_us().items():
+                print(f"{way:10}{us:8.1f} µs")
+        case "page":
+            _write(load(options.file), options.file.with_suffix(""))
+        case "log":
+            from benchmarks.log_figures import measure
+
+            path, fell = measure(options.programs, busy_limit=options.busy_limit)
+            print(path.relative_to(ROOT))
+            return 1 if fell else 0
+        case "publish":
+            from benchmarks.publish import publish
+
+            for path in publish():
+                print(path.relative_to(ROOT))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Figures of the appliance.")
     commands = parser.add_subparsers(dest="command", required=True)
 
@@ -60,6 +100,7 @@ def main() -> int:
     )
 
     commands.add_parser("cases", help="what can be measured")
+    commands.add_parser("wakes", help="how soon a core is woken here, by what idle cores do")
     page = commands.add_parser("page", help="write the page of a kept run again")
     page.add_argument("file", type=Path)
 
@@ -67,40 +108,7 @@ def main() -> int:
     log.add_argument("programs", nargs="*", metavar="PROGRAM", help="of benchmarks/micro")
     _add_busy_limit(log)
     commands.add_parser("publish", help="README, docs/scaling.md and pages from the newest kept runs")
-
-    options = parser.parse_args()
-    # A broker must not outlive the harness: SIGTERM unwinds as Ctrl-C does.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    match options.command:
-        case "run":
-            return _run(options)
-        case "plan":
-            print(timetable(_plan(options)))
-        case "quick":
-            from benchmarks.quick import look
-
-            return look(_chosen(options.cases), options)
-        case "profile":
-            from benchmarks.profile import record
-
-            return record(_chosen(options.cases)[0], options)
-        case "cases":
-            for name, found in CASES.items():
-                print(f"{name:24}{found.what}{' (by name)' if found.by_name else ''}")
-        case "page":
-            _write(load(options.file), options.file.with_suffix(""))
-        case "log":
-            from benchmarks.log_figures import measure
-
-            path, fell = measure(options.programs, busy_limit=options.busy_limit)
-            print(path.relative_to(ROOT))
-            return 1 if fell else 0
-        case "publish":
-            from benchmarks.publish import publish
-
-            for path in publish():
-                print(path.relative_to(ROOT))
-    return 0
+    return parser
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
