@@ -34,8 +34,8 @@ PRODUCE, FETCH, INIT_PRODUCER_ID = 0, 1, 22
 COORDINATOR_LOADS, NOT_LEADER, REQUEST_TIMED_OUT, CONNECTION_LOST = 14, 6, 7, -195
 RECORDS, RECORD_BYTES, PARTITIONS = 5000, 100, 2
 KILLED_AFTER_S = 1.5
-ENOUGH_RECORDS = 3_000_000
-"""To be under way for longer than that."""
+ENOUGH_RECORDS = 6_000_000
+"""To be under way for longer than that: 3 s at two million a second."""
 
 Load = Callable[[str, str], object]
 """A generator at an address and a topic."""
