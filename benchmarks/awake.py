@@ -129,6 +129,11 @@ def described(took: Mapping[Way, float] | Mapping[str, float]) -> str:
     return f"there and back between two cores: {each or 'there is one'}"
 
 
+def choice() -> str:
+    """Which way is taken here and what each took, for people."""
+    return f"{chosen()}; {described(wakes_us())}"
+
+
 def awake_cores() -> AbstractContextManager[None]:
     """Keeps all cores awake, in that way."""
     return WAYS[chosen()]()

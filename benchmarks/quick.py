@@ -26,7 +26,7 @@ def look(cases: tuple[Case, ...], options: argparse.Namespace) -> int:
 
 def _look(cases: tuple[Case, ...], options: argparse.Namespace) -> int:
     if any(case.awake for case in cases):
-        print(f"cores kept awake: {awake.chosen()}; {awake.described(awake.wakes_us())}", flush=True)
+        print(f"cores kept awake: {awake.choice()}", flush=True)
     with _broker(options.at, options.broker, SETTINGS[options.setting]) as broker:
         streams = any(case.lends_bytes >= GIB for case in cases)
         bench = Bench(

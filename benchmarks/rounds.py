@@ -103,7 +103,7 @@ def _run(plan: Plan, say: Say) -> Run:
     memory, patience = WarmMemory(plan.scale.held_bytes, folder=DATA), Patience()
     with suppress(Busy):  # the trial's turns even it out
         patience.await_quiet(plan.scale.busy_limit_share)
-    say(f"cores kept awake: {awake.chosen()}; {awake.described(awake.wakes_us())}")
+    say(f"cores kept awake: {awake.choice()}")
     for name in plan.brokers:
         try:
             with fresh(name) as broker:

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
+#include "clock.h"
 #include "histogram.h"
 #include "rdkafka.h"
 #include "watched.h"
@@ -23,12 +23,6 @@ static int delivered;
 static void die(const char *what, const char *why) {
     fprintf(stderr, "%s: %s\n", what, why);
     exit(1);
-}
-
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
 }
 
 static double cpu_seconds(void) {

@@ -20,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "histogram.h"
 #include "rdkafka.h"
 #include "watched.h"
@@ -35,12 +36,6 @@ static rd_kafka_t *consumer;
 static void die(const char *what, const char *why) {
     fprintf(stderr, "%s: %s\n", what, why);
     exit(1);
-}
-
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
 }
 
 static double cpu_seconds(void) {

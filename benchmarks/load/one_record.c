@@ -34,6 +34,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "frames.h"
 #include "histogram.h"
 
@@ -70,12 +71,6 @@ static void die(const char *format, ...) {
     vfprintf(stderr, format, arguments);
     fputc('\n', stderr);
     exit(1);
-}
-
-static uint64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
 }
 
 static double cpu_seconds(void) {

@@ -5,8 +5,9 @@
 #define _GNU_SOURCE
 #include <sched.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/prctl.h>
+
+#include "cores.h"
 
 enum { LOOPS = 20000 }; /* 10 µs */
 
@@ -15,10 +16,7 @@ int main(int argc, char **argv) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     struct sched_param none = {0};
     if (sched_setscheduler(0, SCHED_IDLE, &none)) return 1;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(atoi(argv[1]), &one);
-    if (sched_setaffinity(0, sizeof one, &one)) return 1;
+    if (stay_on(argv[1])) return 1;
     for (;;) {
         for (int i = 0; i < LOOPS; i++) __asm__ volatile("");
         sched_yield();

@@ -4,7 +4,6 @@
  * where it cannot be done. */
 #define _GNU_SOURCE
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,28 +11,15 @@
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "clock.h"
+#include "cores.h"
+#include "histogram.h"
 
 enum { WORK_NS = 50000, PATIENCE_MS = 2000 };
 
-static int64_t now_ns(void) {
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return at.tv_sec * INT64_C(1000000000) + at.tv_nsec;
-}
-
-static int by_size(const void *one, const void *other) {
-    int64_t a = *(const int64_t *)one, b = *(const int64_t *)other;
-    return (a > b) - (a < b);
-}
-
-static int stay_on(const char *core) {
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(atoi(core), &one);
-    return sched_setaffinity(0, sizeof one, &one);
-}
+static struct histogram took;
 
 static int ring(int bell) {
     uint64_t once = 1;
@@ -45,15 +31,15 @@ static int await(int bell) {
     return read(bell, &times, sizeof times) == sizeof times;
 }
 
-static int measure(int there, int back, int64_t *took, int pairs) {
+static int measure(int there, int back, int pairs) {
     for (int i = -1; i < pairs; i++) {
-        int64_t began = now_ns();
+        uint64_t began = now_ns();
         struct pollfd answer = {.fd = back, .events = POLLIN};
         if (!ring(there)) return 0;
         if (i < 0 && poll(&answer, 1, PATIENCE_MS) != 1) return 0; /* the other one never came */
         if (!await(back)) return 0;
-        if (i >= 0) took[i] = now_ns() - began;
-        for (int64_t until = now_ns() + WORK_NS; now_ns() < until;) continue;
+        if (i >= 0) histogram_add(&took, now_ns() - began);
+        for (uint64_t until = now_ns() + WORK_NS; now_ns() < until;) continue;
     }
     return 1;
 }
@@ -62,9 +48,8 @@ int main(int argc, char **argv) {
     int pairs = argc == 4 ? atoi(argv[3]) : 0;
     if (pairs <= 0) return 2;
     int there = eventfd(0, EFD_CLOEXEC), back = eventfd(0, EFD_CLOEXEC);
-    int64_t *took = calloc(pairs, sizeof *took);
     pid_t own = getpid();
-    if (there < 0 || back < 0 || !took || stay_on(argv[1])) return 1;
+    if (there < 0 || back < 0 || stay_on(argv[1])) return 1;
     pid_t other = fork();
     if (other < 0) return 1;
     if (other == 0) {
@@ -73,11 +58,10 @@ int main(int argc, char **argv) {
         while (await(there) && ring(back)) continue;
         _exit(1);
     }
-    int measured = measure(there, back, took, pairs);
+    int measured = measure(there, back, pairs);
     kill(other, SIGKILL);
     waitpid(other, NULL, 0);
     if (!measured) return 1;
-    qsort(took, pairs, sizeof *took, by_size);
-    printf("%.1f\n", took[pairs / 2] / 1e3);
+    printf("%.1f\n", histogram_us(&took, 0.5));
     return 0;
 }

@@ -17,8 +17,8 @@ from benchmarks.awake import ENOUGH, TURNS, Way
 from benchmarks.awake import wakes_us as tried
 from benchmarks.load import build
 from benchmarks.page import page
-from benchmarks.results import Run
 from benchmarks.void import Void
+from tests.benchmarks.test_results import run
 
 TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core wakes no other")
 
@@ -170,29 +170,12 @@ def test_a_spinner_that_cannot_be_started_leaves_none_behind(monkeypatch: pytest
 
 
 def test_a_page_tells_what_idle_cores_did_and_what_is_not_compared_by_it() -> None:
-    run = Run(
-        date="2026-01-01",
-        commit="aaa",
-        dirty=False,
-        machine={
-            "cores": 2,
-            "processor": "P",
-            "memory_gib": 8,
-            "kernel": "6",
-            "virtual": "yes",
-            "python": "3",
-        },
-        versions={"appliance": "1"},
-        rounds=1,
-        pinned="",
-        taken={"appliance": [{"throughput_1k.in_mb_s": 1.0}]},
-        voids=[],
-        awake_by="looking",
-        wakes_us={"halting": 89.6, "looking": 5.1},
+    made = replace(
+        run([{"throughput_1k.in_mb_s": 1.0}]), awake_by="looking", wakes_us={"halting": 89.6, "looking": 5.1}
     )
-    text = page(run)
+    text = page(made)
     assert "there and back between two cores: halting 90 µs, looking 5 µs" in text
     assert "| idle cores, where they are kept awake | looking (" in text
     assert "Not compared" not in text
-    assert "which was spinning then and is looking now" in page(run, replace(run, awake_by="spinning"))
-    assert "Not compared" not in page(run, replace(run))
+    assert "which was spinning then and is looking now" in page(made, replace(made, awake_by="spinning"))
+    assert "Not compared" not in page(made, replace(made))
