@@ -381,6 +381,8 @@ class EmbeddedStore:
                 (self.session_id,),
             ).fetchall()
         lives = {owner: self._sessions.lives(owner) for owner in {owner for _, owner in rows}}
+        if self._watched and any(lives.values()):
+            self._sessions.look_again()
         dead = [(each, owner) for each, owner in rows if not lives[owner] and path in {None, each}]
         if not dead:
             return False
@@ -394,7 +396,8 @@ class EmbeddedStore:
         self._watched.setdefault((path, children), zxid)
         if first:
             self._sessions.listen()
-            # What another process did between our read and the inotify watch rang no bell for us.
+            # What another process did between our read and the inotify watch rang no bell for us, nor did its death.
+            self._bury_the_dead()
             self._look_at_watches()
             if self._events:
                 self._sessions.ring(self._sessions.bell())
@@ -404,9 +407,9 @@ class EmbeddedStore:
 
     def events(self) -> list[WatchEvent]:
         self._check_session()
-        if self._sessions.drain() and self._watched:
+        # Again after a burial: it rings for us too, and another session may have ended meanwhile.
+        while self._sessions.drain() and self._watched:
             self._bury_the_dead()
-            self._sessions.drain()
         self._look_at_watches()
         events, self._events = self._events, []
         return events

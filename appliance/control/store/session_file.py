@@ -14,6 +14,11 @@ timeout, no pid that could belong to somebody else by now. The bytes themselves 
 Whoever committed a change writes its transaction id into the bell. Sessions with watches have an inotify
 watch on the file: IN_MODIFY is a bell, IN_CLOSE_WRITE a session that ended. So watching costs nothing until
 something happens.
+
+The kernel tells of a close before it drops the lock (`__fput` in Linux's fs/file_table.c), and no event tells
+of the lock. Who looks at once may find the session living that just ended, and nothing would ever make it look
+again. So it looks again by a timer, after 1, 2, 4, 8, .. ms: a death is noticed at the latest after as long
+again as the kernel took for it, and a session that lives on costs a look that comes ever more seldom.
 """
 
 from __future__ import annotations
@@ -22,7 +27,9 @@ import ctypes
 import errno
 import fcntl
 import os
+import select
 import struct
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -37,10 +44,15 @@ _FLOCK: Final = struct.Struct("hhqqi4x")
 
 _IN_MODIFY: Final = 0x2
 _IN_CLOSE_WRITE: Final = 0x8
-_IN_NONBLOCK: Final = os.O_NONBLOCK
-_IN_CLOEXEC: Final = os.O_CLOEXEC
 _EVENT_BYTES: Final = 16
 _READ_BYTES: Final = 4096
+
+# struct itimerspec: seconds and nanoseconds of the interval (none: once), of the time until it rings
+_TIMER: Final = struct.Struct("@4l")
+_TIMER_BYTES: Final = 8
+_MS_PER_S: Final = 1_000
+_NS_PER_MS: Final = 1_000_000
+_FIRST_LOOK_MS: Final = 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -48,22 +60,31 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class SessionFile:
     """One session's descriptor of the file. `fileno` is readable after a bell, once `listen` was called."""
 
-    __slots__ = ("_descriptor", "_inotify", "_listening", "_path")
+    __slots__ = ("_descriptor", "_inotify", "_listening", "_look_ms", "_path", "_readable", "_timer")
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._listening = False
+        self._look_ms = _FIRST_LOOK_MS
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise HostFault(f"session file {path}: {error.strerror}") from error
-        self._inotify = _libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC)
+        self._inotify = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._inotify < 0:
             os.close(self._descriptor)
             raise HostFault(f"inotify: {os.strerror(ctypes.get_errno())}")
+        self._timer = _libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._timer < 0:
+            os.close(self._inotify)
+            os.close(self._descriptor)
+            raise HostFault(f"timerfd: {os.strerror(ctypes.get_errno())}")
+        self._readable = select.epoll()
+        self._readable.register(self._inotify, select.EPOLLIN)
+        self._readable.register(self._timer, select.EPOLLIN)
 
     def fileno(self) -> int:
-        return int(self._inotify)
+        return self._readable.fileno()
 
     def begin(self, session_id: int) -> None:
         """Takes the lock of a session id that nobody has had."""
@@ -99,19 +120,33 @@ class SessionFile:
         self._listening = True
 
     def drain(self) -> bool:
-        """Takes the bells that rang; whether a session may have ended among them."""
+        """Takes the bells that rang; whether a session may have ended, or it is time to look again."""
         ended = False
-        while True:
-            try:
-                data = os.read(self._inotify, _READ_BYTES)
-            except BlockingIOError:
-                return ended
-            for position in range(0, len(data), _EVENT_BYTES):
-                (mask,) = struct.unpack_from("I", data, position + 4)
-                ended = ended or bool(mask & ~_IN_MODIFY)
+        with suppress(BlockingIOError):
+            while data := os.read(self._inotify, _READ_BYTES):
+                for position in range(0, len(data), _EVENT_BYTES):
+                    (mask,) = struct.unpack_from("I", data, position + 4)
+                    ended = ended or bool(mask & ~_IN_MODIFY)
+        if ended:
+            self._look_ms = _FIRST_LOOK_MS
+        with suppress(BlockingIOError):
+            ended = bool(os.read(self._timer, _TIMER_BYTES)) or ended
+        return ended
+
+    def look_again(self) -> None:
+        """A session may have ended though its lock stands: `fileno` will be readable once more.
+
+        Each time after twice as long; with every session that ends it begins anew.
+        """
+        seconds, ms = divmod(self._look_ms, _MS_PER_S)
+        if _libc.timerfd_settime(self._timer, 0, _TIMER.pack(0, 0, seconds, ms * _NS_PER_MS), None) < 0:
+            raise HostFault(f"timerfd: {os.strerror(ctypes.get_errno())}")
+        self._look_ms *= 2
 
     def close(self) -> None:
         """Ends the session: the lock goes, and the others hear it."""
+        self._readable.close()
+        os.close(self._timer)
         os.close(self._inotify)
         os.close(self._descriptor)
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
+import select
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -17,10 +22,12 @@ import pytest
 from appliance.clock import SystemClock
 from appliance.control.store.embedded_store import CACHE_KIB, DATABASE_NAME, SESSIONS_NAME, EmbeddedStore
 from appliance.control.store.metadata_store import Create, Delete, EventKind, SetData, WatchEvent
+from appliance.control.store.session_file import SessionFile
 from appliance.errors import CorruptFile, DiskFull, StorageFault
 from tests.control.store.conftest import wait_for_events
 
 WAL_NAME = DATABASE_NAME + "-wal"
+FORKED_LIVES_S: Final = 60
 
 
 def opened(directory: Path) -> EmbeddedStore:
@@ -33,6 +40,7 @@ def forked(directory: Path, work: Callable[[EmbeddedStore, int], None]) -> tuple
     pid = os.fork()
     if pid == 0:
         try:
+            signal.alarm(FORKED_LIVES_S)  # not longer than a test that failed and forgot it
             os.close(reading)
             work(opened(directory), writing)
         finally:
@@ -63,6 +71,101 @@ def test_killed_process_loses_its_ephemeral_node_at_once_and_watchers_hear_it(tm
     killed(pid)
     assert wait_for_events(store) == [WatchEvent(EventKind.DELETED, "/controller")]
     store.close()
+    os.close(said)
+
+
+def test_death_between_the_look_and_the_watch_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(tmp_path)
+    pid, said = forked(tmp_path, hold("/controller"))
+    assert os.read(said, 1) == b"!"
+    listen = SessionFile.listen
+
+    def too_late(self: SessionFile) -> None:
+        killed(pid)
+        listen(self)
+
+    monkeypatch.setattr(SessionFile, "listen", too_late)
+    assert store.exists("/controller", watch=True) is not None
+    assert wait_for_events(store, timeout_ms=5_000) == [WatchEvent(EventKind.DELETED, "/controller")]
+    store.close()
+    os.close(said)
+
+
+def test_death_while_another_is_buried_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(tmp_path)
+    living = [forked(tmp_path, hold(path)) for path in ("/first", "/second")]
+    assert [os.read(said, 1) for _, said in living] == [b"!", b"!"]
+    for path in ("/first", "/second"):
+        assert store.exists(path, watch=True) is not None
+    bury = EmbeddedStore._bury_the_dead
+
+    def slow(self: EmbeddedStore, path: str | None = None) -> bool:
+        found = bury(self, path)
+        monkeypatch.undo()
+        killed(living[1][0])
+        return found
+
+    killed(living[0][0])
+    monkeypatch.setattr(EmbeddedStore, "_bury_the_dead", slow)
+    events: list[WatchEvent] = []
+    while len(events) < 2 and (more := wait_for_events(store, timeout_ms=5_000)):
+        events += more
+    assert events == [WatchEvent(EventKind.DELETED, "/first"), WatchEvent(EventKind.DELETED, "/second")]
+    store.close()
+    for _, said in living:
+        os.close(said)
+
+
+def unlock_when_told(told: int) -> Callable[[EmbeddedStore, int], None]:
+    """Its session ends without an event of inotify, as the kernel ends one: the close is told before the lock goes."""
+
+    def work(store: EmbeddedStore, said: int) -> None:
+        store.create("/controller", b"alive", ephemeral=True)
+        os.write(said, b"!")
+        os.read(told, 1)
+        everything = struct.pack("hhqqi4x", fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
+        for each in Path("/proc/self/fd").iterdir():
+            with suppress(OSError):
+                if each.readlink().name == SESSIONS_NAME:
+                    fcntl.fcntl(int(each.name), fcntl.F_OFD_SETLK, everything)
+        signal.pause()
+
+    return work
+
+
+def test_session_whose_lock_falls_after_its_close_was_told_is_heard(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    told, tell = os.pipe()
+    pid, said = forked(tmp_path, unlock_when_told(told))
+    assert os.read(said, 1) == b"!"
+    assert store.exists("/controller", watch=True) is not None
+    (tmp_path / SESSIONS_NAME).open("r+").close()
+    assert wait_for_events(store, timeout_ms=100) == []
+    os.write(tell, b"!")
+    assert wait_for_events(store, timeout_ms=5_000) == [WatchEvent(EventKind.DELETED, "/controller")]
+    store.close()
+    killed(pid)
+    for each in (said, told, tell):
+        os.close(each)
+
+
+def test_living_session_is_looked_for_ever_more_seldom(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    pid, said = forked(tmp_path, hold("/controller"))
+    assert os.read(said, 1) == b"!"
+    assert store.exists("/controller", watch=True) is not None
+    poll = select.poll()
+    poll.register(store.fileno(), select.POLLIN)
+    looks, until = 0, time.monotonic() + 1.0
+    while (left := until - time.monotonic()) > 0:
+        if poll.poll(left * 1000):
+            looks += 1
+            assert store.events() == []
+    assert 1 <= looks <= 10
+    store.close()
+    killed(pid)
     os.close(said)
 
 
