@@ -1,4 +1,5 @@
-"""Where the leader is, beside NOT_LEADER_OR_FOLLOWER: clients go there without asking for metadata (KIP-951).
+"""Where the leader is, beside NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH: clients go there without asking for metadata
+(KIP-951).
 
 As far as the metadata image says, which may be a moment old; nothing is told of a partition that it says nobody leads.
 """
@@ -16,7 +17,8 @@ from appliance.protocol.fetch_response import FetchedPartition
 from appliance.protocol.node_endpoint import CurrentLeader, NodeEndpoint
 from appliance.protocol.produce import ProduceResult
 
-_NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+MOVED: Final = frozenset({int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH)})
+"""Errors of who takes somebody for the leader, or an epoch for the leader's, that is not so any more."""
 
 _Told = TypeVar("_Told", ProduceResult, FetchedPartition)
 
@@ -25,7 +27,7 @@ def with_hints(routes: TopicRoutes, told: Sequence[_Told]) -> tuple[list[_Told],
     """What is told of partitions, those that have moved with who leads them now; and where these listen."""
     hinted = [
         one._replace(current_leader=leader_hint(routes, one.topic, one.partition))
-        if one.error_code == _NOT_LEADER
+        if one.error_code in MOVED
         else one
         for one in told
     ]

@@ -404,6 +404,17 @@ def test_who_asked_a_former_leader_is_told_who_leads_now_and_where_it_listens_on
     assert [one.error_code for one in told] == [MOVED, MOVED, 0]
 
 
+def test_who_comes_with_an_old_leader_epoch_is_told_of_the_new_one(bench: Bench) -> None:
+    item = bench.item(0, error=int(ErrorCode.FENCED_LEADER_EPOCH))
+    item.wanted.topic = bench.process.topic_ids["t"]
+    bench.respond([item], version=16)
+    response = bench.process.response()
+    (told,) = partitions_of(response).values()
+    assert told.error_code == ErrorCode.FENCED_LEADER_EPOCH
+    assert (told.current_leader.leader_id, told.current_leader.leader_epoch) == (0, LEADER_EPOCH)
+    assert [each.node_id for each in response.node_endpoints] == [0]
+
+
 def test_where_nobody_leads_no_hint_is_given(bench: Bench) -> None:
     item = bench.item(0, error=int(MOVED))
     item.wanted.topic = bench.process.topic_ids["t"]

@@ -22,7 +22,7 @@ from appliance.netproc.aborted_transactions import aborted_in
 from appliance.netproc.connection import FilePiece, Pending, Piece
 from appliance.netproc.cursors import Cursors
 from appliance.netproc.fetch_session import SessionTurn
-from appliance.netproc.leader_hints import with_hints
+from appliance.netproc.leader_hints import MOVED, with_hints
 from appliance.netproc.log_handlers.fetch_item import FetchItem
 from appliance.netproc.log_handlers.finish import Finish
 from appliance.netproc.segment_files import SegmentFile, SegmentFiles
@@ -85,7 +85,7 @@ class FetchResponder:
         chosen: list[FetchItem] = []
         has_moved = False
         for item in items:
-            if item.error == _NOT_LEADER:
+            if item.error in MOVED:
                 has_moved = True
             mentioned = item.wanted.has_news(
                 error=item.error,
