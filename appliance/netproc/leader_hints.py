@@ -1,5 +1,5 @@
-"""Where the leader is, beside NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH: clients go there without asking for metadata
-(KIP-951).
+"""Where the leader is, beside NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH: clients go there without asking for
+metadata (KIP-951).
 
 As far as the metadata image says, which may be a moment old; nothing is told of a partition that it says nobody leads.
 """
