@@ -34,6 +34,7 @@ HOT_MODULES = (
     "appliance/ipc/while_it_pays.py",
     "appliance/ioproc/answer_rings.py",
     "appliance/ioproc/checkpoints.py",
+    "appliance/ioproc/costly_requests.py",
     "appliance/ioproc/delayed_produce.py",
     "appliance/ioproc/followed.py",
     "appliance/ioproc/follower_bells.py",

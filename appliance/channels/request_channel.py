@@ -13,7 +13,7 @@ Request, 64 bytes, little endian:
     ├──────────────────┬────────────────┼───────────────┴─────────────────────────────────┤ 52
     │ length_bytes (36)│ api_version(40)│ offset (44)                                     │
     ├──────────────────┴────────────────┼──────────────────┬──────────────────────────────┘ 64
-    │ placed_ns (52)                    │ spare (60)       │
+    │ placed_ns (52)                    │ connection (60)  │
     └───────────────────────────────────┴──────────────────┘
 
 `offset` is the fetch offset (FETCH), the timestamp in ms (LIST_OFFSETS), the first offset to stay (DELETE_RECORDS), the
@@ -21,7 +21,8 @@ log directory to go to, by its place in `log.dirs` (ALTER_LOG_DIR), how long an 
 (PRODUCE), the leader epoch asked for (EPOCH_END), the lowest producer id wanted (DESCRIBE_PRODUCER);
 `length_bytes` the payload's length (PRODUCE), the most bytes wanted (FETCH), how long an answer may wait for followers
 in ms (DELETE_RECORDS). `epoch` is the leader epoch the client believes in, -1 where it does not say; so is
-`api_version` of a FETCH, of the record before its offset.
+`api_version` of a FETCH, of the record before its offset. `connection` is the number of the client's connection within
+its network process: the worker takes turns between connections where operations are costly.
 
 Response, 64 bytes, little endian:
 
@@ -30,7 +31,8 @@ Response, 64 bytes, little endian:
 
 | op | a | b | c | d | position | length_bytes |
 |---|---|---|---|---|---|---|
-| PRODUCE | base offset | log append time ms, -1 | log start | end offset | reject reason | - |
+| PRODUCE | base offset | log append time ms, -1 | log start | end offset | - | - |
+| PRODUCE, refused | earliest timestamp ms | latest timestamp ms | -1 | -1 | `RejectReason` | - |
 | FETCH | segment base offset | high watermark | log start | last stable offset | in the segment | of the records |
 | LIST_OFFSETS | offset, -1 | timestamp ms, -1 | log start | - | - | - |
 | DELETE_RECORDS | low watermark, -1 | - | log start | - | - | - |
@@ -46,6 +48,9 @@ of a DESCRIBE_PRODUCER answer is the producer's epoch; of its last sequence and 
 
 A FETCH whose reader has read another history is answered by an EPOCH_END: what both share ends there, at the latest.
 
+CONNECTION_CLOSED is a notice from the network process, under request id 0: the client of `connection` has left. The
+worker answers what still waits of it with REQUEST_TIMED_OUT and drops the work; the notice itself has no answer.
+
 FILES_REMOVED answers nobody: it is a notice, under the request id that no request has, that files were removed since
 the last one. Who holds files open lets go of those that have no name any more, so that their space comes back.
 """
@@ -60,6 +65,26 @@ REQUEST = Struct("<BBhIIIQiQIiqqI")
 RESPONSE = Struct("<BBhIIIqqqIIIiq")
 
 assert REQUEST.size == RESPONSE.size == 64
+
+# Fields of a request, by position in what `REQUEST` unpacks.
+OP: Final = 0
+REQUEST_ID: Final = 3
+ROW: Final = 5
+INCARNATION: Final = 6
+POSITION: Final = 8
+LENGTH_BYTES: Final = 9
+OFFSET: Final = 11
+CONNECTION: Final = 13
+
+# Fields of an answer, by position in what `RESPONSE` unpacks.
+FLAGS: Final = 1
+ERROR: Final = 2
+# … to a PRODUCE that was refused:
+EARLIEST_MS: Final = 6
+LATEST_MS: Final = 7
+REJECT_REASON: Final = 9
+
+CONNECTION_LIMIT: Final = 1 << 32
 
 REQUEST_ID_LIMIT = 1 << 32
 NOTICE_ID = 0
@@ -78,6 +103,15 @@ class Op(IntEnum):
     ALTER_LOG_DIR = 7
     EPOCH_END = 8
     DESCRIBE_PRODUCER = 9
+    CONNECTION_CLOSED = 10  # a notice: only ever a request
+
+
+class RejectReason(IntEnum):
+    """Why a PRODUCE was refused, where single records are at fault: the network process names them to the client."""
+
+    NONE = 0
+    MISSING_KEY = 1  # the topic is compacted
+    TIMESTAMP = 2  # outside of the bounds in `EARLIEST_MS` and `LATEST_MS`
 
 
 class RequestFlag(IntEnum):

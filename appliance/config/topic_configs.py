@@ -122,6 +122,17 @@ _DECLARATIONS: Final = (
         effect=_NOW,
     ),
     _topic(
+        "decompressed.ratio.max",
+        INT,
+        32,
+        "How many times max.message.bytes a compressed batch may grow to when it is decompressed. A producer whose"
+        " batch grows further gets MESSAGE_TOO_LARGE. Not a setting of Kafka, which has no such bound.",
+        broker="log.decompressed.ratio.max",
+        minimum=1,
+        maximum=1000,
+        effect=_NOW,
+    ),
+    _topic(
         "delete.retention.ms",
         LONG,
         _DAY_MS,

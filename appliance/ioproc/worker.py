@@ -19,7 +19,18 @@ from appliance.channels.control_channel import (
     WorkerHello,
 )
 from appliance.channels.controller_link import ControllerLink
-from appliance.channels.request_channel import Op, RequestFlag
+from appliance.channels.request_channel import (
+    CONNECTION,
+    ERROR,
+    FLAGS,
+    INCARNATION,
+    LENGTH_BYTES,
+    OP,
+    POSITION,
+    ROW,
+    Op,
+    RequestFlag,
+)
 from appliance.channels.roles import CONTROLLER, PURGATORY, Role, RoleKind
 from appliance.channels.supervision import (
     Failed,
@@ -40,6 +51,7 @@ from appliance.errors import ApplianceError, HostFault, StorageFault
 from appliance.ioproc.answer_rings import AnswerRings
 from appliance.ioproc.checkpoints import Checkpoints
 from appliance.ioproc.compaction import Compaction
+from appliance.ioproc.costly_requests import COSTLY_BYTES, CostlyRequests
 from appliance.ioproc.followed import Followed
 from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.handlers.alter_log_dir import alter_log_dir
@@ -92,10 +104,12 @@ _ALTER_LOG_DIR: Final = int(Op.ALTER_LOG_DIR)
 _DESCRIBE_LOG_DIR: Final = int(Op.DESCRIBE_LOG_DIR)
 _EPOCH_END: Final = int(Op.EPOCH_END)
 _DESCRIBE_PRODUCER: Final = int(Op.DESCRIBE_PRODUCER)
+_CONNECTION_CLOSED: Final = int(Op.CONNECTION_CLOSED)
 _LONE: Final = int(RequestFlag.LONE)
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _INVALID_REQUEST: Final = int(ErrorCode.INVALID_REQUEST)
 _STORAGE_ERROR: Final = int(ErrorCode.KAFKA_STORAGE_ERROR)
+_TIMED_OUT: Final = int(ErrorCode.REQUEST_TIMED_OUT)
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -129,6 +143,7 @@ class Worker:
         self._partitions: Partitions | None = None
         self._by_row: list[Any] = []
         self._answers = AnswerRings(attachment)
+        self._costly = CostlyRequests()
         self._serves = False
         self._complain = RateLimited(warn, clock)
         self._failures = StorageFailures(
@@ -260,6 +275,9 @@ class Worker:
                 depth += len(messages) + reader.depth()
                 lone = bool(messages[0][1] & _LONE)
                 self._serve(peer, messages)
+        if self._costly:
+            self._serve_costly()
+            depth = depth or 1
         self._was_lone = lone and depth == 1
         if self._has_followers:
             # Their answers go out in this round, too; what they are told is what it has appended.
@@ -288,26 +306,25 @@ class Worker:
         burst_bytes = 0
         cells[REQUESTS] += len(messages)
         for message in messages:
-            op, row = message[0], message[5]
+            op, row = message[OP], message[ROW]
+            if op == _CONNECTION_CLOSED:
+                self._connection_closed(peer, message[CONNECTION])
+                continue
             partition = by_row[row] if row < len(by_row) else None
             if partition is None or partition.incarnation != message[6]:
                 is_offline = row < len(by_row) and table.is_offline(row, message[6])
                 answer = _refusal(message, _STORAGE_ERROR if is_offline else _NOT_LEADER)
             elif op == _PRODUCE:
-                length_bytes = message[9]
-                position = message[8]
-                answer = produce(partition, message, view[position : position + length_bytes])
-                burst_bytes += length_bytes
-                if partition.is_held and not answer[2]:
-                    self._checkpoints.note_dirty()
-                    if self._hold(partition, peer, message, answer):
-                        continue
-                if not answer[2] and not answer[1] and partition.replication is None:
-                    partition.publish()
-                    self._pokes.moved(row, length_bytes)
-                    self._checkpoints.note_dirty()
+                produced = self._produce(partition, peer, message, view, COSTLY_BYTES)
+                if produced is None:
+                    continue
+                answer = produced
+                burst_bytes += message[LENGTH_BYTES]
             elif op == _FETCH:
                 answer = fetch(partition, message)
+            elif op == _LIST_OFFSETS:
+                self._costly.add(peer, message)  # a look-up by timestamp decompresses a batch
+                continue
             else:
                 self._serve_seldom(peer, writer, partition, message)
                 continue
@@ -321,6 +338,66 @@ class Worker:
                 answers.publish(peer, writer)
         cells[BYTES_IN] += burst_bytes
         answers.publish(peer, writer)
+
+    def _produce(
+        self,
+        partition: Partition,
+        peer: Role,
+        message: tuple[Any, ...],
+        view: memoryview,
+        cheap_bytes_max: int,
+    ) -> Answer | None:
+        """Append and publish; None: the answer comes later, from followers, from a disk or from a costly check."""
+        costly = self._costly
+        if cheap_bytes_max and costly and costly.has(peer, message):
+            costly.add(peer, message)
+            return None
+        position, length_bytes = message[POSITION], message[LENGTH_BYTES]
+        answer = produce(partition, message, view[position : position + length_bytes], cheap_bytes_max)
+        if answer is None:
+            costly.add(peer, message)
+            return None
+        if answer[ERROR]:
+            return answer
+        if partition.is_held:
+            self._checkpoints.note_dirty()
+            if self._hold(partition, peer, message, answer):
+                return None
+        if not answer[FLAGS] and partition.replication is None:
+            partition.publish()
+            self._pokes.moved(partition.row, length_bytes)
+            self._checkpoints.note_dirty()
+        return answer
+
+    def _serve_costly(self) -> None:
+        """Serve one costly operation: the others wait until the rings were looked at again."""
+        peer, message = self._costly.next()
+        writer, pool = self._attachment.outbound.get(peer), self._attachment.pools.get(peer)
+        if writer is None or pool is None:
+            return
+        row = message[ROW]
+        partition = self._led_at(row)
+        if partition is None or partition.incarnation != message[INCARNATION]:
+            is_offline = self._attachment.partitions.is_offline(row, message[INCARNATION])
+            answer = _refusal(message, _STORAGE_ERROR if is_offline else _NOT_LEADER)
+        elif message[OP] == _PRODUCE:
+            self._attachment.row.cells[BYTES_IN] += message[LENGTH_BYTES]
+            produced = self._produce(partition, peer, message, pool.view, 0)
+            if produced is None:
+                return
+            answer = produced
+        else:
+            answer = list_offsets(partition, message)
+        if answer[ERROR] and partition is not None:
+            self._failures.note_error(partition, answer[ERROR])
+        self._answers.reply(peer, answer)
+        self._answers.publish_late()
+        self._beat()
+
+    def _connection_closed(self, peer: Role, connection: int) -> None:
+        """Answer for a client that has left: the network process keeps its payloads until then."""
+        for message in self._costly.drop_connection(peer, connection):
+            self._answers.reply(peer, _refusal(message, _TIMED_OUT))
 
     def _hold(self, partition: Partition, peer: Role, message: tuple[Any, ...], answer: Answer) -> bool:
         """Whether an answer waits, for followers or for a disk."""
@@ -345,8 +422,6 @@ class Worker:
 
     def _seldom_answer(self, partition: Partition, message: tuple[Any, ...]) -> Answer:
         op = message[0]
-        if op == _LIST_OFFSETS:
-            return list_offsets(partition, message)
         if op == _DELETE_RECORDS:
             answer = delete_records(partition, message)
             if not answer[2]:
@@ -394,6 +469,7 @@ class Worker:
                         if reader is not None:
                             self._cycle.remove_inbox(reader)
                         self._answers.peer_down(message.role)
+                        self._costly.drop_peer(message.role)
                         self._commits.drop_asker(message.role)
                         self._followed.peer_down(message.role)
                         self._attachment.peer_down(message.role)
@@ -611,6 +687,7 @@ class Worker:
         return {
             "partitions": len(self._partitions.by_name) if self._partitions else 0,
             **self._answers.statistics(),
+            **self._costly.statistics(),
             "peers": sum(role.kind is RoleKind.NETPROC for role in self._attachment.inbound),
         }
 

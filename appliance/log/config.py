@@ -56,6 +56,7 @@ class LogSettings:
     compression_gzip_level: int = -1
     compression_lz4_level: int = 9
     compression_zstd_level: int = 3
+    decompressed_ratio_max: int = 32
     durability: str = PAGE_CACHE
     max_decompressed_bytes: int = field(default=DECOMPRESSED_BYTES_MAX, metadata={"own": True})
     producer_id_expiration_ms: int = field(default=_PRODUCER_ID_EXPIRATION_MS, metadata={"own": True})
@@ -76,6 +77,15 @@ class LogSettings:
             self.compression_zstd_level,
         )
         return levels[self.target_codec] if self.target_codec >= 0 else None
+
+    @property
+    def client_decompressed_bytes_max(self) -> int:
+        """How many bytes a client's batch may grow to when it is decompressed.
+
+        Batches that are in the log already, from before the setting or from Apache Kafka, are read up to
+        `max_decompressed_bytes`.
+        """
+        return min(self.max_message_bytes * self.decompressed_ratio_max, self.max_decompressed_bytes)
 
     @property
     def is_compacted(self) -> bool:

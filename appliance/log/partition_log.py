@@ -239,20 +239,25 @@ class PartitionLog:
         leader_epoch: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         transaction_verified: bool = False,
+        cheap_bytes_max: int = 0,
     ) -> AppendResult:
         """Appends one batch as the leader. When this returns, the batch survives the death of the process.
 
         The batch's own bytes are not changed; base offset and leader epoch are written in the log only.
         `transaction_verified` says that the transaction coordinator knows the partition to be part of the
-        producer's open transaction.
+        producer's open transaction. A batch that grows over `cheap_bytes_max` when it is decompressed is not appended;
+        0 sets no such limit.
 
         Raises:
+            CostlyBatch: it grows over `cheap_bytes_max`.
             RejectedRequest: the batch may not be appended; see `validator` and `producer_state`.
             DiskFull, StorageFault: it could not be; the log is as it was.
         """
         header = check_frame(batch)
         now_ms = self._clock.now_ms()
-        batch, max_timestamp_ms = self._validator.check(batch, header, now_ms=now_ms, origin=origin)
+        batch, max_timestamp_ms = self._validator.check(
+            batch, header, now_ms=now_ms, origin=origin, cheap_bytes_max=cheap_bytes_max
+        )
         producer_id = header[9]
         marker: EndTransactionMarker | None = None
         if producer_id >= 0:

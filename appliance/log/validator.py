@@ -4,7 +4,7 @@
 |----------------------------------------------------------------------|-------------------------------|
 | not exactly one batch; magic other than 2; a base offset other than 0 | INVALID_RECORD               |
 | its length contradicts itself or the checksum                        | CORRUPT_MESSAGE               |
-| larger than `max.message.bytes`, or than the bound once decompressed | MESSAGE_TOO_LARGE             |
+| larger than `max.message.bytes`, or once decompressed than `decompressed.ratio.max` times that | MESSAGE_TOO_LARGE |
 | larger than a segment                                                | RECORD_LIST_TOO_LARGE         |
 | count, last offset delta, lengths or offset deltas that do not agree | INVALID_RECORD                |
 | a control batch; a producer id without a sequence                    | INVALID_RECORD                |
@@ -27,7 +27,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from appliance.errors import RejectedRequest
+from appliance.errors import ApplianceError, RejectedRequest
 from appliance.log.config import LogSettings
 from appliance.log.producer_state import AppendOrigin
 from appliance.log.segment_file import Header
@@ -50,13 +50,23 @@ from appliance.protocol.records.batch import (
 )
 from appliance.protocol.records.compression import Codec, compress, decompress, room_of_thread
 from appliance.protocol.records.crc32c import checksum
-from appliance.protocol.records.errors import BatchTooLarge, CorruptBatch, InvalidRecords, InvalidTimestamp
+from appliance.protocol.records.errors import (
+    BatchTooLarge,
+    CorruptBatch,
+    InvalidRecords,
+    InvalidTimestamp,
+    MissingKey,
+)
 from appliance.protocol.records.record import decode_records
 from appliance.protocol.records.walk import check_records
 
 _TIMESTAMP_MAX: Final = 2**63 - 1
 _LEGACY_OVERHEAD_BYTES: Final = 14
 _VALIDATORS_MAX: Final = 64
+
+
+class CostlyBatch(ApplianceError):
+    """A batch that takes long to check: the caller may let others go first, and append it without a limit then."""
 
 
 def check_frame(batch: memoryview) -> Header:
@@ -122,19 +132,29 @@ class Validator:
         self._log_append_time = settings.is_log_append_time
         self._timestamp_before_max_ms = settings.message_timestamp_before_max_ms
         self._timestamp_after_max_ms = settings.message_timestamp_after_max_ms
-        self._decompressed_bytes_max = settings.max_decompressed_bytes
+        self._decompressed_bytes_max = settings.client_decompressed_bytes_max
         self._target_codec: int = settings.target_codec
         self._level = settings.compression_level
 
     def check(
-        self, batch: memoryview, header: Header, *, now_ms: int, origin: AppendOrigin
+        self,
+        batch: memoryview,
+        header: Header,
+        *,
+        now_ms: int,
+        origin: AppendOrigin,
+        cheap_bytes_max: int = 0,
     ) -> tuple[memoryview, int]:
         """(the batch to append, its max timestamp in ms); the batch is the given one unless it was restamped.
 
-        `header` is what `check_frame` returned.
+        Args:
+            header: what `check_frame` returned.
+            cheap_bytes_max: how many bytes the batch may grow to when it is decompressed and still be checked now; 0:
+                whatever the topic allows.
 
         Raises:
             RejectedRequest: see the table.
+            CostlyBatch: it grows over `cheap_bytes_max`; nothing else was checked.
         """
         _, _, _, _, _, attributes, last_delta, base_ms, max_ms, _, _, _, count = header
         length_bytes = len(batch)
@@ -150,12 +170,12 @@ class Validator:
         data: Buffer = batch
         if codec:
             # Looked at, perhaps compressed anew, and then of no more use.
-            data = decompress(codec, batch[RECORDS:], self._decompressed_bytes_max, room_of_thread())
+            data = self._decompressed(codec, batch[RECORDS:], cheap_bytes_max)
             lowest, highest, keyless = check_records(data, 0, len(data), count)
         else:
             lowest, highest, keyless = check_records(batch, RECORDS, length_bytes, count)
         if keyless and self._compacted:
-            raise InvalidRecords("a record on a compacted topic must have a key")
+            raise MissingKey("a record on a compacted topic must have a key")
         if attributes & LOG_APPEND_TIME:
             raise InvalidTimestamp("a producer may not set the timestamp type to LogAppendTime")
         if self._log_append_time:
@@ -177,6 +197,15 @@ class Validator:
         if highest != max_ms or attributes & LOG_APPEND_TIME:
             return _restamped(batch, attributes, highest), highest
         return batch, max_ms
+
+    def _decompressed(self, codec: int, records: memoryview, cheap_bytes_max: int) -> Buffer:
+        bytes_max = self._decompressed_bytes_max
+        if not cheap_bytes_max or cheap_bytes_max >= bytes_max:
+            return decompress(codec, records, bytes_max, room_of_thread())
+        try:
+            return decompress(codec, records, cheap_bytes_max, room_of_thread())
+        except BatchTooLarge:
+            raise CostlyBatch(f"the batch decompresses to more than {cheap_bytes_max} bytes") from None
 
     def _too_large(self, length_bytes: int) -> RejectedRequest:
         if length_bytes > self._message_bytes_max:
@@ -214,7 +243,8 @@ class Validator:
         for record in decode_records(batch, decompressed_bytes_max=self._decompressed_bytes_max):
             if record.timestamp_ms != NO_TIMESTAMP and not earliest <= record.timestamp_ms <= latest:
                 raise InvalidTimestamp(
-                    f"timestamp {record.timestamp_ms} of a record is outside of [{earliest}, {latest}]"
+                    f"timestamp {record.timestamp_ms} of a record is outside of [{earliest}, {latest}]",
+                    bounds_ms=(earliest, latest),
                 )
 
 

@@ -293,6 +293,8 @@ class Processor:
         self._intake.release(connection)
         self._relief.owed_bytes -= connection.owed_bytes
         abandon(connection)
+        if connection.queue:
+            self._lines.drop_connection(connection.connection_id)
         for pending in list(connection.queue or ()):
             if pending.drop is not None:
                 pending.drop()

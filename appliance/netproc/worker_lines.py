@@ -14,13 +14,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from appliance.channels.request_channel import NOTICE_ID, REQUEST_ID_LIMIT
+from appliance.channels.request_channel import CONNECTION_LIMIT, NOTICE_ID, REQUEST_ID_LIMIT, Op
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.wiring import Attachment
 from appliance.ipc.brief_wait import BriefWait
 
 Operation = tuple[int, ...]
 Answer = tuple[Any, ...]
+
+_CONNECTION_CLOSED: Final = int(Op.CONNECTION_CLOSED)
 
 ANSWERS_AT_ONCE: Final = 128
 
@@ -103,6 +105,17 @@ class WorkerLines:
         self._work_bytes = operation[9]
         return True
 
+    def drop_connection(self, connection_id: int) -> None:
+        """Tell the workers that a connection with requests under way has closed: they need not work on them.
+
+        A ring that is full keeps the notice out: then the worker does the work, and nobody reads its answer.
+        """
+        notice = _connection_closed(connection_id)
+        for worker in self.inboxes:
+            writer = self._attachment.outbound.get(worker)
+            if writer is not None and worker not in self._overflow and writer.put(*notice):
+                self._touched.add(worker)
+
     @property
     def is_idle(self) -> bool:
         """Whether nothing is under way: the next operation is a lone one."""
@@ -184,6 +197,11 @@ class WorkerLines:
 
     def statistics(self) -> dict[str, int]:
         return {"askers": len(self._askers) - 1, "overflow": sum(map(len, self._overflow.values()))}
+
+
+def _connection_closed(connection_id: int) -> Operation:
+    connection = connection_id % CONNECTION_LIMIT
+    return (_CONNECTION_CLOSED, 0, 0, NOTICE_ID, 0, 0, 0, -1, 0, 0, 0, 0, 0, connection)
 
 
 class _Notices:

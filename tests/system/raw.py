@@ -44,6 +44,7 @@ class Produced:
     error: int
     base_offset: int
     message: str | None
+    record_errors: dict[int, str | None] = field(default_factory=dict)
 
 
 def produce_body(
@@ -76,10 +77,22 @@ def read_produced(answer: bytes) -> Produced:
     _, error, base_offset, _, _ = _PARTITION_ANSWER.unpack_from(answer, position)
     position += _PARTITION_ANSWER.size
     (count,) = struct.unpack_from(">i", answer, position)
-    assert count == 0, "record errors"
-    (length,) = struct.unpack_from(">h", answer, position + 4)
-    text = None if length < 0 else answer[position + 6 : position + 6 + length].decode()
-    return Produced(error, base_offset, text)
+    position += 4
+    record_errors: dict[int, str | None] = {}
+    for _ in range(count):
+        (index,) = struct.unpack_from(">i", answer, position)
+        record_errors[index], position = _read_string(answer, position + 4)
+    text, _ = _read_string(answer, position)
+    return Produced(error, base_offset, text, record_errors)
+
+
+def _read_string(answer: bytes, position: int) -> tuple[str | None, int]:
+    """A nullable string, and the position behind it."""
+    (length,) = struct.unpack_from(">h", answer, position)
+    position += 2
+    if length < 0:
+        return None, position
+    return answer[position : position + length].decode(), position + length
 
 
 def produce(

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from appliance.channels.request_channel import Op, ResponseFlag
+from appliance.channels.request_channel import Op, RejectReason, ResponseFlag
 from appliance.errors import ApplianceError, RejectedRequest
 from appliance.ioproc.partition import Partition
+from appliance.log.validator import CostlyBatch
 from appliance.protocol.errors import ErrorCode, code_for
+from appliance.protocol.records.errors import InvalidTimestamp, MissingKey
 
 ACKS_ALL: Final = -1
 
@@ -23,21 +25,49 @@ _NOT_ENOUGH_REPLICAS: Final = int(ErrorCode.NOT_ENOUGH_REPLICAS)
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _OUT_OF_ORDER: Final = int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
+_MISSING_KEY: Final = int(RejectReason.MISSING_KEY)
+_TIMESTAMP: Final = int(RejectReason.TIMESTAMP)
+
 Answer = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int]
 
 
-def produce(partition: Partition, message: tuple[int, ...], batch: memoryview) -> Answer:
-    """Appends `batch` and returns the response's fields (see `channels.request_channel`)."""
+def produce(
+    partition: Partition, message: tuple[int, ...], batch: memoryview, cheap_bytes_max: int
+) -> Answer | None:
+    """Append `batch` and return the response's fields (see `channels.request_channel`).
+
+    None: the batch grows over `cheap_bytes_max` when it is decompressed, and was not appended. 0 sets no such limit.
+    """
     request_id, item = message[3], message[4]
     if message[2] == ACKS_ALL and len(partition.isr) < partition.min_insync_replicas:
         return (_OP, 0, _NOT_ENOUGH_REPLICAS, request_id, item, partition.row, -1, -1, -1, 0, 0, 0, -1, -1)
     try:
-        result = partition.log.append(batch, leader_epoch=partition.leader_epoch)
+        result = partition.log.append(
+            batch, leader_epoch=partition.leader_epoch, cheap_bytes_max=cheap_bytes_max
+        )
     except RejectedRequest as rejected:
         code = int(rejected.code)
         if code == _OUT_OF_ORDER and partition.may_be_overtaken():
             code = _NOT_LEADER
-        return (_OP, 0, code, request_id, item, partition.row, -1, -1, -1, 0, 0, 0, -1, -1)
+        reason, earliest_ms, latest_ms = _reason(rejected)
+        return (
+            _OP,
+            0,
+            code,
+            request_id,
+            item,
+            partition.row,
+            earliest_ms,
+            latest_ms,
+            -1,
+            reason,
+            0,
+            0,
+            -1,
+            -1,
+        )
+    except CostlyBatch:
+        return None
     except ApplianceError as error:
         partition.fault = error
         return (_OP, 0, int(code_for(error)), request_id, item, partition.row, -1, -1, -1, 0, 0, 0, -1, -1)
@@ -58,3 +88,12 @@ def produce(partition: Partition, message: tuple[int, ...], batch: memoryview) -
         partition.leader_epoch,
         result.last_offset + 1,
     )
+
+
+def _reason(rejected: RejectedRequest) -> tuple[int, int, int]:
+    """Return the `RejectReason` and its bounds: what the network process needs to find the records at fault."""
+    if isinstance(rejected, MissingKey):
+        return _MISSING_KEY, -1, -1
+    if isinstance(rejected, InvalidTimestamp) and rejected.bounds_ms is not None:
+        return _TIMESTAMP, *rejected.bounds_ms
+    return 0, -1, -1

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from typing import Protocol
 
 from appliance.channels.partition_table import PartitionTable
-from appliance.channels.request_channel import Op
+from appliance.channels.request_channel import CONNECTION_LIMIT, Op
 from appliance.channels.roles import Role
 from appliance.netproc.connection import Pending
 from appliance.netproc.log_handlers.finish import Finish
@@ -76,7 +76,7 @@ def operation(
         asker.pending.version,
         offset,
         0,
-        0,
+        asker.pending.connection.connection_id % CONNECTION_LIMIT,
     )
 
 

@@ -16,12 +16,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from appliance.channels.request_channel import Op, RequestFlag
+from appliance.channels.request_channel import CONNECTION_LIMIT, REJECT_REASON, Op, RequestFlag
 from appliance.channels.roles import Role
 from appliance.netproc.connection import Pending
 from appliance.netproc.leader_hints import with_hints
 from appliance.netproc.log_handlers.finish import Finish, Refuse
 from appliance.netproc.log_handlers.leader_wait import LeaderWait
+from appliance.netproc.log_handlers.record_errors import record_errors
 from appliance.netproc.log_handlers.refused_batches import NOT_APPENDED, RefusedBatches
 from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
 from appliance.netproc.worker_lines import Answer, WorkerLines
@@ -98,6 +99,7 @@ class ProduceHandler:
         bad_acks = request.acks not in (-1, 0, 1)
         flags = _LONE if lines.is_idle else 0
         refused = pending.connection.refused_batches
+        connection = pending.connection.connection_id % CONNECTION_LIMIT
         for item, wanted in enumerate(request.partitions):
             if bad_acks:
                 asker.fail(item, _INVALID_ACKS)
@@ -128,7 +130,7 @@ class ProduceHandler:
                 pending.version,
                 max(request.timeout_ms, 0),
                 0,
-                0,
+                connection,
             )
             if not lines.place(route.worker, operation):
                 asker.refuse(item, _NOT_LEADER, arriving=True)
@@ -243,6 +245,8 @@ class _Asker:
             self.fail(item, self._refused_ahead(wanted) or error)
         elif error:
             self.refuse(item, error)
+            if answer[REJECT_REASON]:
+                self._name_records(item, answer)
         else:
             self.results[item] = ProduceResult(
                 wanted.topic, wanted.partition, 0, answer[6], answer[7], answer[8]
@@ -272,6 +276,13 @@ class _Asker:
     def _note(self, item: int, code: int, *, arriving: bool) -> None:
         if self.acks == ACKS_ALL:  # as every producer with sequence numbers
             self._handler.note_refused(self.pending, self._wanted[item], code=code, arriving=arriving)
+
+    def _name_records(self, item: int, answer: Answer) -> None:
+        """Add which records of the batch were at fault (KIP-467)."""
+        block, failed = self.pending.block, self.results[item]
+        if block is not None and failed is not None:
+            errors = record_errors(block.view, self._wanted[item], answer)
+            self.results[item] = failed._replace(record_errors=errors)
 
     def _refused_ahead(self, wanted: ProducePartition) -> int:
         """The answer to the batch that is missing where the log saw a gap; 0 where no such batch was refused."""

@@ -4,6 +4,7 @@ RejectedRequest
 └── BatchFault
     ├── CorruptBatch       bytes that fail their checksum or their own lengths   CORRUPT_MESSAGE
     ├── InvalidRecords     a sound batch whose records do not add up             INVALID_RECORD
+    │   └── MissingKey     a record without a key on a compacted topic           INVALID_RECORD
     ├── InvalidTimestamp   a record from too far away in time                    INVALID_TIMESTAMP
     ├── BatchTooLarge      over max.message.bytes, or over it once decompressed  MESSAGE_TOO_LARGE
     └── UnknownCodec       a codec number nobody has assigned                    UNSUPPORTED_COMPRESSION_TYPE
@@ -33,11 +34,21 @@ class InvalidRecords(BatchFault):
         super().__init__(ErrorCode.INVALID_RECORD, message)
 
 
-class InvalidTimestamp(BatchFault):
-    """A timestamp outside of what the topic takes."""
+class MissingKey(InvalidRecords):
+    """At least one record of a batch for a compacted topic has no key."""
 
-    def __init__(self, message: str) -> None:
+
+class InvalidTimestamp(BatchFault):
+    """A timestamp outside of what the topic takes.
+
+    Args:
+        bounds_ms: the earliest and the latest timestamp that the topic takes, in ms since the epoch; None where the
+            whole batch is refused for another reason.
+    """
+
+    def __init__(self, message: str, *, bounds_ms: tuple[int, int] | None = None) -> None:
         super().__init__(ErrorCode.INVALID_TIMESTAMP, message)
+        self.bounds_ms = bounds_ms
 
 
 class BatchTooLarge(BatchFault):
