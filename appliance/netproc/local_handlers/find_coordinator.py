@@ -1,11 +1,18 @@
 """FindCoordinator 0-6: the broker slot that leads the partition of `__consumer_offsets` to which a group belongs.
 
 The topic is created when the first group asks for it, with the settings of `offsets.topic.*`. Where the partition has
-no leader, and for transactions and share groups, which are not served yet, the answer is COORDINATOR_NOT_AVAILABLE,
-which clients take as "ask again". INVALID_REQUEST is for kinds of keys that nobody knows.
+no leader, the answer is COORDINATOR_NOT_AVAILABLE, which clients take as "ask again". INVALID_REQUEST is for kinds of
+keys that nobody knows.
+
+Left out: transactions and share groups are not served yet. A transactional client gets
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the one error that every client library takes as fatal: with
+COORDINATOR_NOT_AVAILABLE all of them, and with UNSUPPORTED_VERSION librdkafka, ask again without an end.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
 
 from appliance.channels.control_channel import Body, CreateTopics
 from appliance.cluster import CONSUMER_OFFSETS, NO_LEADER
@@ -23,9 +30,9 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.group_partition import group_partition
 
 CREATE_TIMEOUT_MS = 10_000
-_UNSERVED = {
-    TRANSACTION: "Transactions are not served yet.",
-    SHARE: "Share groups are not served yet.",
+_UNSERVED: Final[Mapping[int, tuple[ErrorCode, str | None]]] = {
+    TRANSACTION: (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Transactions are not served yet."),
+    SHARE: (ErrorCode.COORDINATOR_NOT_AVAILABLE, "Share groups are not served yet."),
 }
 
 
@@ -35,9 +42,8 @@ def find_coordinator(
     """Answers from the image; where the topic is not there yet, the controller creates it first."""
     keys = request.coordinator_keys or (request.key,)
     if request.key_type != GROUP:
-        known = request.key_type in _UNSERVED
-        error = ErrorCode.COORDINATOR_NOT_AVAILABLE if known else ErrorCode.INVALID_REQUEST
-        return _response(tuple(_refused(key, error, _UNSERVED.get(request.key_type)) for key in keys))
+        error, why = _UNSERVED.get(request.key_type, (ErrorCode.INVALID_REQUEST, None))
+        return _response(tuple(_refused(key, error, why) for key in keys))
     if CONSUMER_OFFSETS in view.image.topics:
         return _response(tuple(_found(key, view) for key in keys))
 
