@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 TITLE: Final = "appliance: "
 WORKER: Final = "ioproc "
+CONTROLLER: Final = "controller"
 RUN_FILE: Final = "run.json"
 SLOTS_MAX: Final = 32
 STUCK_MS: Final = 1000
@@ -136,6 +137,8 @@ def told_processes(
     for process in told:
         if process["role"].startswith(WORKER):
             process.update(_storage(process["role"], process["counters"], facts))
+        elif process["role"] == CONTROLLER:
+            process.update(_replication(process["counters"]))
     if not any(process["role"] == "supervisor" for process in told):
         told = _supervisor(facts, living) + told
     return told
@@ -221,6 +224,17 @@ def _storage(role: str, counters: Sequence[int], facts: Mapping[str, Any]) -> di
         "failed_log_dirs": [paths[index] if index < len(paths) else str(index) for index in failed],
         "offline_partitions": counters[counted.OFFLINE_PARTITIONS - COUNTER_0],
         "moving_partitions": counters[counted.MOVING_PARTITIONS - COUNTER_0],
+    }
+
+
+def _replication(counters: Sequence[int]) -> dict[str, int]:
+    """What the controller counts of in-sync replicas, since it became the active one."""
+    from appliance.channels import controller_counters as counted
+    from appliance.ipc.process_table import COUNTER_0
+
+    return {
+        "isr_shrinks": counters[counted.ISR_SHRINKS - COUNTER_0],
+        "isr_expansions": counters[counted.ISR_EXPANSIONS - COUNTER_0],
     }
 
 

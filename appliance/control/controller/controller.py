@@ -580,10 +580,12 @@ class Controller:
         self._send(sender, Envelope(number, body))
 
     def statistics(self) -> dict[str, int]:
-        """Topics, partitions, changes and deletions on their way; for display."""
+        """Topics, partitions, changes and deletions on their way, replicas that left and joined an ISR; for display."""
         return {
             "topics": len(self.state.topics),
             "partitions": self.state.rows.statistics().used,
             "waves": len(self._waves),
             "deletions": len(self.state.deletions),
+            "isr_shrinks": self.leadership.isr_shrinks,
+            "isr_expansions": self.leadership.isr_expansions,
         }

@@ -10,6 +10,7 @@ import logging
 import select
 from collections.abc import Callable
 
+from appliance.channels import controller_counters as counters
 from appliance.channels.supervision import Heartbeat, PeerDown, PeerHeld, PeerUp, Stop, SupervisionSocket
 from appliance.clock import Clock
 from appliance.control.controller.control_socket import ControlSocket
@@ -17,11 +18,7 @@ from appliance.control.controller.controller import Controller
 from appliance.control.store.metadata_store import EventKind, MetadataStore
 from appliance.errors import HostFault
 from appliance.ipc.agent import DutyCycle, Timer
-from appliance.ipc.process_table import COUNTER_0, REQUESTS, ProcessRow
-
-COUNTER_TOPICS = COUNTER_0
-COUNTER_PARTITIONS = COUNTER_0 + 1
-COUNTER_WAVES = COUNTER_0 + 2
+from appliance.ipc.process_table import REQUESTS, ProcessRow
 
 _NS_PER_MS = 1_000_000
 
@@ -122,6 +119,8 @@ class ControllerLoop:
 
     def _show(self, controller: Controller) -> None:
         cells, statistics = self._row.cells, controller.statistics()
-        cells[COUNTER_TOPICS] = statistics["topics"]
-        cells[COUNTER_PARTITIONS] = statistics["partitions"]
-        cells[COUNTER_WAVES] = statistics["waves"]
+        cells[counters.TOPICS] = statistics["topics"]
+        cells[counters.PARTITIONS] = statistics["partitions"]
+        cells[counters.PENDING_CHANGES] = statistics["waves"]
+        cells[counters.ISR_SHRINKS] = statistics["isr_shrinks"]
+        cells[counters.ISR_EXPANSIONS] = statistics["isr_expansions"]

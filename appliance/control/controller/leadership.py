@@ -22,12 +22,13 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from itertools import islice
 
 from msgspec.structs import replace
 
 from appliance.channels.control_channel import AlteredPartition, AlteredPartitions, AlterPartitions, WantedIsr
 from appliance.channels.roles import Role, RoleKind
-from appliance.cluster import NO_LEADER, PartitionImage, TopicImage
+from appliance.cluster import NO_LEADER, PartitionImage, TopicImage, TopicPartition
 from appliance.control.controller.alarms import Alarms
 from appliance.control.controller.cluster_state import ClusterState
 from appliance.control.controller.copies import Copies
@@ -49,6 +50,8 @@ RETRY_MS = 1_000
 MIN_INSYNC = "min.insync.replicas"
 
 _logger = logging.getLogger(__name__)
+
+NAMED_MAX = 3
 
 Changes = Mapping[str, Mapping[int, PartitionImage]]
 """Topic → partition → what it is from now on."""
@@ -76,6 +79,8 @@ class Leadership:
         "_unseen",
         "copies",
         "failed",
+        "isr_expansions",
+        "isr_shrinks",
         "slots",
     )
 
@@ -103,6 +108,8 @@ class Leadership:
         self._unseen: dict[tuple[str, int], None] = {}
         self.slots = slots
         self.copies = copies
+        self.isr_shrinks = 0
+        self.isr_expansions = 0
         # Topic, partition and slot of copies whose storage failed in this life of who has them.
         self.failed: set[tuple[str, int, int]] = set()
         self._partial: set[tuple[str, int, int]] = set()
@@ -280,6 +287,8 @@ class Leadership:
             StorageFault: the store could not take them, or not all: what it took is done.
         """
         moved: Counter[tuple[int, int]] = Counter()
+        left: dict[int, list[TopicPartition]] = {}
+        joined: dict[int, list[TopicPartition]] = {}
         for batch in _batches(changes):
             after = {
                 name: replace(
@@ -297,8 +306,20 @@ class Leadership:
                 operations += new_states(name, changed.values(), self._fence.epoch)
             self._store.multi([self._fence.check, *operations])
             for name, changed in batch.items():
+                for number, partition in changed.items():
+                    was = self._state.topics[name].partitions[number].isr
+                    for slot in set(was) - set(partition.isr):
+                        left.setdefault(slot, []).append(TopicPartition(name, number))
+                    for slot in set(partition.isr) - set(was):
+                        joined.setdefault(slot, []).append(TopicPartition(name, number))
                 self._adopt(self._state.topics[name], after[name], changed, moved)
 
+        for slot, partitions in sorted(left.items()):
+            self.isr_shrinks += len(partitions)
+            _logger.warning("slot %d left the ISR of %s", slot, _named(partitions))
+        for slot, partitions in sorted(joined.items()):
+            self.isr_expansions += len(partitions)
+            _logger.info("slot %d joined the ISR of %s", slot, _named(partitions))
         for (before, now), count in sorted(moved.items()):
             _logger.info("%d partitions: leader %d → %d", count, before, now)
 
@@ -502,3 +523,10 @@ def _batches(changes: Changes) -> Iterable[Changes]:
                 batch, size = {}, 0
     if batch:
         yield batch
+
+
+def _named(partitions: Collection[TopicPartition]) -> str:
+    """Name the partitions for a log line: the first of them, and how many more there are."""
+    named = ", ".join(str(each) for each in islice(partitions, NAMED_MAX))
+    more = len(partitions) - NAMED_MAX
+    return f"{named} and {more} more partitions" if more > 0 else named
