@@ -1,5 +1,5 @@
-"""What is generated from the kept runs, between two marks of each page: the README's table and plot, the tables of
-docs/scaling.md. Also the pages of the runs themselves.
+"""What is generated from the kept runs, between two marks of each page: the README's few figures and plot, the table of
+docs/performance.md, the tables of docs/scaling.md. Also the pages of the runs themselves.
 
 What stands outside the marks, and `goals.toml`, is written by hand and stays.
 """
@@ -19,6 +19,14 @@ from benchmarks.spark.verdicts import newest_page, read_run, verdicts
 from benchmarks.workloads import NOT_BUILT
 
 README, SCALING = ROOT / "README.md", ROOT / "docs" / "scaling.md"
+PERFORMANCE = ROOT / "docs" / "performance.md"
+FEW_KEYS = (
+    "start.first_ack_ms",
+    "idle.pss_mb",
+    "throughput_1k.in_mb_s",
+    "requests_64.requests_s",
+    "slots/latency_client_all.p50_us",
+)
 KEYS = (
     "start.first_ack_ms",
     "start_1000.first_ack_ms",
@@ -93,11 +101,11 @@ def texts(usual: Run | None, growth: Run | None) -> dict[Path, str]:
     if usual is not None:
         scaling = between(scaling, "host", host.arithmetic(usual, growth, *log_pages()))
     scaling = between(scaling, "growth", growing(growth) if growth else NO_RUN)
-    readme = README.read_text()
-    return {
-        SCALING: scaling,
-        README: between(readme, "figures", block(usual)) if usual is not None else readme,
-    }
+    readme, performance = README.read_text(), PERFORMANCE.read_text()
+    if usual is not None:
+        readme = between(readme, "figures", summary(usual))
+        performance = between(performance, "figures", block(usual))
+    return {SCALING: scaling, PERFORMANCE: performance, README: readme}
 
 
 def growing(run: Run) -> str:
@@ -145,8 +153,30 @@ def between(text: str, name: str, block: str) -> str:
     return f"{before}{begin}\n{block}\n{end}{rest.partition(end)[2]}"
 
 
+def summary(run: Run) -> str:
+    """The few figures and the plot that the README shows, as Markdown."""
+    made = {row.figure.key: row for row in rows(run)}
+    lines = []
+    for key in FEW_KEYS:
+        row = made.get(key)
+        if row is not None and OURS in row.values:
+            ours, theirs = row.values[OURS], row.values.get("kafka")
+            beside = f"{number(theirs.median)} {row.figure.unit}" if theirs else "missing"
+            title = f"{row.figure.title} {arrow(row)}"
+            lines.append(f"| {title} | {number(ours.median)} {row.figure.unit} | {beside} |")
+    return "\n".join(
+        [
+            f"| {run.machine['cores']} shared cores, {run.date} (↑: more is better, ↓: less) | appliance | Apache Kafka |",
+            "|---|--:|--:|",
+            *lines,
+            "",
+            f"![the appliance beside Apache Kafka](benchmarks/results/{run.name}.svg)",
+        ]
+    )
+
+
 def block(run: Run) -> str:
-    """Table and plot for the README, as Markdown."""
+    """The table and the plot of docs/performance.md, as Markdown."""
     made = {row.figure.key: row for row in rows(run)}
     lines = [
         f"| {run.machine['cores']} shared cores, {run.date} | appliance | Kafka | ÷ Kafka | ÷ mock | goal |",
@@ -158,16 +188,16 @@ def block(run: Run) -> str:
         [
             "↑: more is better, ↓: less. ÷ is ours by theirs, the median of each round's own, "
             "so below 1 is ahead where less is better. Every row, "
-            f"what was missed, why, and the next step: [the latest results](benchmarks/results/{run.name}.md#goals).",
-            "Measured is the build of `make compiled` (decision 0013); without it the same source runs in pure Python, "
-            "for 1.6 to 2 times the processor time a request.",
+            f"what was missed, why, and the next step: [the latest results](../benchmarks/results/{run.name}.md#goals).",
+            "Measured is the compiled build, which `make run` makes (decision 0013); where nothing can be compiled the same "
+            "source runs in pure Python, for 1.6 to 2 times the processor time a request.",
             "",
             *lines,
             "",
             *([f"Not built yet, so without a row: {unbuilt}.", ""] if unbuilt else []),
             *_spark(),
             "",
-            f"![ours beside theirs](benchmarks/results/{run.name}.svg)",
+            f"![the appliance beside Apache Kafka](../benchmarks/results/{run.name}.svg)",
         ]
     )
 
@@ -181,7 +211,7 @@ def _spark() -> list[str]:
         f"{each.what} {each.value} ({each.bound}: {'reached' if each.reached else '**missed**'})"
         for each in verdicts(read_run(kept))
     ]
-    return [f"Spark ([figures]({kept.relative_to(ROOT)})): {'; '.join(told)}."]
+    return [f"Spark ([figures](../{kept.relative_to(ROOT)})): {'; '.join(told)}."]
 
 
 def _line(run: Run, row: Row) -> str:
