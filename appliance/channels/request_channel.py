@@ -46,6 +46,9 @@ Response, 64 bytes, little endian:
 ABORTED; of a DESCRIBE_LOG_DIR answer that of the directory in which the log lies. Lags are in offsets. `leader_epoch`
 of a DESCRIBE_PRODUCER answer is the producer's epoch; of its last sequence and its coordinator's epoch, -1 is 2^32 - 1.
 
+A WRITE_MARKER ends a producer's transaction: `placed_ns` is the producer id, `position` its epoch, `length_bytes` the
+coordinator's epoch, `offset` how long the answer may wait for followers in ms. Its answer is that of a PRODUCE.
+
 A FETCH whose reader has read another history is answered by an EPOCH_END: what both share ends there, at the latest.
 
 CONNECTION_CLOSED is a notice from the network process, under request id 0: the client of `connection` has left. The
@@ -75,10 +78,13 @@ POSITION: Final = 8
 LENGTH_BYTES: Final = 9
 OFFSET: Final = 11
 CONNECTION: Final = 13
+# WRITE_MARKER
+MARKER_PRODUCER_ID: Final = 12
 
 # Fields of an answer, by position in what `RESPONSE` unpacks.
 FLAGS: Final = 1
 ERROR: Final = 2
+APPENDED_BYTES: Final = 10
 # … to a PRODUCE that was refused:
 EARLIEST_MS: Final = 6
 LATEST_MS: Final = 7
@@ -104,6 +110,7 @@ class Op(IntEnum):
     EPOCH_END = 8
     DESCRIBE_PRODUCER = 9
     CONNECTION_CLOSED = 10  # a notice: only ever a request
+    WRITE_MARKER = 11
 
 
 class RejectReason(IntEnum):
@@ -123,6 +130,7 @@ class RequestFlag(IntEnum):
     LONE = (
         8  # nothing else of the asker is under way: it looks out for the answer, and the next is likely near
     )
+    COMMITTED = 16  # WRITE_MARKER: the transaction was committed, not aborted
 
 
 class ResponseFlag(IntEnum):

@@ -20,6 +20,7 @@ from appliance.channels.control_channel import (
 )
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.request_channel import (
+    APPENDED_BYTES,
     CONNECTION,
     ERROR,
     FLAGS,
@@ -62,6 +63,7 @@ from appliance.ioproc.handlers.epoch_end import epoch_end
 from appliance.ioproc.handlers.fetch import fetch
 from appliance.ioproc.handlers.list_offsets import list_offsets
 from appliance.ioproc.handlers.produce import Answer, produce
+from appliance.ioproc.handlers.write_marker import write_marker
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
 from appliance.ioproc.pokes import Pokes
@@ -105,6 +107,7 @@ _DESCRIBE_LOG_DIR: Final = int(Op.DESCRIBE_LOG_DIR)
 _EPOCH_END: Final = int(Op.EPOCH_END)
 _DESCRIBE_PRODUCER: Final = int(Op.DESCRIBE_PRODUCER)
 _CONNECTION_CLOSED: Final = int(Op.CONNECTION_CLOSED)
+_WRITE_MARKER: Final = int(Op.WRITE_MARKER)
 _LONE: Final = int(RequestFlag.LONE)
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _INVALID_REQUEST: Final = int(ErrorCode.INVALID_REQUEST)
@@ -357,17 +360,21 @@ class Worker:
         if answer is None:
             costly.add(peer, message)
             return None
+        return None if self._appended(partition, peer, message, answer) else answer
+
+    def _appended(self, partition: Partition, peer: Role, message: tuple[Any, ...], answer: Answer) -> bool:
+        """Publish what an append's answer tells of; return whether the answer waits for followers or for a disk."""
         if answer[ERROR]:
-            return answer
+            return False
         if partition.is_held:
             self._checkpoints.note_dirty()
             if self._hold(partition, peer, message, answer):
-                return None
+                return True
         if not answer[FLAGS] and partition.replication is None:
             partition.publish()
-            self._pokes.moved(partition.row, length_bytes)
+            self._pokes.moved(partition.row, answer[APPENDED_BYTES])
             self._checkpoints.note_dirty()
-        return answer
+        return False
 
     def _serve_costly(self) -> None:
         """Serve one costly operation: the others wait until the rings were looked at again."""
@@ -409,6 +416,8 @@ class Worker:
         self, peer: Role, writer: RingWriter, partition: Partition, message: tuple[Any, ...]
     ) -> None:
         answer = self._seldom_answer(partition, message)
+        if message[OP] == _WRITE_MARKER and self._appended(partition, peer, message, answer):
+            return
         if (
             message[0] == _DELETE_RECORDS
             and not answer[2]
@@ -432,6 +441,8 @@ class Worker:
         if op == _DESCRIBE_LOG_DIR:
             shown = NO_FUTURE if self._moves is None else self._moves.shown(partition)
             return describe_log_dir(partition, message, shown)
+        if op == _WRITE_MARKER:
+            return write_marker(partition, message, now_ms=self._clock.now_ms())
         if op == _DESCRIBE_PRODUCER:
             return describe_producer(partition, message)
         if op == _ALTER_LOG_DIR and self._moves is not None:

@@ -22,7 +22,7 @@ from confluent_kafka.cimpl import NewTopic
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import BatchHeader, batches
 from appliance.protocol.records.record import Record, encode_batch
-from tests.support.apache_kafka import ApacheKafka
+from tests.support.apache_kafka import ApacheKafka, tool
 from tests.support.broker import Appliance
 from tests.support.wire import WireSocket
 from tests.system.raw import new_producer_id, produce, wait_until
@@ -33,6 +33,7 @@ Row = tuple[int | None, int, bytes | None, bytes | None, str]
 Contents = dict[tuple[str, int, str], list[Row]]
 
 GROUP: Final = "billing"
+TRANSACTIONS: Final = "org.apache.kafka.tools.TransactionsCommand"
 COMMITTED: Final = {0: 17, 1: 0, 2: 400}
 
 # Kafka's records may be of any time. Adoption fills the embedded store, whatever store the run asks for.
@@ -304,6 +305,37 @@ def test_every_record_of_kafkas_is_served_and_producers_go_on(left: Left, tmp_pa
         appliance.stop()
     after = files(source)
     assert after == before, "Kafka's own files are as they were: the way back"
+
+
+def committed_end(address: str, topic: str, partition: int) -> tuple[int, int]:
+    """(last stable offset, end offset) of a partition."""
+    ends = []
+    for isolation in ("read_committed", "read_uncommitted"):
+        settings = {"bootstrap.servers": address, "group.id": "nobody", "isolation.level": isolation}
+        consumer = Consumer(settings)
+        ends.append(consumer.get_watermark_offsets(TopicPartition(topic, partition), 30)[1])
+        consumer.close()
+    return ends[0], ends[1]
+
+
+def test_kafkas_tool_ends_a_transaction_that_was_open_when_it_was_adopted(left: Left, tmp_path: Path) -> None:
+    adopt(left.directories["stopped"], "--data-dir", tmp_path / "data")
+    appliance = Appliance(tmp_path / "data", settings=ADOPTED)
+    appliance.start()
+    try:
+        stable, end = committed_end(appliance.address, "transactions", 1)
+        assert stable == end - 1
+        where = ("--topic", "transactions", "--partition", "1", "--start-offset", str(stable))
+        tool(TRANSACTIONS, "--bootstrap-server", appliance.address, "abort", *where)
+        assert committed_end(appliance.address, "transactions", 1) == (end + 1, end + 1)
+        # The aborted record is not read, and a restart from a kill finds the marker.
+        appliance.kill()
+        appliance.start()
+        assert committed_end(appliance.address, "transactions", 1) == (end + 1, end + 1)
+        rows = contents(appliance.address)
+        assert rows == left.contents
+    finally:
+        appliance.stop()
 
 
 def test_a_running_kafka_is_not_adopted(left: Left) -> None:

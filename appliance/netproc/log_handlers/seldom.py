@@ -14,6 +14,7 @@ from appliance.netproc.log_handlers.describe_producers import DescribeProducersH
 from appliance.netproc.log_handlers.finish import Finish
 from appliance.netproc.log_handlers.list_offsets import ListOffsetsHandler
 from appliance.netproc.log_handlers.offset_for_leader_epoch import OffsetForLeaderEpochHandler
+from appliance.netproc.log_handlers.write_txn_markers import WriteTxnMarkersHandler
 from appliance.netproc.questions import Questions
 from appliance.netproc.topic_routes import TopicRoutes
 from appliance.netproc.worker_lines import WorkerLines
@@ -40,6 +41,7 @@ def seldom_handlers(
         int(ApiKey.OFFSET_FOR_LEADER_EPOCH): OffsetForLeaderEpochHandler(
             routes, lines, table, finish=finish
         ).begin,
+        int(ApiKey.WRITE_TXN_MARKERS): WriteTxnMarkersHandler(routes, lines, table, finish=finish).begin,
         int(ApiKey.DESCRIBE_PRODUCERS): DescribeProducersHandler(routes, lines, table, finish=finish).begin,
         int(ApiKey.DESCRIBE_LOG_DIRS): DescribeLogDirsHandler(
             routes, lines, table, log_dirs=log_dirs, finish=finish
