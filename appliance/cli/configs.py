@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, admin_client, answer_of, asked
-from appliance.cli.options import bootstrap_option, name_and_value
+from appliance.cli.options import client_options, name_and_value
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.watch import watch_option, watched
 
@@ -57,7 +57,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--all", "everything", is_flag=True, help="Defaults too, not only what was set.")
 @watch_option
 @json_option
-@bootstrap_option
+@client_options
 def describe(
     *,
     topic: str | None,
@@ -102,7 +102,7 @@ def _show(entries: Mapping[str, Any], *, everything: bool, as_json: bool) -> Non
 @click.argument("settings", metavar="NAME=VALUE...", nargs=-1, required=True)
 @target_options
 @json_option
-@bootstrap_option
+@client_options
 def set_configs(
     *,
     settings: tuple[str, ...],
@@ -121,7 +121,7 @@ def set_configs(
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @target_options
 @json_option
-@bootstrap_option
+@client_options
 def unset(
     *,
     names: tuple[str, ...],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, asked, consumer, refusal
-from appliance.cli.options import bootstrap_option
+from appliance.cli.options import client_options
 from appliance.cli.positions import FORMS, Span, parse_place, spans
 from appliance.cli.record_format import COLUMNS, Formatter, json_line, text_formatter
 
@@ -40,7 +40,7 @@ END_OF_PARTITION: Final = -191  # KafkaError._PARTITION_EOF
 )
 @click.option("--null-marker", metavar="TEXT", default="", help="Printed for a null key or value.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object a line, with everything in it.")
-@bootstrap_option
+@client_options
 def consume(
     *,
     topic: str,

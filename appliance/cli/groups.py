@@ -9,7 +9,7 @@ import click
 
 from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, admin_client, answer_of, asked, refusal
 from appliance.cli.group_lag import lags
-from appliance.cli.options import bootstrap_option
+from appliance.cli.options import client_options
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.reset_offsets import reset_offsets
 from appliance.cli.watch import watch_option, watched
@@ -34,7 +34,7 @@ groups.add_command(reset_offsets)
 @click.option("--state", "states", metavar="STATE", multiple=True, help="Only in this state; repeatable.")
 @json_option
 @watch_option
-@bootstrap_option
+@client_options
 def list_groups(*, states: tuple[str, ...], as_json: bool, watch_s: float | None, bootstrap: str) -> None:
     """List the groups."""
     client = admin_client(bootstrap)
@@ -70,7 +70,7 @@ def list_groups(*, states: tuple[str, ...], as_json: bool, watch_s: float | None
 @isolation_option
 @json_option
 @watch_option
-@bootstrap_option
+@client_options
 def describe(
     *, names: tuple[str, ...], read_committed: bool, as_json: bool, watch_s: float | None, bootstrap: str
 ) -> None:
@@ -92,7 +92,7 @@ def describe(
 @isolation_option
 @json_option
 @watch_option
-@bootstrap_option
+@client_options
 def lag(
     *, names: tuple[str, ...], read_committed: bool, as_json: bool, watch_s: float | None, bootstrap: str
 ) -> None:
@@ -121,7 +121,7 @@ def lag(
 
 @groups.command()
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True)
-@bootstrap_option
+@client_options
 def delete(*, names: tuple[str, ...], bootstrap: str) -> int:
     """Delete groups that nobody is in, with all that they have committed."""
     client = admin_client(bootstrap)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 import click
 
 from appliance.cli.client import BrokerError, asked, producer, refusal
-from appliance.cli.options import bootstrap_option, name_and_value
+from appliance.cli.options import client_options, name_and_value
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -118,7 +118,7 @@ class RecordReader:
 @click.option("--compression", "-z", type=click.Choice(CODECS), default="none", show_default=True)
 @click.option("--partition", "-p", type=click.IntRange(min=0, max=PARTITION_MAX), help="Else by key, or any.")
 @click.option("--acks", type=click.Choice(("all", "1", "0")), default="all", show_default=True)
-@bootstrap_option
+@client_options
 def produce(
     *,
     topic: str,
