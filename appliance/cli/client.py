@@ -100,6 +100,11 @@ def _said_options() -> dict[str, str]:
     return said
 
 
+def is_plaintext() -> bool:
+    """Whether brokers are spoken to without TLS and login, as our own codec does."""
+    return _said_options().get("security.protocol", "plaintext").lower() == "plaintext"
+
+
 def bootstrap_of(bootstrap: str) -> str:
     """`bootstrap`, or `bootstrap.servers` of the client configuration where no --bootstrap was given."""
     context = click.get_current_context(silent=True)
@@ -168,7 +173,7 @@ def refusal(error: KafkaError) -> str:
         known = ErrorCode(code)
     except ValueError:
         return f"{text} (error {code})"
-    return f"{known.message.rstrip('.') if text.startswith('Broker: ') else text} ({known.name})"
+    return f"{known.message.rstrip('.') if 'Broker: ' in text else text} ({known.name})"
 
 
 LOCAL_ERRORS: Final[Mapping[int, str]] = {

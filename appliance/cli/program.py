@@ -16,8 +16,7 @@ from typing import Final
 import click
 
 from appliance.errors import ApplianceError, ConfigurationError
-
-VERSION: Final = "0.1.0"
+from appliance.version import VERSION
 
 FAILED: Final = 1
 USAGE: Final = 2

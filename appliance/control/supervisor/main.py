@@ -27,6 +27,7 @@ from appliance.control.systemd import Notifier, listening_sockets
 from appliance.errors import ApplianceDefect, ApplianceError, DataDirectoryInUse, OperatorFault
 from appliance.ipc.doorbell import Doorbell
 from appliance.log.file_names import CLEAN_SHUTDOWN, META_PROPERTIES
+from appliance.version import VERSION
 
 # 0 is a clean stop; 1 a failure, 4 a stop in which something had to be killed (duty_cycle.py).
 EXIT_REFUSED = 2
@@ -177,6 +178,7 @@ def _clean_directories(settings: Settings) -> dict[Path, str]:
 def _run_facts(settings: Settings, instance: str) -> dict[str, object]:
     return {
         "instance": instance,
+        "version": VERSION,
         "pid": os.getpid(),
         "host": settings.host,
         "port": settings.port,
