@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, admin_client, answer_of, asked
-from appliance.cli.options import client_options, name_and_value
+from appliance.cli.options import client_options, setting_and_value
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.watch import watch_option, watched
 
@@ -23,11 +23,11 @@ _SOURCES: Final = {
     1: "topic",
     2: "broker",
     3: "all brokers",
-    4: "file",
+    4: "file or command line",
     5: "default",
     8: "group",
 }
-"""Kafka's ConfigSource in a person's words."""
+"""Kafka's ConfigSource in a person's words. The wire has one number for what a file and what a flag said."""
 
 Target = tuple[str, str]
 """("topic", its name), ("broker", its id) or ("group", its id)."""
@@ -113,7 +113,7 @@ def set_configs(
     bootstrap: str,
 ) -> None:
     """Set settings; says what each was before and is now."""
-    wanted: dict[str, str | None] = dict(name_and_value("NAME=VALUE", text) for text in settings)
+    wanted: dict[str, str | None] = dict(setting_and_value("NAME=VALUE", text) for text in settings)
     _alter(bootstrap, _target(topic, broker, group), wanted, as_json=as_json)
 
 

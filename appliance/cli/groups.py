@@ -10,6 +10,7 @@ import click
 from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, admin_client, answer_of, asked, refusal
 from appliance.cli.group_lag import lags
 from appliance.cli.options import client_options
+from appliance.cli.outcomes import Outcomes
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.reset_offsets import reset_offsets
 from appliance.cli.watch import watch_option, watched
@@ -121,23 +122,23 @@ def lag(
 
 @groups.command()
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@json_option
 @client_options
-def delete(*, names: tuple[str, ...], bootstrap: str) -> int:
+def delete(*, names: tuple[str, ...], as_json: bool, bootstrap: str) -> int:
     """Delete groups that nobody is in, with all that they have committed."""
     client = admin_client(bootstrap)
     pending = asked(
         lambda: client.delete_consumer_groups(list(dict.fromkeys(names)), request_timeout=REQUEST_TIMEOUT_S)
     )
-    code = 0
+    outcomes = Outcomes(as_json=as_json)
     for name, future in pending.items():
         try:
             answer_of(future)
         except BrokerError as fault:
-            click.echo(f"appliance: {name}: {fault}", err=True)
-            code = 1
+            outcomes.refused({"group": name}, name, fault)
         else:
-            click.echo(f"deleted {name}")
-    return code
+            outcomes.done({"group": name}, "deleted", f"deleted {name}")
+    return outcomes.finish()
 
 
 def _describe(client: AdminClient, name: str, read_committed: bool) -> dict[str, Any]:

@@ -100,3 +100,17 @@ def name_and_value(flag: str, text: str) -> tuple[str, str]:
     if not equals or not name.strip():
         raise click.UsageError(f"{flag} {text!r}: wants NAME=VALUE")
     return name.strip(), value
+
+
+def setting_and_value(flag: str, text: str) -> tuple[str, str]:
+    """As `name_and_value`, with a unit turned into the plain number that a broker takes: `7d`, `64 MiB`.
+
+    A text that is no amount of the setting's unit stays as it is, for the broker to judge.
+
+    Raises:
+        click.UsageError: as there.
+    """
+    from appliance.config.units import plain_value
+
+    name, value = name_and_value(flag, text)
+    return name, plain_value(name, value)

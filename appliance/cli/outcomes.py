@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from appliance.cli.output import print_json
+
+NAMES_MAX: Final = 6
+"""Things that a line about a refusal names; the rest are counted."""
 
 
 class Outcomes:
@@ -20,7 +23,7 @@ class Outcomes:
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
-        self._refused = False
+        self._refused: dict[str, list[str]] = {}
         self._rows: list[dict[str, Any]] = []
 
     def done(self, identity: dict[str, Any], result: str, line: str, **facts: object) -> None:
@@ -32,12 +35,15 @@ class Outcomes:
     def refused(self, identity: dict[str, Any], what: str, reason: object) -> None:
         """One thing was refused; `what` names it to a person."""
         self._rows.append({**identity, "result": "refused", "error": str(reason)})
-        self._refused = True
-        if not self._as_json:
-            click.echo(f"appliance: {what}: {reason}", err=True)
+        self._refused.setdefault(str(reason), []).append(what)
 
     def finish(self) -> int:
-        """Prints the JSON, if that was asked for. Returns the exit code."""
+        """Prints the JSON, or a line for each reason of a refusal. Returns the exit code."""
         if self._as_json:
             print_json(self._rows)
+            return 1 if self._refused else 0
+        for reason, names in self._refused.items():
+            shown = ", ".join(names[:NAMES_MAX])
+            more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
+            click.echo(f"appliance: {shown}{more}: {reason}", err=True)
         return 1 if self._refused else 0

@@ -15,7 +15,7 @@ from typing import Final
 
 import click
 
-from appliance.errors import ApplianceError, ConfigurationError
+from appliance.errors import ApplianceError, ConfigurationError, OperatorFault
 from appliance.version import VERSION
 
 FAILED: Final = 1
@@ -117,6 +117,9 @@ def _exit_code(command: Callable[[], object]) -> int:
         return _say(fault, USAGE)
     except ApplianceError as fault:
         return _say(fault, FAILED)
+    except PermissionError as fault:
+        where = f"{fault.filename}: " if fault.filename is not None else ""
+        return _say(OperatorFault(f"{where}{fault.strerror or fault}"), FAILED)
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except BrokenPipeError:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, admin_client, answer_of, asked
-from appliance.cli.options import client_options, name_and_value
+from appliance.cli.options import client_options, setting_and_value
 from appliance.cli.outcomes import Outcomes
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.topic_names import INTERNAL_TOPICS, named_topics, regex_option
@@ -60,7 +60,7 @@ def create(
     """Create topics."""
     from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
-    settings = dict(name_and_value("--config", text) for text in configs)
+    settings = dict(setting_and_value("--config", text) for text in configs)
     wanted = [
         NewTopic(
             name,

@@ -196,7 +196,7 @@ class BrokerSettings:
     rack: str | None = option(
         None,
         "broker.rack",
-        doc="The rack that clients are told; for fetching from the nearest replica.",
+        doc="The rack that Metadata and DescribeCluster name. Nothing else reads it: consumers fetch from the leader.",
     )
     shutdown_timeout_ms: int = option(
         10_000,

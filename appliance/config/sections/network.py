@@ -22,7 +22,7 @@ class NetworkSettings:
         unit="processes",
         minimum=1,
         maximum=64,
-        doc="Network processes that share the connections; Kafka's nearest word is num.network.threads.",
+        doc="Network processes that share the connections. Kafka's num.network.threads is taken as this option.",
     )
     pool_bytes: int = option(
         256 * _MIB,
