@@ -124,6 +124,8 @@ def _unknown(name: str) -> ConfigurationError:
         return ConfigurationError(f"{name}: is set on a topic; it has no default for all topics")
     if name in _NAMED_OTHERWISE:
         return ConfigurationError(f"{name}: {_NAMED_OTHERWISE[name]}")
+    if name in kafka_broker_settings():
+        return ConfigurationError(f"{name}: a setting of Apache Kafka that nothing here reads; leave it out")
     return unknown_name(name, [*option_declarations(), *BROKER_WIDE])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from appliance.config.declaration import ConfigType
+from appliance.config.declaration import ConfigType, Effect
 from appliance.config.option import check_fields, option
 from appliance.errors import ConfigurationError
 
@@ -45,6 +45,7 @@ class NetworkSettings:
         "max.connections",
         unit="connections",
         minimum=1,
+        effect=Effect.AT_ONCE,
         doc="Connections held at once; one more is closed as soon as it is accepted.",
     )
     connections_max_per_ip: int = option(
@@ -52,6 +53,7 @@ class NetworkSettings:
         "max.connections.per.ip",
         unit="connections",
         minimum=1,
+        effect=Effect.AT_ONCE,
         doc="Connections held at once from one address.",
     )
     connections_max_idle_ms: int = option(
