@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from appliance.cli.aliases import AliasedGroup
 from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, admin_client, answer_of, asked
 from appliance.cli.options import client_options, setting_and_value
 from appliance.cli.output import json_option, print_json, print_table
@@ -33,7 +34,7 @@ Target = tuple[str, str]
 """("topic", its name), ("broker", its id) or ("group", its id)."""
 
 
-@click.group(short_help="Show and change settings of topics, brokers and groups.")
+@click.group(cls=AliasedGroup, short_help="Show and change settings of topics, brokers and groups.")
 def configs() -> None:
     """Show and change settings of topics, brokers and consumer groups.
 

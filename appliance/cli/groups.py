@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from appliance.cli.aliases import AliasedGroup
 from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, admin_client, answer_of, asked, refusal
 from appliance.cli.group_lag import lags
 from appliance.cli.options import client_options
@@ -23,7 +24,7 @@ isolation_option = click.option(
 )
 
 
-@click.group(short_help="Show, delete and reset consumer groups.")
+@click.group(cls=AliasedGroup, short_help="Show, delete and reset consumer groups.")
 def groups() -> None:
     """Show consumer groups, what they have committed and how far behind they are; delete and reset them."""
 

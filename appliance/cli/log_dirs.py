@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from appliance.cli.aliases import AliasedGroup
 from appliance.cli.client import BrokerError, admin_client, asked
 from appliance.cli.options import bootstrap_option
 from appliance.cli.outcomes import Outcomes
@@ -29,7 +30,9 @@ MOVE_VERSION = 2
 TIMEOUT_S = 30.0
 
 
-@click.group(name="log-dirs", short_help="Show log directories; move partitions between them.")
+@click.group(
+    cls=AliasedGroup, name="log-dirs", short_help="Show log directories; move partitions between them."
+)
 def log_dirs() -> None:
     """Show the log directories of brokers, and move partitions from one to another."""
 

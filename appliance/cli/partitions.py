@@ -6,6 +6,7 @@ from typing import Final
 
 import click
 
+from appliance.cli.aliases import AliasedGroup
 from appliance.cli.client import BrokerError
 from appliance.cli.cluster_view import (
     ClusterView,
@@ -27,7 +28,7 @@ from appliance.protocol.errors import ErrorCode
 ELECT_VERSION: Final = 2
 
 
-@click.group(short_help="Show partitions and who leads them; elect leaders.")
+@click.group(cls=AliasedGroup, short_help="Show partitions and who leads them; elect leaders.")
 def partitions() -> None:
     """Show partitions, who leads them and who is in sync; elect leaders."""
 

@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from appliance.cli.aliases import AliasedGroup
 from appliance.cli.client import BrokerError
 from appliance.cli.cluster_view import (
     PartitionView,
@@ -34,7 +35,7 @@ ALTER_VERSION: Final = 1
 NAMES: Final = "TOPIC[:PARTITION,...]..."
 
 
-@click.group(short_help="Move partitions to other slots; more or fewer replicas.")
+@click.group(cls=AliasedGroup, short_help="Move partitions to other slots; more or fewer replicas.")
 def reassign() -> None:
     """Move partitions to other slots, or give them more or fewer replicas, while they are used."""
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from appliance.cli.aliases import AliasedGroup
 from appliance.cli.client import BrokerError
 from appliance.cli.cluster_view import (
     ClusterView,
@@ -39,7 +40,7 @@ PAUSE_S: Final = 0.05
 SHOWN_MAX: Final = 10
 
 
-@click.group(short_help="Show, stop and start broker slots.")
+@click.group(cls=AliasedGroup, short_help="Show, stop and start broker slots.")
 def slots() -> None:
     """Show, stop and start broker slots: what clients see as brokers."""
 

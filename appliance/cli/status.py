@@ -43,7 +43,7 @@ class LivingProcess:
     stopped: bool
 
 
-@click.command(short_help="Show each process of a running appliance.")
+@click.command(short_help="Show a running appliance: address, disks, topics, processes.")
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from appliance.cli.aliases import AliasedGroup
 from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, admin_client, answer_of, asked
 from appliance.cli.options import client_options, setting_and_value
 from appliance.cli.outcomes import Outcomes
@@ -24,7 +25,7 @@ REPLICAS_MAX: Final = 10_000
 """What librdkafka sends at most; beyond, it raises what is meant for programmers."""
 
 
-@click.group(short_help="Create, list, describe, grow and delete topics.")
+@click.group(cls=AliasedGroup, short_help="Create, list, describe, grow and delete topics.")
 def topics() -> None:
     """Create, list, describe, grow and delete topics, or their oldest records."""
 
