@@ -187,7 +187,7 @@ class Reader:
         place: Partition = (message.topic(), message.partition())  # type: ignore[assignment]
         error = message.error()
         if error is not None:
-            self._hear(error, place)
+            self._hear(error, message.topic(), place)
             return False
         if not self._follows:
             end = self._ends.get(place)
@@ -201,13 +201,13 @@ class Reader:
         self._write(self._formatter(message))
         return True
 
-    def _hear(self, error: KafkaError, place: Partition) -> None:
+    def _hear(self, error: KafkaError, topic: str | None, place: Partition) -> None:
         if error.code() == END_OF_PARTITION:
             self._ends.pop(place, None)
             if self.in_group:
                 self.caught_up.add(place)
-        elif place[0] is not None or error.fatal():
-            raise BrokerError(f"{place[0]}-{place[1]}: {refusal(error)}")
+        elif topic is not None or error.fatal():
+            raise BrokerError(f"{topic}-{place[1]}: {refusal(error)}")
         # Anything else is about a connection or a group that is not used; librdkafka tries again by itself.
 
     def _due(self) -> str:

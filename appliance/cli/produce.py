@@ -181,8 +181,8 @@ def produce(
             asked(
                 lambda: send(client, topic, records, partition, headers=parsed_headers, deliveries=deliveries)
             )
-        except NoKey as fault:
-            bad_input = fault
+        except NoKey as refused:
+            bad_input = refused
         finally:
             # Also after Ctrl-C: what was read is sent, so that a person at a keyboard loses nothing.
             client.flush(FLUSH_TIMEOUT_S)

@@ -8,6 +8,7 @@ import pty
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -101,14 +102,14 @@ def test_regular_expression_means_whole_names_and_no_internal_topic(topics: Topi
 
 
 def test_json_says_what_became_of_each_topic(topics: Topics, topic: str) -> None:
-    def told(*arguments: object, code: int = 0) -> object:
+    def told(*arguments: object, code: int = 0) -> Any:
         outcome = topics(*arguments, "--json")
         assert outcome.code == code, outcome.errors
         return json.loads(outcome.text)
 
     assert told("create", topic) == [{"topic": topic, "result": "created", "error": None}]
     assert told("create", topic, "--if-not-exists") == [{"topic": topic, "result": "exists", "error": None}]
-    (refused,) = told("create", topic, code=1)  # type: ignore[misc]
+    (refused,) = told("create", topic, code=1)
     assert (refused["result"], "TOPIC_ALREADY_EXISTS" in refused["error"]) == ("refused", True)
     assert told("add-partitions", topic, 3) == [{"topic": topic, "result": "grown", "error": None}]
     assert told("delete-records", topic, "--before", "0=end") == [
