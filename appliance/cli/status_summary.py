@@ -63,19 +63,19 @@ def _log_dirs(facts: Mapping[str, Any], processes: Sequence[Mapping[str, Any]]) 
     for slot, paths in enumerate(listed if isinstance(listed, list) else ()):
         for path in paths:
             total_bytes = usable_bytes = None
-            error = (failed[path] or "it has failed") if path in failed else None
+            met = None
             try:
                 room = os.statvfs(path)
                 total_bytes, usable_bytes = room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
             except OSError as fault:
-                error = error or fault.strerror
+                met = fault.strerror
             found.append(
                 {
                     "slot": slot,
                     "path": path,
                     "total_bytes": total_bytes,
                     "usable_bytes": usable_bytes,
-                    "error": error,
+                    "error": failed.get(path) or met or ("it has failed" if path in failed else None),
                 }
             )
     return found

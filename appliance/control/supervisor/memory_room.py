@@ -26,7 +26,13 @@ def refuse_too_large_pools(settings: Settings, *, shared_bytes: int, memory_byte
     """
     network = sum(role.kind is RoleKind.NETPROC for role in running_roles(settings))
     wanted = network * settings.network.pool_bytes + settings.broker.coordinator_pool_bytes
-    for there, what in ((memory_bytes, "memory"), (shared_bytes, f"shared memory ({SHARED_MEMORY})")):
+    for there, what in (
+        (memory_bytes, "memory: set them lower"),
+        (
+            shared_bytes,
+            f"shared memory ({SHARED_MEMORY}): set them lower, or enlarge it (a container: --shm-size)",
+        ),
+    ):
         if wanted > there:
             raise ConfigurationError(
                 f"network.pool.bytes = {_shown(settings.network.pool_bytes)} in each of {network} network processes"
