@@ -38,8 +38,21 @@ class _EncodedImage(msgspec.Struct, array_like=True, frozen=True):
     group_configs: dict[str, dict[str, str]]
 
 
+class _ImageWithoutTopics(msgspec.Struct, array_like=True, frozen=True):
+    """As `_EncodedImage`, whose topics are passed over."""
+
+    version: int
+    cluster_id: str
+    controller_id: int
+    controller_epoch: int
+    slots: msgspec.Raw
+    topics: msgspec.Raw
+    broker_configs: dict[str, dict[str, str]]
+
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_EncodedImage).decode
+_decode_without_topics = msgspec.msgpack.Decoder(_ImageWithoutTopics).decode
 _decode_topic = msgspec.msgpack.Decoder(TopicImage).decode
 
 
@@ -120,6 +133,22 @@ class ImageReader:
         image = self._image
         if image is not None and image.version == self._cells[0]:
             return image
+        data = self._read()
+        if data is None:
+            return None
+        self._image = self._decode(data)
+        return self._image
+
+    def broker_configs(self) -> dict[str, dict[str, str]]:
+        """Of the current image, what was set on brokers, without decoding a topic; for processes that need no more.
+
+        Empty before the first image. Reads the whole image each time: compare `version` before calling it.
+        """
+        data = self._read()
+        return {} if data is None else _decode_without_topics(data).broker_configs
+
+    def _read(self) -> bytes | None:
+        """The bytes of the current image, None before the first."""
         for _ in range(READ_TRIES):
             version = self._cells[0]
             if version == 0:
@@ -130,11 +159,9 @@ class ImageReader:
                 continue
             try:
                 (length,) = LENGTH.unpack_from(region.view, 0)
-                data = bytes(region.view[LENGTH.size : LENGTH.size + length])
+                return bytes(region.view[LENGTH.size : LENGTH.size + length])
             finally:
                 region.close()
-            self._image = self._decode(data)
-            return self._image
         raise ApplianceDefect("the metadata image moves faster than it can be read")
 
     def _decode(self, data: bytes) -> ClusterImage:

@@ -5,6 +5,7 @@
 | 0 | which of its slot's log directories have failed, a bit each, by their place in `log.dirs` |
 | 1 | partitions that are offline |
 | 2 | partitions that are on their way to another log directory |
+| 7 | the errno with which the log directory that failed last did so; 0 where none is known |
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from appliance.ipc.process_table import COUNTER_0, ProcessRow
 FAILED_DIRECTORIES: Final = COUNTER_0
 OFFLINE_PARTITIONS: Final = COUNTER_0 + 1
 MOVING_PARTITIONS: Final = COUNTER_0 + 2
+FAILED_DIRECTORY_ERRNO: Final = COUNTER_0 + 7
 
 DIRECTORIES_MAX: Final = 63
 """Log directories of a slot: a bit each in a signed word."""

@@ -7,7 +7,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import click
+from click.core import ParameterSource
+
+from appliance.cli.options import CLIENT_OPTIONS
 from appliance.errors import ApplianceError
+from appliance.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Producer
@@ -30,33 +35,52 @@ def admin_client(bootstrap: str) -> AdminClient:
     """A client for topics and settings; raises BrokerError when nobody listens at `bootstrap`."""
     from confluent_kafka.admin import AdminClient
 
-    return AdminClient(_common(bootstrap))
+    return made(lambda: AdminClient({**_common(bootstrap), **_said_options()}))
 
 
 def producer(bootstrap: str, options: Mapping[str, object]) -> Producer:
     """A producer with `options` on top; raises BrokerError when nobody listens at `bootstrap`."""
     from confluent_kafka import Producer
 
-    return Producer({**_common(bootstrap), **options})
+    return made(lambda: Producer({**_common(bootstrap), **options, **_said_options()}))
 
 
 def consumer(bootstrap: str, options: Mapping[str, object]) -> Consumer:
     """A consumer with `options` on top; raises BrokerError when nobody listens at `bootstrap`."""
     from confluent_kafka import Consumer
 
-    return Consumer(
-        {
-            **_common(bootstrap),
-            "group.id": UNUSED_GROUP,
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "auto.offset.reset": "error",
-            **options,
-        }
+    return made(
+        lambda: Consumer(
+            {
+                "group.id": UNUSED_GROUP,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
+                **_common(bootstrap),
+                **options,
+                **_said_options(),
+            }
+        )
     )
 
 
+def made(make: Callable[[], T]) -> T:
+    """The client that `make` makes.
+
+    Raises:
+        click.UsageError: librdkafka does not take a setting that `-X` or `--client-config` gave.
+    """
+    from confluent_kafka import KafkaException
+
+    try:
+        return make()
+    except KafkaException as fault:
+        error = fault.args[0]
+        raise click.UsageError(f"client configuration: {error.str()}") from fault
+
+
 def _common(bootstrap: str) -> dict[str, Any]:
+    bootstrap = bootstrap_of(bootstrap)
     require_listener(bootstrap)
     return {
         "bootstrap.servers": bootstrap,
@@ -66,6 +90,27 @@ def _common(bootstrap: str) -> dict[str, Any]:
         # librdkafka tries ::1 first for "localhost", waits, and most brokers listen on IPv4 only.
         "broker.address.family": "v4" if _has_ipv4(bootstrap) else "any",
     }
+
+
+def _said_options() -> dict[str, str]:
+    """What `-X` and `--client-config` said; where the broker is, `--bootstrap` decides."""
+    context = click.get_current_context(silent=True)
+    said: dict[str, str] = dict(context.meta.get(CLIENT_OPTIONS, {})) if context is not None else {}
+    said.pop("bootstrap.servers", None)
+    return said
+
+
+def is_plaintext() -> bool:
+    """Whether brokers are spoken to without TLS and login, as our own codec does."""
+    return _said_options().get("security.protocol", "plaintext").lower() == "plaintext"
+
+
+def bootstrap_of(bootstrap: str) -> str:
+    """`bootstrap`, or `bootstrap.servers` of the client configuration where no --bootstrap was given."""
+    context = click.get_current_context(silent=True)
+    if context is None or context.get_parameter_source("bootstrap") is not ParameterSource.DEFAULT:
+        return bootstrap
+    return str(context.meta.get(CLIENT_OPTIONS, {}).get("bootstrap.servers", bootstrap))
 
 
 def _has_ipv4(bootstrap: str) -> bool:
@@ -114,8 +159,36 @@ def require_listener(bootstrap: str) -> None:
 
 
 def refusal(error: KafkaError) -> str:
-    """One sentence for a person, with Kafka's name of the error for a search."""
-    return f"{error.str().rstrip('.')} ({error.name()})"
+    """One sentence for a person, with Kafka's name of the error for a search.
+
+    The broker's own text wins. Where it sent none, librdkafka fills in its own, and the table of Kafka's errors says it
+    better. librdkafka's own errors have negative codes and stand for what happened on this side of the connection.
+    """
+    code, text = error.code(), error.str().rstrip(".")
+    if code in LOCAL_ERRORS:
+        return LOCAL_ERRORS[code]
+    if code < 0:
+        return text.removeprefix("Local: ")
+    try:
+        known = ErrorCode(code)
+    except ValueError:
+        return f"{text} (error {code})"
+    return f"{known.message.rstrip('.') if 'Broker: ' in text else text} ({known.name})"
+
+
+LOCAL_ERRORS: Final[Mapping[int, str]] = {
+    -199: "librdkafka got an answer that it cannot read",
+    -195: "the connection to the broker broke",
+    -193: "the broker's host name has no address",
+    -192: "the broker did not acknowledge it in time",
+    -190: "there is no such partition",
+    -188: "there is no such topic",
+    -187: "no broker can be reached",
+    -185: "the broker did not answer in time",
+    -181: "TLS failed; see ssl.* of the client configuration",
+    -169: "the broker refused the login",
+}
+"""What librdkafka's own errors mean, by code. Source of the codes: `rdkafka.h`, rd_kafka_resp_err_t."""
 
 
 def answer_of(future: Future[T]) -> T:

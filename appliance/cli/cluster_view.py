@@ -185,10 +185,11 @@ def refusal_of(code: int, message: str | None) -> str:
     return f"{(message or error.message).rstrip('.')} ({error.name})"
 
 
-def report_refusals(refused: Iterable[tuple[str, int, str | None]]) -> int:
-    """Says what was refused, of (what, code, message); 1 if anything was."""
-    code = 0
-    for what, error, message in refused:
-        click.echo(f"appliance: {what}: {refusal_of(error, message)}", err=True)
-        code = 1
-    return code
+def require_slots(view: ClusterView, numbers: Iterable[int]) -> None:
+    """Raises BrokerError where one of them is no slot."""
+    there = {slot.slot for slot in view.slots}
+    if unknown := sorted(set(numbers) - there):
+        raise BrokerError(
+            f"there is no slot {shown_slots(unknown)}; there {'is' if len(there) == 1 else 'are'}"
+            f" {shown_slots(sorted(there))}"
+        )

@@ -1,20 +1,39 @@
-"""`appliance configs`: describe, set, unset; of a topic, a broker or a group.
+"""`appliance configs`: describe, set, unset; of a topic, a broker, all brokers or a group.
 
-Left out: what is set on all brokers at once, which librdkafka cannot name (Kafka's tool: `--entity-default`). It is
-shown as the source "all brokers" where it counts.
+librdkafka cannot name all brokers at once (Kafka's tool: `--entity-default`), so our own codec asks for those, without
+TLS. What is set there is shown as the source "all brokers" where it counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, admin_client, answer_of, asked
-from appliance.cli.options import bootstrap_option, name_and_value
+from appliance.cli.aliases import AliasedGroup
+from appliance.cli.client import (
+    REQUEST_TIMEOUT_S,
+    BrokerError,
+    admin_client,
+    answer_of,
+    asked,
+    bootstrap_of,
+)
+from appliance.cli.cluster_view import first_that_answers, refusal_of
+from appliance.cli.options import client_options, setting_and_value
 from appliance.cli.output import json_option, print_json, print_table
+from appliance.cli.request import request
 from appliance.cli.watch import watch_option, watched
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.describe_configs import DescribeConfigsRequest, DescribedResource, ResourceType
+from appliance.protocol.apis.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    ConfigOperation,
+    IncrementalAlterConfigsRequest,
+)
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -23,17 +42,32 @@ _SOURCES: Final = {
     1: "topic",
     2: "broker",
     3: "all brokers",
-    4: "file",
+    4: "file or command line",
     5: "default",
     8: "group",
 }
-"""Kafka's ConfigSource in a person's words."""
+"""Kafka's ConfigSource in a person's words. The wire has one number for what a file and what a flag said."""
 
 Target = tuple[str, str]
-"""("topic", its name), ("broker", its id) or ("group", its id)."""
+"""("topic", its name), ("broker", its id, or "" for all brokers) or ("group", its id)."""
+
+ALL_BROKERS: Final[Target] = ("broker", "")
+DESCRIBE_VERSION: Final = 4
+ALTER_VERSION: Final = 1
 
 
-@click.group(short_help="Show and change settings of topics, brokers and groups.")
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A setting of all brokers, as librdkafka would give it."""
+
+    name: str
+    value: str | None
+    source: int
+    is_read_only: bool
+    synonyms: Mapping[str, _Entry] = field(default_factory=dict)
+
+
+@click.group(cls=AliasedGroup, short_help="Show and change settings of topics, brokers and groups.")
 def configs() -> None:
     """Show and change settings of topics, brokers and consumer groups.
 
@@ -44,6 +78,7 @@ def configs() -> None:
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The flags that say whose settings are meant."""
     for option in (
+        click.option("--all-brokers", is_flag=True, help="All brokers at once."),
         click.option("--group", "-g", metavar="GROUP", help="A consumer group by its id."),
         click.option("--broker", metavar="ID", type=click.IntRange(min=0), help="A broker by its id."),
         click.option("--topic", "-t", metavar="TOPIC", help="A topic by its name."),
@@ -57,20 +92,24 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--all", "everything", is_flag=True, help="Defaults too, not only what was set.")
 @watch_option
 @json_option
-@bootstrap_option
+@client_options
 def describe(
     *,
     topic: str | None,
     broker: int | None,
     group: str | None,
+    all_brokers: bool,
     everything: bool,
     as_json: bool,
     bootstrap: str,
     watch_s: float | None,
 ) -> None:
     """Show settings, their values, and where each value comes from."""
-    client, target = admin_client(bootstrap), _target(topic, broker, group)
-    watched(lambda: _show(_described(client, target), everything=everything, as_json=as_json), watch_s)
+    target = _target(topic, broker, group, all_brokers=all_brokers)
+    client = admin_client(bootstrap)
+    watched(
+        lambda: _show(_described(client, target, bootstrap), everything=everything, as_json=as_json), watch_s
+    )
 
 
 def _show(entries: Mapping[str, Any], *, everything: bool, as_json: bool) -> None:
@@ -102,40 +141,47 @@ def _show(entries: Mapping[str, Any], *, everything: bool, as_json: bool) -> Non
 @click.argument("settings", metavar="NAME=VALUE...", nargs=-1, required=True)
 @target_options
 @json_option
-@bootstrap_option
+@client_options
 def set_configs(
     *,
     settings: tuple[str, ...],
     topic: str | None,
     broker: int | None,
     group: str | None,
+    all_brokers: bool,
     as_json: bool,
     bootstrap: str,
 ) -> None:
     """Set settings; says what each was before and is now."""
-    wanted: dict[str, str | None] = dict(name_and_value("NAME=VALUE", text) for text in settings)
-    _alter(bootstrap, _target(topic, broker, group), wanted, as_json=as_json)
+    wanted: dict[str, str | None] = dict(setting_and_value("NAME=VALUE", text) for text in settings)
+    _alter(bootstrap, _target(topic, broker, group, all_brokers=all_brokers), wanted, as_json=as_json)
 
 
 @configs.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @target_options
 @json_option
-@bootstrap_option
+@client_options
 def unset(
     *,
     names: tuple[str, ...],
     topic: str | None,
     broker: int | None,
     group: str | None,
+    all_brokers: bool,
     as_json: bool,
     bootstrap: str,
 ) -> None:
     """Take settings away, so that what stands behind them counts again; says what each was and is."""
-    _alter(bootstrap, _target(topic, broker, group), dict.fromkeys(names), as_json=as_json)
+    _alter(
+        bootstrap,
+        _target(topic, broker, group, all_brokers=all_brokers),
+        dict.fromkeys(names),
+        as_json=as_json,
+    )
 
 
-def _target(topic: str | None, broker: int | None, group: str | None) -> Target:
+def _target(topic: str | None, broker: int | None, group: str | None, *, all_brokers: bool) -> Target:
     """Whose settings are meant.
 
     Raises:
@@ -143,8 +189,10 @@ def _target(topic: str | None, broker: int | None, group: str | None) -> Target:
     """
     said = {"topic": topic, "broker": None if broker is None else str(broker), "group": group}
     targets = [(kind, name) for kind, name in said.items() if name is not None]
+    if all_brokers:
+        targets.append(ALL_BROKERS)
     if len(targets) != 1:
-        raise click.UsageError("say one of --topic TOPIC, --broker ID, --group GROUP")
+        raise click.UsageError("say one of --topic TOPIC, --broker ID, --group GROUP, --all-brokers")
     return targets[0]
 
 
@@ -156,13 +204,16 @@ def _alter(bootstrap: str, target: Target, wanted: Mapping[str, str | None], *, 
     )
 
     client = admin_client(bootstrap)
-    before = _described(client, target)
-    resource = _resource(target)
-    for name, value in wanted.items():
-        operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
-        resource.add_incremental_config(ConfigEntry(name, value or "", incremental_operation=operation))
-    answer_of(client.incremental_alter_configs([resource])[resource])
-    after = _described(client, target)
+    before = _described(client, target, bootstrap)
+    if target == ALL_BROKERS:
+        _alter_all_brokers(bootstrap, wanted)
+    else:
+        resource = _resource(target)
+        for name, value in wanted.items():
+            operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+            resource.add_incremental_config(ConfigEntry(name, value or "", incremental_operation=operation))
+        answer_of(client.incremental_alter_configs([resource])[resource])
+    after = _described(client, target, bootstrap)
     rows = [
         {"name": name, "before": _value(before, name), "after": _value(after, name)}
         for name in sorted(wanted)
@@ -182,7 +233,9 @@ def _resource(target: Target) -> Any:
     return ConfigResource(ConfigResource.Type[kind.upper()], name)
 
 
-def _described(client: AdminClient, target: Target) -> dict[str, Any]:
+def _described(client: AdminClient, target: Target, bootstrap: str) -> Mapping[str, Any]:
+    if target == ALL_BROKERS:
+        return _of_all_brokers(bootstrap)
     kind, name = target
     if kind == "broker":
         # librdkafka would wait for it to come until the request times out.
@@ -195,6 +248,36 @@ def _described(client: AdminClient, target: Target) -> dict[str, Any]:
     except BrokerError as fault:
         raise BrokerError(f"{' '.join(target)}: {fault}") from fault
     return described
+
+
+def _of_all_brokers(bootstrap: str) -> dict[str, _Entry]:
+    body = DescribeConfigsRequest((DescribedResource(int(ResourceType.BROKER), ""),), include_synonyms=True)
+    address = first_that_answers(bootstrap_of(bootstrap))
+    (result,) = request(address, ApiKey.DESCRIBE_CONFIGS, DESCRIBE_VERSION, body).results
+    if result.error_code:
+        raise BrokerError(f"all brokers: {refusal_of(result.error_code, result.error_message)}")
+    return {
+        each.name: _Entry(
+            each.name,
+            each.value,
+            each.config_source,
+            each.read_only,
+            {other.name: _Entry(other.name, other.value, other.source, True) for other in each.synonyms},
+        )
+        for each in result.configs
+    }
+
+
+def _alter_all_brokers(bootstrap: str, wanted: Mapping[str, str | None]) -> None:
+    changes = tuple(
+        AlterableConfig(name, int(ConfigOperation.DELETE if value is None else ConfigOperation.SET), value)
+        for name, value in wanted.items()
+    )
+    body = IncrementalAlterConfigsRequest((AlterConfigsResource(int(ResourceType.BROKER), "", changes),))
+    address = first_that_answers(bootstrap_of(bootstrap))
+    (answer,) = request(address, ApiKey.INCREMENTAL_ALTER_CONFIGS, ALTER_VERSION, body).responses
+    if answer.error_code:
+        raise BrokerError(refusal_of(answer.error_code, answer.error_message))
 
 
 def _value(entries: Mapping[str, Any], name: str) -> str | None:

@@ -1,17 +1,20 @@
-"""`appliance consume`: prints the records of a topic and ends at its end, or follows it."""
+"""`appliance consume`: prints the records of topics and ends at their end, or follows them; alone or in a group."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, asked, consumer, refusal
-from appliance.cli.options import bootstrap_option
-from appliance.cli.positions import FORMS, Span, parse_place, spans
+from appliance.cli.format_string import ENCODINGS, format_string
+from appliance.cli.options import client_options
+from appliance.cli.positions import FORMS, Anchor, Place, Span, parse_place, spans
 from appliance.cli.record_format import COLUMNS, Formatter, json_line, text_formatter
+from appliance.cli.topic_names import named_topics, regex_option
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message
@@ -21,15 +24,24 @@ POLL_S: Final = 0.5
 STALL_S: Final = 30.0
 END_OF_PARTITION: Final = -191  # KafkaError._PARTITION_EOF
 
+Partition = tuple[str, int]
+
 
 @click.command(short_help="Print the records of a topic.")
 @click.argument("topic")
+@regex_option
 @click.option("--from", "place", metavar="WHERE", default="beginning", show_default=True, help=f"{FORMS}.")
 @click.option("--count", "-n", type=click.IntRange(min=1), help="Stop after so many records.")
 @click.option(
     "--partition", "-p", "only", type=click.IntRange(min=0), multiple=True, help="Repeatable; else all."
 )
-@click.option("--follow", "-f", is_flag=True, help="Go on when the end is reached.")
+@click.option("--follow", "-F", is_flag=True, help="Go on when the end is reached.")
+@click.option(
+    "--group",
+    "-g",
+    metavar="GROUP",
+    help="Join GROUP: begin where it has committed, else at --from, and commit what was printed.",
+)
 @click.option(
     "--print",
     "columns",
@@ -38,112 +50,206 @@ END_OF_PARTITION: Final = -191  # KafkaError._PARTITION_EOF
     show_default=True,
     help=f"What to print, between tabs: {', '.join(COLUMNS)}.",
 )
+@click.option(
+    "--format",
+    "-f",
+    "layout",
+    metavar="TEXT",
+    help="A text for each record: %t topic, %p partition, %o offset, %T timestamp in ms, %d as a date, %k key,"
+    " %v value, %h headers, %K and %S length of key and value, %%, \\n \\t \\xHH.",
+)
+@click.option(
+    "--encoding",
+    type=click.Choice(tuple(ENCODINGS)),
+    default="raw",
+    show_default=True,
+    help="How --print and --format write keys and values.",
+)
 @click.option("--null-marker", metavar="TEXT", default="", help="Printed for a null key or value.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object a line, with everything in it.")
-@bootstrap_option
+@client_options
 def consume(
     *,
     topic: str,
+    is_regex: bool,
     place: str,
     count: int | None,
     only: tuple[int, ...],
     follow: bool,
+    group: str | None,
     columns: str,
+    layout: str | None,
+    encoding: str,
     null_marker: str,
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Print the records of TOPIC.
+    """Print the records of TOPIC. Order holds in a partition.
 
-    Partitions are assigned by hand: no group is joined and nothing is committed. Order holds in a partition.
+    Without --group no group is joined and nothing is committed. With it, records are committed after they were
+    printed, so that a crash prints some twice and loses none.
     """
     start = parse_place(place)
-    chosen = tuple(column.strip() for column in columns.split(","))
-    if unknown := [column for column in chosen if column not in COLUMNS]:
-        raise click.UsageError(f"--print: no column {unknown[0]!r}; there are {', '.join(COLUMNS)}")
-    formatter = json_line if as_json else text_formatter(chosen, null_marker=null_marker)
-
-    client = consumer(
-        bootstrap,
-        {
-            "enable.partition.eof": True,
-            "check.crcs": True,
-            # The end of a compacted or transactional partition shows only in an empty answer.
-            "fetch.wait.max.ms": 500 if follow else 50,
-        },
+    formatter = _formatter(
+        columns, layout=layout, encoding=encoding, null_marker=null_marker, as_json=as_json
     )
+    if group is not None and (only or start.anchor not in (Anchor.BEGINNING, Anchor.END) or start.distance):
+        raise click.UsageError("--group goes with --from beginning or end, and without --partition")
+    options: dict[str, object] = {
+        "enable.partition.eof": True,
+        "check.crcs": True,
+        # The end of a compacted or transactional partition shows only in an empty answer.
+        "fetch.wait.max.ms": 500 if follow else 50,
+    }
+    if group is not None:
+        options |= {
+            "group.id": group,
+            "enable.auto.commit": True,
+            "auto.offset.reset": "latest" if start.anchor is Anchor.END else "earliest",
+        }
+    client = consumer(bootstrap, options)
     try:
-        wanted = spans(client, topic, _partitions(client, topic, only), place=start, warn=_warn)
-        reading = wanted if follow else [span for span in wanted if span.start < span.end]
-        if reading:
-            _assign(client, topic, reading)
-            Reader(client, formatter, {} if follow else {span.partition: span.end for span in reading}).run(
-                count
-            )
+        topics = _topics(client, topic, is_regex=is_regex)
+        if group is not None:
+            _read_in_group(client, topics, Reader(client, formatter, None), count=count, follow=follow)
+            return
+        ends = _assign(client, topics, only, place=start, follow=follow)
+        if ends:
+            Reader(client, formatter, None if follow else ends).run(count)
     finally:
         client.close()
 
 
+def _formatter(
+    columns: str, *, layout: str | None, encoding: str, null_marker: str, as_json: bool
+) -> Formatter:
+    chosen = tuple(column.strip() for column in columns.split(","))
+    if unknown := [column for column in chosen if column not in COLUMNS]:
+        raise click.UsageError(f"--print: no column {unknown[0]!r}; there are {', '.join(COLUMNS)}")
+    if as_json and layout is not None:
+        raise click.UsageError("--format and --json exclude each other")
+    if as_json:
+        return json_line
+    if layout is not None:
+        return format_string(layout, encoding=encoding, null_marker=null_marker)
+    encode = None if encoding == "raw" else ENCODINGS[encoding]
+    return text_formatter(chosen, null_marker=null_marker, encode=encode)
+
+
 class Reader:
-    """Prints until `count`, or until each partition reached its end in `ends`; without ends it follows."""
+    """Prints until `count`, or until each partition reached its end in `ends`; with `ends` None it follows."""
 
-    __slots__ = ("_client", "_ends", "_follows", "_formatter", "_write")
+    __slots__ = ("_client", "_ends", "_follows", "_formatter", "_write", "caught_up", "in_group")
 
-    def __init__(self, client: Consumer, formatter: Formatter, ends: dict[int, int]) -> None:
+    def __init__(self, client: Consumer, formatter: Formatter, ends: dict[Partition, int] | None) -> None:
         self._client = client
         self._formatter = formatter
-        self._ends = ends
-        self._follows = not ends
+        self._ends = ends or {}
+        self._follows = ends is None
         self._write = sys.stdout.buffer.write
+        self.in_group = False
+        self.caught_up: set[Partition] = set()
+        """Partitions whose end was reached since their last record; only in a group."""
 
     def run(self, count: int | None) -> None:
         """Raises BrokerError where the broker refuses, or is silent for long while records are due."""
         left = count
         heard_s = time.monotonic()
         while (self._follows or self._ends) and left != 0:
-            # One by poll, the rest at once: consume() alone holds the first back until the batch is full.
-            first = asked(lambda: self._client.poll(POLL_S))
-            if first is None:
+            printed = self.turn(left)
+            if printed is None:
                 if not self._follows and time.monotonic() - heard_s > STALL_S:
                     raise BrokerError(f"nothing came for {STALL_S:.0f} s; still due: {self._due()}")
                 continue
             heard_s = time.monotonic()
-            batch = [first]
-            wanted = BATCH if left is None else min(BATCH, left - 1)
-            if wanted:
-                batch += asked(lambda n=wanted: self._client.consume(n, timeout=0))  # type: ignore[misc]
-            printed = sum(map(self._take, batch))
-            sys.stdout.buffer.flush()
             if left is not None:
                 left -= printed
 
+    def turn(self, left: int | None) -> int | None:
+        """Prints what is there, at most `left` records; how many, or None where nothing came."""
+        # One by poll, the rest at once: consume() alone holds the first back until the batch is full.
+        first = asked(lambda: self._client.poll(POLL_S))
+        if first is None:
+            return None
+        batch = [first]
+        wanted = BATCH if left is None else min(BATCH, left - 1)
+        if wanted:
+            batch += asked(lambda n=wanted: self._client.consume(n, timeout=0))  # type: ignore[misc]
+        printed = [message for message in batch if self._take(message)]
+        sys.stdout.buffer.flush()
+        if self.in_group:
+            for message in printed:
+                asked(lambda m=message: self._client.store_offsets(m))  # type: ignore[misc]
+        return len(printed)
+
     def _take(self, message: Message) -> bool:
         """Prints a record and says True; notes the end of a partition, or raises what a broker refused."""
-        partition: int = message.partition()  # type: ignore[assignment]
+        place: Partition = (message.topic(), message.partition())  # type: ignore[assignment]
         error = message.error()
         if error is not None:
-            self._hear(error, message.topic(), partition)
+            self._hear(error, message.topic(), place)
             return False
         if not self._follows:
-            end = self._ends.get(partition)
+            end = self._ends.get(place)
             offset: int = message.offset()  # type: ignore[assignment]
             if end is None or offset >= end:
-                self._ends.pop(partition, None)
+                self._ends.pop(place, None)
                 return False
             if offset + 1 == end:
-                del self._ends[partition]
+                del self._ends[place]
+        self.caught_up.discard(place)
         self._write(self._formatter(message))
         return True
 
-    def _hear(self, error: KafkaError, topic: str | None, partition: int) -> None:
+    def _hear(self, error: KafkaError, topic: str | None, place: Partition) -> None:
         if error.code() == END_OF_PARTITION:
-            self._ends.pop(partition, None)
+            self._ends.pop(place, None)
+            if self.in_group:
+                self.caught_up.add(place)
         elif topic is not None or error.fatal():
-            raise BrokerError(f"{topic}-{partition}: {refusal(error)}")
-        # Anything else is about a connection or the unused group; librdkafka tries again by itself.
+            raise BrokerError(f"{topic}-{place[1]}: {refusal(error)}")
+        # Anything else is about a connection or a group that is not used; librdkafka tries again by itself.
 
     def _due(self) -> str:
-        return ", ".join(f"partition {partition} to {end}" for partition, end in sorted(self._ends.items()))
+        return ", ".join(f"{topic}-{number} to {end}" for (topic, number), end in sorted(self._ends.items()))
+
+
+def _read_in_group(
+    client: Consumer, topics: Sequence[str], reader: Reader, *, count: int | None, follow: bool
+) -> None:
+    """Reads what the group gives us, until each partition's end unless it follows.
+
+    Raises:
+        BrokerError: the group gives us no partition for long, or a broker refuses.
+    """
+    reader.in_group = True
+    client.subscribe(list(topics))
+    left = count
+    heard_s = time.monotonic()
+    while left != 0:
+        printed = reader.turn(left)
+        assigned = {(place.topic, place.partition) for place in client.assignment()}
+        reader.caught_up &= assigned
+        if printed is not None or assigned:
+            heard_s = time.monotonic()
+        if printed and left is not None:
+            left -= printed
+        if follow:
+            continue
+        if assigned and reader.caught_up == assigned:
+            return
+        if time.monotonic() - heard_s > STALL_S:
+            raise BrokerError(
+                f"the group gave no partition for {STALL_S:.0f} s; it may have more members than these have"
+            )
+
+
+def _topics(client: Consumer, text: str, *, is_regex: bool) -> list[str]:
+    if not is_regex:
+        return [text]
+    return named_topics(
+        [text], asked(lambda: client.list_topics(timeout=REQUEST_TIMEOUT_S)).topics, is_regex=True
+    )
 
 
 def _partitions(client: Consumer, topic: str, only: tuple[int, ...]) -> list[int]:
@@ -157,10 +263,21 @@ def _partitions(client: Consumer, topic: str, only: tuple[int, ...]) -> list[int
     return sorted(set(only)) or there
 
 
-def _assign(client: Consumer, topic: str, reading: list[Span]) -> None:
+def _assign(
+    client: Consumer, topics: Sequence[str], only: tuple[int, ...], *, place: Place, follow: bool
+) -> dict[Partition, int]:
+    """Assigns what is to be read, and tells the end of each partition of it."""
     from confluent_kafka import TopicPartition
 
-    client.assign([TopicPartition(topic, span.partition, span.start) for span in reading])
+    found: dict[Partition, Span] = {}
+    for topic in topics:
+        wanted = spans(client, topic, _partitions(client, topic, only), place=place, warn=_warn)
+        found |= {(topic, span.partition): span for span in wanted if follow or span.start < span.end}
+    if found:
+        client.assign(
+            [TopicPartition(topic, span.partition, span.start) for (topic, _), span in found.items()]
+        )
+    return {each: span.end for each, span in found.items()}
 
 
 def _warn(text: str) -> None:

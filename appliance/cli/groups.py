@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from appliance.cli.aliases import AliasedGroup
 from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, admin_client, answer_of, asked, refusal
 from appliance.cli.group_lag import lags
-from appliance.cli.options import bootstrap_option
+from appliance.cli.options import client_options
+from appliance.cli.outcomes import Outcomes
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.reset_offsets import reset_offsets
 from appliance.cli.watch import watch_option, watched
@@ -22,7 +24,7 @@ isolation_option = click.option(
 )
 
 
-@click.group(short_help="Show, delete and reset consumer groups.")
+@click.group(cls=AliasedGroup, short_help="Show, delete and reset consumer groups.")
 def groups() -> None:
     """Show consumer groups, what they have committed and how far behind they are; delete and reset them."""
 
@@ -34,7 +36,7 @@ groups.add_command(reset_offsets)
 @click.option("--state", "states", metavar="STATE", multiple=True, help="Only in this state; repeatable.")
 @json_option
 @watch_option
-@bootstrap_option
+@client_options
 def list_groups(*, states: tuple[str, ...], as_json: bool, watch_s: float | None, bootstrap: str) -> None:
     """List the groups."""
     client = admin_client(bootstrap)
@@ -70,7 +72,7 @@ def list_groups(*, states: tuple[str, ...], as_json: bool, watch_s: float | None
 @isolation_option
 @json_option
 @watch_option
-@bootstrap_option
+@client_options
 def describe(
     *, names: tuple[str, ...], read_committed: bool, as_json: bool, watch_s: float | None, bootstrap: str
 ) -> None:
@@ -92,7 +94,7 @@ def describe(
 @isolation_option
 @json_option
 @watch_option
-@bootstrap_option
+@client_options
 def lag(
     *, names: tuple[str, ...], read_committed: bool, as_json: bool, watch_s: float | None, bootstrap: str
 ) -> None:
@@ -121,23 +123,23 @@ def lag(
 
 @groups.command()
 @click.argument("names", metavar="GROUP...", nargs=-1, required=True)
-@bootstrap_option
-def delete(*, names: tuple[str, ...], bootstrap: str) -> int:
+@json_option
+@client_options
+def delete(*, names: tuple[str, ...], as_json: bool, bootstrap: str) -> int:
     """Delete groups that nobody is in, with all that they have committed."""
     client = admin_client(bootstrap)
     pending = asked(
         lambda: client.delete_consumer_groups(list(dict.fromkeys(names)), request_timeout=REQUEST_TIMEOUT_S)
     )
-    code = 0
+    outcomes = Outcomes(as_json=as_json)
     for name, future in pending.items():
         try:
             answer_of(future)
         except BrokerError as fault:
-            click.echo(f"appliance: {name}: {fault}", err=True)
-            code = 1
+            outcomes.refused({"group": name}, name, fault)
         else:
-            click.echo(f"deleted {name}")
-    return code
+            outcomes.done({"group": name}, "deleted", f"deleted {name}")
+    return outcomes.finish()
 
 
 def _describe(client: AdminClient, name: str, read_committed: bool) -> dict[str, Any]:

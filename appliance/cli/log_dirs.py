@@ -7,8 +7,10 @@ from typing import Any
 
 import click
 
+from appliance.cli.aliases import AliasedGroup
 from appliance.cli.client import BrokerError, admin_client, asked
 from appliance.cli.options import bootstrap_option
+from appliance.cli.outcomes import Outcomes
 from appliance.cli.output import json_option, print_json, print_table, shown_bytes
 from appliance.cli.request import request
 from appliance.cluster import TopicPartition
@@ -28,7 +30,9 @@ MOVE_VERSION = 2
 TIMEOUT_S = 30.0
 
 
-@click.group(name="log-dirs", short_help="Show log directories; move partitions between them.")
+@click.group(
+    cls=AliasedGroup, name="log-dirs", short_help="Show log directories; move partitions between them."
+)
 def log_dirs() -> None:
     """Show the log directories of brokers, and move partitions from one to another."""
 
@@ -53,8 +57,9 @@ def describe(*, topics: tuple[str, ...], as_json: bool, bootstrap: str) -> int:
 @click.argument("places", metavar="TOPIC-PARTITION...", nargs=-1, required=True)
 @click.option("--to", "path", metavar="DIRECTORY", required=True, help="One of the broker's log directories.")
 @click.option("--broker", type=int, help="Whose; else each partition's leader is asked.")
+@json_option
 @bootstrap_option
-def move(*, places: tuple[str, ...], path: str, broker: int | None, bootstrap: str) -> int:
+def move(*, places: tuple[str, ...], path: str, broker: int | None, as_json: bool, bootstrap: str) -> int:
     """Move partitions to another log directory of their broker while they are used.
 
     Done when it has begun; `log-dirs describe` shows how far it is. To where a partition is, it takes a move back.
@@ -65,7 +70,7 @@ def move(*, places: tuple[str, ...], path: str, broker: int | None, bootstrap: s
             raise click.UsageError(f"{text!r}: wants TOPIC-PARTITION, as orders-0")
     partitions = [partition for partition in wanted.values() if partition is not None]
     addresses = dict(_brokers(bootstrap))
-    code = 0
+    outcomes = Outcomes(as_json=as_json)
     for identity, of_broker in _by_broker(bootstrap, partitions, broker).items():
         if identity not in addresses:
             raise BrokerError(f"there is no broker {identity}")
@@ -77,15 +82,13 @@ def move(*, places: tuple[str, ...], path: str, broker: int | None, bootstrap: s
         response = request(addresses[identity], ApiKey.ALTER_REPLICA_LOG_DIRS, MOVE_VERSION, body)
         for topic in response.results:
             for each in topic.partitions:
+                what = {"topic": topic.topic_name, "partition": each.partition_index, "broker": identity}
+                name = f"{topic.topic_name}-{each.partition_index}"
                 if each.error_code:
-                    click.echo(
-                        f"appliance: {topic.topic_name}-{each.partition_index}: {_named(each.error_code)}",
-                        err=True,
-                    )
-                    code = 1
+                    outcomes.refused(what, name, _named(each.error_code))
                 else:
-                    click.echo(f"{topic.topic_name}-{each.partition_index} moves to {path}")
-    return code
+                    outcomes.done(what, "moving", f"{name} moves to {path}", to=path)
+    return outcomes.finish()
 
 
 def _by_broker(

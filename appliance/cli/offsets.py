@@ -6,7 +6,7 @@ import click
 
 from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, admin_client, asked
 from appliance.cli.group_lag import earliest, latest, offsets_at
-from appliance.cli.options import bootstrap_option
+from appliance.cli.options import client_options
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.watch import watch_option, watched
 
@@ -15,7 +15,7 @@ from appliance.cli.watch import watch_option, watched
 @click.argument("names", metavar="[TOPIC...]", nargs=-1)
 @json_option
 @watch_option
-@bootstrap_option
+@client_options
 def offsets(*, names: tuple[str, ...], as_json: bool, watch_s: float | None, bootstrap: str) -> None:
     """Show the first offset, the last stable one and the high watermark of partitions; of all topics without a name."""
     client = admin_client(bootstrap)

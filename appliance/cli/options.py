@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
@@ -17,6 +19,59 @@ bootstrap_option = click.option(
     show_default=True,
     help="A broker to begin with; several with commas. Also $APPLIANCE_BOOTSTRAP.",
 )
+
+CLIENT_OPTIONS: Final = "appliance.cli.client_options"
+"""Under this key click's context keeps what `-X` and `--client-config` said, for `appliance.cli.client`."""
+
+
+def _read_client_file(context: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
+    """Reads `name=value` lines, as librdkafka's and Kafka's own tools take them; `#` begins a comment."""
+    if path is None:
+        return
+    found: dict[str, str] = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise click.UsageError(f"{path}: line {number}: wants NAME=VALUE")
+        found[name.strip()] = value.strip()
+    # -X wins, whichever click reads first.
+    context.meta[CLIENT_OPTIONS] = found | context.meta.get(CLIENT_OPTIONS, {})
+
+
+def _read_client_options(context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> None:
+    said = dict(name_and_value("-X", text) for text in texts)
+    context.meta[CLIENT_OPTIONS] = context.meta.get(CLIENT_OPTIONS, {}) | said
+
+
+def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The flags of a command that speaks through librdkafka: where the broker is, and how to speak to it."""
+    for decorate in (
+        click.option(
+            "-X",
+            "--client-option",
+            metavar="NAME=VALUE",
+            multiple=True,
+            expose_value=False,
+            callback=_read_client_options,
+            help="A librdkafka setting, such as security.protocol=SSL; repeatable.",
+        ),
+        click.option(
+            "--client-config",
+            metavar="FILE",
+            type=click.Path(path_type=Path, exists=True, dir_okay=False),
+            envvar="APPLIANCE_CLIENT_CONFIG",
+            expose_value=False,
+            callback=_read_client_file,
+            help="A file of such settings, one NAME=VALUE a line. Also $APPLIANCE_CLIENT_CONFIG.",
+        ),
+        bootstrap_option,
+    ):
+        command = decorate(command)
+    return command
+
 
 data_dirs_option = click.option(
     "--data-dir",
@@ -45,3 +100,17 @@ def name_and_value(flag: str, text: str) -> tuple[str, str]:
     if not equals or not name.strip():
         raise click.UsageError(f"{flag} {text!r}: wants NAME=VALUE")
     return name.strip(), value
+
+
+def setting_and_value(flag: str, text: str) -> tuple[str, str]:
+    """As `name_and_value`, with a unit turned into the plain number that a broker takes: `7d`, `64 MiB`.
+
+    A text that is no amount of the setting's unit stays as it is, for the broker to judge.
+
+    Raises:
+        click.UsageError: as there.
+    """
+    from appliance.config.units import plain_value
+
+    name, value = name_and_value(flag, text)
+    return name, plain_value(name, value)

@@ -6,16 +6,19 @@ from typing import Final
 
 import click
 
+from appliance.cli.aliases import AliasedGroup
+from appliance.cli.client import BrokerError
 from appliance.cli.cluster_view import (
     ClusterView,
     PartitionView,
     cluster_view,
     first_that_answers,
     named_partitions,
-    report_refusals,
+    refusal_of,
     shown_slots,
 )
 from appliance.cli.options import bootstrap_option
+from appliance.cli.outcomes import Outcomes
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.request import request
 from appliance.protocol.api_versions import ApiKey
@@ -25,7 +28,7 @@ from appliance.protocol.errors import ErrorCode
 ELECT_VERSION: Final = 2
 
 
-@click.group(short_help="Show partitions and who leads them; elect leaders.")
+@click.group(cls=AliasedGroup, short_help="Show partitions and who leads them; elect leaders.")
 def partitions() -> None:
     """Show partitions, who leads them and who is in sync; elect leaders."""
 
@@ -81,8 +84,11 @@ def list_partitions(
     is_flag=True,
     help="Where nobody leads, let a replica lead that was not in sync: acknowledged records are lost.",
 )
+@json_option
 @bootstrap_option
-def elect(*, wanted: tuple[str, ...], all_partitions: bool, unclean: bool, bootstrap: str) -> int:
+def elect(
+    *, wanted: tuple[str, ...], all_partitions: bool, unclean: bool, as_json: bool, bootstrap: str
+) -> int:
     """Elect the preferred leaders: the first replica of each partition."""
     if bool(wanted) == all_partitions:
         raise click.UsageError("name partitions, or say --all")
@@ -96,18 +102,19 @@ def elect(*, wanted: tuple[str, ...], all_partitions: bool, unclean: bool, boots
     body = ElectLeadersRequest(asked, election_type=UNCLEAN if unclean else PREFERRED)
     answer = request(address, ApiKey.ELECT_LEADERS, ELECT_VERSION, body)
     if answer.error_code:
-        return report_refusals([("elections", answer.error_code, None)])
-    refused: list[tuple[str, int, str | None]] = []
+        raise BrokerError(f"elections: {refusal_of(answer.error_code, None)}")
+    outcomes = Outcomes(as_json=as_json)
     for topic in answer.replica_election_results:
         for each in topic.partition_result:
             name = f"{topic.topic}-{each.partition_id}"
+            identity = {"topic": topic.topic, "partition": each.partition_id}
             if each.error_code == ErrorCode.ELECTION_NOT_NEEDED:
-                click.echo(f"{name} is led as it should be")
+                outcomes.done(identity, "not_needed", f"{name} is led as it should be")
             elif each.error_code:
-                refused.append((name, each.error_code, each.error_message))
+                outcomes.refused(identity, name, refusal_of(each.error_code, each.error_message))
             else:
-                click.echo(f"elected a leader of {name}")
-    return report_refusals(refused)
+                outcomes.done(identity, "elected", f"elected a leader of {name}")
+    return outcomes.finish()
 
 
 def _of_topics(view: ClusterView, topics: tuple[str, ...]) -> list[PartitionView]:

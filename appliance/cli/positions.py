@@ -43,7 +43,10 @@ class Span:
     end: int
 
 
-FORMS: Final = "beginning, end, an offset, -N (the last N), @MILLISECONDS or a time such as 2026-01-31T12:00"
+FORMS: Final = (
+    "beginning, end, an offset, -N (the last N), @MILLISECONDS or a time such as 2026-01-31T12:00 (UTC)"
+    " or 2026-01-31T12:00+02:00"
+)
 _OFFSET_MAX: Final = 2**63 - 1
 
 
@@ -63,8 +66,10 @@ def parse_place(text: str) -> Place:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise click.UsageError(f"--from {text!r}: wants {FORMS}") from None
-    # A time without a zone is the reader's own.
-    return Place(Anchor.TIMESTAMP, int(moment.astimezone(UTC).timestamp() * 1000))
+    # All times that are printed are UTC, so a time without an offset is, too.
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return Place(Anchor.TIMESTAMP, round(moment.timestamp() * 1000))
 
 
 def spans(

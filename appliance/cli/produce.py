@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 import click
 
 from appliance.cli.client import BrokerError, asked, producer, refusal
-from appliance.cli.options import bootstrap_option, name_and_value
+from appliance.cli.options import client_options, name_and_value
+from appliance.cli.output import json_option, print_json
+from appliance.cli.retry_watch import RetryWatch
+from appliance.errors import OperatorFault
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -20,7 +23,8 @@ if TYPE_CHECKING:
 ANY_PARTITION: Final = -1
 PARTITION_MAX: Final = (1 << 31) - 1
 """On the wire a partition is an INT32; beyond it librdkafka raises what is meant for programmers."""
-FLUSH_TIMEOUT_S: Final = 65.0
+MESSAGE_TIMEOUT_S: Final = 60.0
+FLUSH_TIMEOUT_S: Final = MESSAGE_TIMEOUT_S + 5
 PROGRESS_STEP_BYTES: Final = 64 * 1024
 STANDARD_INPUT: Final = Path("-")
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -30,7 +34,7 @@ PRODUCER_OPTIONS: Final[dict[str, object]] = {
     "partitioner": "murmur2_random",
     # The broker says how large a record may be; beyond this it would hang up and we would try again.
     "message.max.bytes": 100_000_000,
-    "message.timeout.ms": 60_000,
+    "message.timeout.ms": int(MESSAGE_TIMEOUT_S * 1000),
     "allow.auto.create.topics": True,
 }
 
@@ -43,12 +47,17 @@ class Progress(Protocol):
     def __call__(self, length_bytes: int) -> None: ...
 
 
+class NoKey(OperatorFault):
+    """A line, or a file, without the key separator that was asked for."""
+
+
 class Deliveries:
     """What the broker said to each record. librdkafka calls it once a record."""
 
-    __slots__ = ("delivered", "failed", "first_error")
+    __slots__ = ("_watch", "delivered", "failed", "first_error")
 
-    def __init__(self) -> None:
+    def __init__(self, watch: RetryWatch) -> None:
+        self._watch = watch
         self.delivered = 0
         self.failed = 0
         self.first_error: KafkaError | None = None
@@ -56,6 +65,7 @@ class Deliveries:
     def __call__(self, error: KafkaError | None, message: Message) -> None:
         if error is None:
             self.delivered += 1
+            self._watch.delivered()
             return
         self.failed += 1
         self.first_error = self.first_error or error
@@ -75,14 +85,14 @@ class RecordReader:
         """The record that one line, or one whole file, stands for.
 
         Raises:
-            BrokerError: a key is wanted and the separator is not there.
+            NoKey: a key is wanted and the separator is not there.
         """
         key, value = self._key, data
         if self._separator is not None:
             key, found, value = data.partition(self._separator)
             if not found:
                 shown = data[:60].decode(errors="replace")
-                raise BrokerError(f"no key separator {self._separator.decode()!r} in {shown!r}")
+                raise NoKey(f"no key separator {self._separator.decode()!r} in {shown!r}")
         return self._or_null(key), self._or_null(value)
 
     def _or_null(self, part: bytes | None) -> bytes | None:
@@ -90,9 +100,13 @@ class RecordReader:
 
     def lines(self, source: BinaryIO, progress: Progress) -> Iterator[Record]:
         """One record a line, without its line feed; a last line without one counts too."""
-        for line in source:
+        for number, line in enumerate(source, 1):
             progress(len(line))
-            yield self.record(line.removesuffix(b"\n"))
+            try:
+                record = self.record(line.removesuffix(b"\n"))
+            except NoKey as fault:
+                raise NoKey(f"line {number}: {fault}") from None
+            yield record
 
     def whole(self, source: BinaryIO, progress: Progress) -> Iterator[Record]:
         """One record with everything in it."""
@@ -118,7 +132,8 @@ class RecordReader:
 @click.option("--compression", "-z", type=click.Choice(CODECS), default="none", show_default=True)
 @click.option("--partition", "-p", type=click.IntRange(min=0, max=PARTITION_MAX), help="Else by key, or any.")
 @click.option("--acks", type=click.Choice(("all", "1", "0")), default="all", show_default=True)
-@bootstrap_option
+@json_option
+@client_options
 def produce(
     *,
     topic: str,
@@ -131,8 +146,9 @@ def produce(
     compression: str,
     partition: int | None,
     acks: str,
+    as_json: bool,
     bootstrap: str,
-) -> None:
+) -> int:
     """Send lines of FILES, or of standard input, to TOPIC.
 
     With acks=all (the default) each record is written once, however often it had to be sent.
@@ -145,37 +161,77 @@ def produce(
     parsed_headers: list[tuple[str, str | bytes | None]] = [
         (name, value.encode()) for name, value in (name_and_value("--header", h) for h in headers)
     ]
+    watch = RetryWatch(_warn, give_up_s=MESSAGE_TIMEOUT_S)
     client = producer(
         bootstrap,
         {
             **PRODUCER_OPTIONS,
+            **watch.options(),
             "compression.type": compression,
             "acks": acks,
             "enable.idempotence": acks == "all",
         },
     )
-    deliveries = Deliveries()
+    deliveries = Deliveries(watch)
     started_s = time.monotonic()
+    bad_input: NoKey | None = None
     with progress_of(files) as progress:
         records = _records(reader, files, whole=whole, progress=progress)
         try:
             asked(
                 lambda: send(client, topic, records, partition, headers=parsed_headers, deliveries=deliveries)
             )
+        except NoKey as refused:
+            bad_input = refused
         finally:
             # Also after Ctrl-C: what was read is sent, so that a person at a keyboard loses nothing.
             client.flush(FLUSH_TIMEOUT_S)
-    unsettled = len(client)
-    if deliveries.first_error is not None or unsettled:
-        reason = refusal(deliveries.first_error) if deliveries.first_error is not None else "no answer"
-        lost = deliveries.failed + unsettled
-        raise BrokerError(
-            f"{topic}: {lost} of {lost + deliveries.delivered} records were not taken: {reason}"
+    fault = _fault(topic, deliveries, unsettled=len(client), watch=watch, bad_input=bad_input)
+    took_s = time.monotonic() - started_s
+    if as_json:
+        print_json(
+            {
+                "topic": topic,
+                "delivered": deliveries.delivered,
+                "failed": deliveries.failed + len(client),
+                "seconds": round(took_s, 3),
+                "error": None if fault is None else str(fault),
+            }
         )
+    if fault is not None:
+        raise fault
     if sys.stderr.isatty():
-        took_s = time.monotonic() - started_s
-        count = f"{deliveries.delivered} record" + ("" if deliveries.delivered == 1 else "s")
-        click.echo(f"{count} to {topic} in {took_s:.2f} s", err=True)
+        click.echo(f"{_records_text(deliveries.delivered)} to {topic} in {took_s:.2f} s", err=True)
+    return 0
+
+
+def _fault(
+    topic: str,
+    deliveries: Deliveries,
+    *,
+    unsettled: int,
+    watch: RetryWatch,
+    bad_input: NoKey | None,
+) -> Exception | None:
+    """Why not everything was sent; None where it was."""
+    lost = deliveries.failed + unsettled
+    if lost:
+        reason = refusal(deliveries.first_error) if deliveries.first_error is not None else "no answer"
+        last = f"; the last answer was: {watch.last}" if watch.last is not None else ""
+        return BrokerError(
+            f"{topic}: {lost} of {lost + deliveries.delivered} records were not taken: {reason}{last}"
+        )
+    if bad_input is not None:
+        return NoKey(f"{bad_input}; {_records_text(deliveries.delivered)} before it sent")
+    return None
+
+
+def _records_text(count: int) -> str:
+    return f"{count} record{'' if count == 1 else 's'}"
+
+
+def _warn(text: str) -> None:
+    click.echo(f"appliance: {text}", err=True)
 
 
 def send(
@@ -212,7 +268,10 @@ def _records(
             yield from turn(sys.stdin.buffer, progress)
         else:
             with path.open("rb") as source:
-                yield from turn(source, progress)
+                try:
+                    yield from turn(source, progress)
+                except NoKey as fault:
+                    raise NoKey(f"{path}: {fault}") from None
 
 
 @contextmanager

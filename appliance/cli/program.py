@@ -15,9 +15,9 @@ from typing import Final
 
 import click
 
-from appliance.errors import ApplianceError, ConfigurationError
-
-VERSION: Final = "0.1.0"
+from appliance.cli.aliases import ALIASES
+from appliance.errors import ApplianceError, ConfigurationError, OperatorFault
+from appliance.version import VERSION
 
 FAILED: Final = 1
 USAGE: Final = 2
@@ -31,6 +31,7 @@ class LazyCommand:
     module: str
     attribute: str
     summary: str
+    is_hidden: bool = False
 
 
 class LazyGroup(click.Group):
@@ -44,7 +45,7 @@ class LazyGroup(click.Group):
         return list(self._lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        lazy = self._lazy.get(cmd_name)
+        lazy = self._lazy.get(cmd_name) or self._lazy.get(ALIASES.get(cmd_name, ""))
         if lazy is None:
             return None
         command = getattr(import_module(lazy.module), lazy.attribute)
@@ -53,7 +54,9 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, lazy.summary) for name, lazy in self._lazy.items()])
+            formatter.write_dl(
+                [(name, lazy.summary) for name, lazy in self._lazy.items() if not lazy.is_hidden]
+            )
 
 
 COMMANDS: Final[Mapping[str, LazyCommand]] = {
@@ -85,7 +88,19 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
         "appliance.cli.adopt", "adopt", "Take over log directories that Apache Kafka wrote."
     ),
     "export": LazyCommand("appliance.cli.export", "export", "Write topics to files for others."),
-    "status": LazyCommand("appliance.cli.status", "status", "Show each process of a running appliance."),
+    "status": LazyCommand(
+        "appliance.cli.status", "status", "Show a running appliance: address, disks, topics, processes."
+    ),
+    "cluster": LazyCommand(
+        "appliance.cli.cluster", "cluster", "Show the cluster: its brokers, controller and topics."
+    ),
+    "perf": LazyCommand("appliance.cli.perf", "perf", "Measure how fast records go in and out."),
+    "completion": LazyCommand(
+        "appliance.cli.meta", "completion", "Print what makes a shell complete commands and flags."
+    ),
+    "help": LazyCommand("appliance.cli.meta", "show_help", "Show the help of a command."),
+    "version": LazyCommand("appliance.cli.meta", "version", "Show the version."),
+    "ls": LazyCommand("appliance.cli.meta", "ls", "List the topics.", is_hidden=True),
 }
 
 program = LazyGroup(
@@ -118,6 +133,9 @@ def _exit_code(command: Callable[[], object]) -> int:
         return _say(fault, USAGE)
     except ApplianceError as fault:
         return _say(fault, FAILED)
+    except PermissionError as fault:
+        where = f"{fault.filename}: " if fault.filename is not None else ""
+        return _say(OperatorFault(f"{where}{fault.strerror or fault}"), FAILED)
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except BrokenPipeError:

@@ -7,16 +7,20 @@ from typing import Final
 
 import click
 
+from appliance.cli.aliases import AliasedGroup
+from appliance.cli.client import BrokerError
 from appliance.cli.cluster_view import (
     PartitionView,
     cluster_view,
     first_that_answers,
     named_partitions,
-    report_refusals,
+    refusal_of,
+    require_slots,
     shown_slots,
     slot_numbers,
 )
 from appliance.cli.options import bootstrap_option
+from appliance.cli.outcomes import Outcomes
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.replication_throttle import throttle, unthrottle
 from appliance.cli.request import request
@@ -31,7 +35,7 @@ ALTER_VERSION: Final = 1
 NAMES: Final = "TOPIC[:PARTITION,...]..."
 
 
-@click.group(short_help="Move partitions to other slots; more or fewer replicas.")
+@click.group(cls=AliasedGroup, short_help="Move partitions to other slots; more or fewer replicas.")
 def reassign() -> None:
     """Move partitions to other slots, or give them more or fewer replicas, while they are used."""
 
@@ -48,8 +52,9 @@ def reassign() -> None:
     type=click.IntRange(min=1),
     help="Bytes a second that are copied to each slot, and from each, at most; `reassign unthrottle` ends it.",
 )
+@json_option
 @bootstrap_option
-def move(*, wanted: tuple[str, ...], target: str, rate: int | None, bootstrap: str) -> int:
+def move(*, wanted: tuple[str, ...], target: str, rate: int | None, as_json: bool, bootstrap: str) -> int:
     """Have partitions lie on the slots of --to.
 
     The first slot leads. Of several partitions each one begins one slot further, so that their leaders are spread. Done
@@ -57,13 +62,15 @@ def move(*, wanted: tuple[str, ...], target: str, rate: int | None, bootstrap: s
     """
     slots = slot_numbers("--to", target)
     address = first_that_answers(bootstrap)
+    view = cluster_view(address)
+    require_slots(view, slots)
     places = {
         each: slots[shift % len(slots) :] + slots[: shift % len(slots)]
-        for shift, each in enumerate(named_partitions(cluster_view(address), wanted))
+        for shift, each in enumerate(named_partitions(view, wanted))
     }
     if rate is not None:
         throttle(address, places, rate)
-    return _alter(address, places)
+    return _alter(address, places, as_json=as_json)
 
 
 @reassign.command(name="unthrottle")
@@ -106,8 +113,9 @@ def status(*, as_json: bool, bootstrap: str) -> None:
 @reassign.command()
 @click.argument("wanted", metavar=f"[{NAMES}]", nargs=-1)
 @click.option("--all", "all_partitions", is_flag=True, help="Everything that is under way.")
+@json_option
 @bootstrap_option
-def cancel(*, wanted: tuple[str, ...], all_partitions: bool, bootstrap: str) -> int:
+def cancel(*, wanted: tuple[str, ...], all_partitions: bool, as_json: bool, bootstrap: str) -> int:
     """Call reassignments back: partitions lie where they lay before."""
     if bool(wanted) == all_partitions:
         raise click.UsageError("name partitions, or say --all")
@@ -115,10 +123,13 @@ def cancel(*, wanted: tuple[str, ...], all_partitions: bool, bootstrap: str) -> 
     view = cluster_view(address)
     named = named_partitions(view, wanted) if wanted else view.partitions
     moving = [each for each in named if each.adding or each.removing] if all_partitions else named
-    return _alter(address, dict.fromkeys(moving)) if moving else 0
+    return _alter(address, dict.fromkeys(moving), as_json=as_json)
 
 
-def _alter(address: str, places: Mapping[PartitionView, tuple[int, ...] | None]) -> int:
+def _alter(address: str, places: Mapping[PartitionView, tuple[int, ...] | None], *, as_json: bool) -> int:
+    outcomes = Outcomes(as_json=as_json)
+    if not places:
+        return outcomes.finish()
     topics: dict[str, list[ReassignablePartition]] = {}
     for partition, slots in places.items():
         topics.setdefault(partition.topic, []).append(ReassignablePartition(partition.partition, slots))
@@ -127,17 +138,17 @@ def _alter(address: str, places: Mapping[PartitionView, tuple[int, ...] | None])
     )
     answer = request(address, ApiKey.ALTER_PARTITION_REASSIGNMENTS, ALTER_VERSION, body)
     if answer.error_code:
-        return report_refusals([("reassignment", answer.error_code, answer.error_message)])
+        raise BrokerError(f"reassignment: {refusal_of(answer.error_code, answer.error_message)}")
     said = {(each.topic, each.partition): slots for each, slots in places.items()}
-    refused: list[tuple[str, int, str | None]] = []
     for topic in answer.responses:
         for each in topic.partitions:
             name = f"{topic.name}-{each.partition_index}"
+            identity = {"topic": topic.name, "partition": each.partition_index}
             slots = said.get((topic.name, each.partition_index))
             if each.error_code:
-                refused.append((name, each.error_code, each.error_message))
+                outcomes.refused(identity, name, refusal_of(each.error_code, each.error_message))
             elif slots is None:
-                click.echo(f"{name} goes back")
+                outcomes.done(identity, "cancelled", f"{name} goes back")
             else:
-                click.echo(f"{name} goes to {shown_slots(slots)}")
-    return report_refusals(refused)
+                outcomes.done(identity, "moving", f"{name} goes to {shown_slots(slots)}", to=list(slots))
+    return outcomes.finish()

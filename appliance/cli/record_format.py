@@ -17,18 +17,29 @@ TIMESTAMP_TYPES: Final = (None, "CreateTime", "LogAppendTime")
 Formatter = Callable[["Message"], bytes]
 
 
-def text_formatter(columns: Sequence[str], *, null_marker: str) -> Formatter:
-    """Bytes of a record as they are, column by column, and a line feed."""
+def text_formatter(
+    columns: Sequence[str], *, null_marker: str, encode: Callable[[bytes], bytes] | None = None
+) -> Formatter:
+    """Bytes of a record as they are, or as `encode` writes keys and values, column by column, and a line feed."""
     null = null_marker.encode()
-    parts = [_COLUMNS[column] for column in columns]
-    if columns == ("value",):
-        return lambda message: (null if (value := _value(message)) is None else value) + b"\n"
+    parts = [
+        _encoded(_COLUMNS[column], encode) if encode is not None and column in _BINARY else _COLUMNS[column]
+        for column in columns
+    ]
+    if columns == ("value",) and encode is None:
+        return lambda message: (null if (value := value_of(message)) is None else value) + b"\n"
 
     def line(message: Message) -> bytes:
         found = (part(message) for part in parts)
         return b"\t".join(null if each is None else each for each in found) + b"\n"
 
     return line
+
+
+def _encoded(
+    part: Callable[[Any], bytes | None], encode: Callable[[bytes], bytes]
+) -> Callable[[Any], bytes | None]:
+    return lambda message: None if (data := part(message)) is None else encode(data)
 
 
 def json_line(message: Message) -> bytes:
@@ -43,9 +54,9 @@ def json_line(message: Message) -> bytes:
         "offset": message.offset(),
         "timestamp_ms": None if kind == NO_TIMESTAMP else timestamp_ms,
         "timestamp_type": TIMESTAMP_TYPES[kind],
-        "key": text_or_base64(_key(message)),
-        "value": text_or_base64(_value(message)),
-        "headers": [[name, text_or_base64(value)] for name, value in _headers(message)],
+        "key": text_or_base64(key_of(message)),
+        "value": text_or_base64(value_of(message)),
+        "headers": [[name, text_or_base64(value)] for name, value in header_list(message)],
     }
     return json.dumps(told, ensure_ascii=False).encode() + b"\n"
 
@@ -74,21 +85,24 @@ def _timestamp(message: Message) -> bytes | None:
     return None if kind == NO_TIMESTAMP else shown_time(timestamp_ms).encode()
 
 
-def _headers(message: Message) -> list[tuple[str, bytes | None]]:
+def header_list(message: Message) -> list[tuple[str, bytes | None]]:
+    """Name and value of each header."""
     headers: Any = message.headers()
     return list(headers or ())
 
 
 def _headers_text(message: Message) -> bytes:
-    return b",".join(name.encode() + b"=" + (value or b"") for name, value in _headers(message))
+    return b",".join(name.encode() + b"=" + (value or b"") for name, value in header_list(message))
 
 
-def _value(message: Message) -> bytes | None:
+def value_of(message: Message) -> bytes | None:
+    """The value's bytes."""
     value: Any = message.value()
     return None if value is None else bytes(value)
 
 
-def _key(message: Message) -> bytes | None:
+def key_of(message: Message) -> bytes | None:
+    """The key's bytes."""
     key: Any = message.key()
     return None if key is None else bytes(key)
 
@@ -98,9 +112,11 @@ _COLUMNS: Final[dict[str, Callable[[Any], bytes | None]]] = {
     "partition": lambda message: b"%d" % message.partition(),
     "offset": lambda message: b"%d" % message.offset(),
     "timestamp": _timestamp,
-    "key": _key,
-    "value": _value,
+    "key": key_of,
+    "value": value_of,
     "headers": _headers_text,
 }
+
+_BINARY: Final = frozenset({"key", "value"})
 
 COLUMNS: Final = tuple(_COLUMNS)

@@ -15,7 +15,9 @@ _FRAME_BYTES_MAX = 1 << 30
 _CORRELATION_ID = 1
 
 
-def request(address: str, api: ApiKey, version: int, body: Any) -> Any:
+def request(
+    address: str, api: ApiKey, version: int, body: Any, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> Any:
     """The response, as the shape of its API, of the broker at one `HOST:PORT`.
 
     Raises:
@@ -23,8 +25,8 @@ def request(address: str, api: ApiKey, version: int, body: Any) -> Any:
     """
     host, port = split_address(address)
     try:
-        with socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S) as connection:
-            connection.settimeout(REQUEST_TIMEOUT_S)
+        with socket.create_connection((host, port), timeout=min(timeout_s, CONNECT_TIMEOUT_S)) as connection:
+            connection.settimeout(timeout_s)
             connection.sendall(encode_request(api, version, body, _CORRELATION_ID, client_id="appliance"))
             size = _read(connection, SIZE.size)
             length_bytes = SIZE.unpack(size)[0]
@@ -33,7 +35,7 @@ def request(address: str, api: ApiKey, version: int, body: Any) -> Any:
             frame = size + _read(connection, length_bytes)
         return decode_response(api, version, memoryview(frame))[1]
     except TimeoutError as fault:
-        raise BrokerError(f"{address}: no answer within {REQUEST_TIMEOUT_S:.0f} s") from fault
+        raise BrokerError(f"{address}: no answer within {timeout_s:.0f} s") from fault
     except OSError as fault:
         raise BrokerError(f"no broker answers at {address}: {fault.strerror or fault}") from fault
     except BrokerError:

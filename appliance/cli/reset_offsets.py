@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, admin_client, answer_of, asked
+from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, admin_client, answer_of, asked, refusal
 from appliance.cli.group_lag import Partition, committed_offsets, earliest, latest, offsets_at, since
-from appliance.cli.options import bootstrap_option
+from appliance.cli.options import client_options
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.positions import Anchor, Place, parse_place
 
@@ -39,7 +39,7 @@ _DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 @click.option("--ago", "duration", metavar="DURATION", help="What was written since then: 90m, 2d12h.")
 @click.option("--execute", is_flag=True, help="Do it; else it is only shown.")
 @json_option
-@bootstrap_option
+@client_options
 def reset_offsets(
     *,
     name: str,
@@ -149,7 +149,7 @@ def _commit(client: AdminClient, name: str, after: dict[Partition, int]) -> None
     ).values()
     for each in answer_of(pending).topic_partitions:
         if each.error is not None:
-            raise BrokerError(f"{each.topic}-{each.partition}: {each.error.str()} ({each.error.name()})")
+            raise BrokerError(f"{each.topic}-{each.partition}: {refusal(each.error)}")
 
 
 def _since_ms(text: str) -> int:

@@ -46,23 +46,32 @@ def serve(
 
     refuse_unfinished(settings.data_dir)
     refuse_other_store(settings)
-    click.echo(start_text(settings, own_command()))
+    click.echo(start_text(settings))
 
     from appliance.control.supervisor.main import run
 
-    code: int = run(settings)
+    code: int = run(settings, when_ready=try_text(settings, own_command()))
     return code
 
 
-def start_text(settings: Settings, command: str) -> str:
+def start_text(settings: Settings) -> str:
     """What a person sees first. When it answers is for the supervisor to say, so no line here says it."""
     last = f" to {settings.port + settings.slots - 1}" if settings.slots > 1 else ""
     slots = "1 slot" if settings.slots == 1 else f"{settings.slots} slots"
+    lines = [f"appliance: {slots} on {settings.host}:{settings.port}{last}, data in {settings.data_dir}"]
+    lines += [
+        f"appliance: {alias} is taken as {name} = {settings.configured[name]}"
+        for alias, name in settings.aliases.items()
+    ]
+    return "\n".join(lines)
+
+
+def try_text(settings: Settings, command: str) -> str:
+    """What a person may copy once it answers."""
     address = f"{settings.client_host}:{settings.port}"
     bootstrap = "" if address == "127.0.0.1:9092" else f" --bootstrap {address}"
     return "\n".join(
         [
-            f"appliance: {slots} on {settings.host}:{settings.port}{last}, data in {settings.data_dir}",
             "Try it from another terminal:",
             f"  printf 'hello\\n' | {command} produce demo{bootstrap}",
             f"  {command} consume demo{bootstrap}",

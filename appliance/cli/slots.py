@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from appliance.cli.aliases import AliasedGroup
 from appliance.cli.client import BrokerError
 from appliance.cli.cluster_view import (
     ClusterView,
@@ -19,6 +20,7 @@ from appliance.cli.cluster_view import (
     shown_slots,
 )
 from appliance.cli.options import bootstrap_option
+from appliance.cli.outcomes import Outcomes
 from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.request import request
 from appliance.config.dynamic import SLOT_STOPPED
@@ -38,7 +40,7 @@ PAUSE_S: Final = 0.05
 SHOWN_MAX: Final = 10
 
 
-@click.group(short_help="Show, stop and start broker slots.")
+@click.group(cls=AliasedGroup, short_help="Show, stop and start broker slots.")
 def slots() -> None:
     """Show, stop and start broker slots: what clients see as brokers."""
 
@@ -94,8 +96,9 @@ def describe(*, slot: int, as_json: bool, bootstrap: str) -> None:
 @slots.command()
 @click.argument("slot", type=click.IntRange(min=0))
 @click.option("--force", is_flag=True, help="Also where partitions have no leader then.")
+@json_option
 @bootstrap_option
-def stop(*, slot: int, force: bool, bootstrap: str) -> None:
+def stop(*, slot: int, force: bool, as_json: bool, bootstrap: str) -> int:
     """Stop a slot: others take over what it leads, and it serves nothing until it is started, over restarts too.
 
     Its processes stay, without work; its log directories may be unmounted. Partitions that no other slot has in sync
@@ -120,13 +123,16 @@ def stop(*, slot: int, force: bool, bootstrap: str) -> None:
         ),
         f"slot {slot} to hand over what it leads",
     )
-    click.echo(f"stopped slot {slot}")
+    outcomes = Outcomes(as_json=as_json)
+    outcomes.done({"slot": slot}, "stopped", f"stopped slot {slot}")
+    return outcomes.finish()
 
 
 @slots.command()
 @click.argument("slot", type=click.IntRange(min=0))
+@json_option
 @bootstrap_option
-def start(*, slot: int, bootstrap: str) -> None:
+def start(*, slot: int, as_json: bool, bootstrap: str) -> int:
     """Start a slot that was stopped. It catches up, and leads again when the leaders are balanced."""
     address = first_that_answers(bootstrap)
     _slot(cluster_view(address), slot)
@@ -136,14 +142,19 @@ def start(*, slot: int, bootstrap: str) -> None:
         lambda now: any(each.slot == slot and not each.fenced for each in now.slots),
         f"slot {slot} to come back",
     )
-    click.echo(f"started slot {slot}")
+    outcomes = Outcomes(as_json=as_json)
+    outcomes.done({"slot": slot}, "started", f"started slot {slot}")
+    return outcomes.finish()
 
 
 def _slot(view: ClusterView, number: int) -> SlotView:
     for slot in view.slots:
         if slot.slot == number:
             return slot
-    raise BrokerError(f"there is no slot {number}")
+    raise BrokerError(
+        f"there is no slot {number}; there {'is' if len(view.slots) == 1 else 'are'}"
+        f" {shown_slots(slot.slot for slot in view.slots)}"
+    )
 
 
 def _role(partition: PartitionView, slot: int) -> str:

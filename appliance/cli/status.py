@@ -1,14 +1,15 @@
-"""`appliance status`: each process of a running appliance, read from its shared memory.
+"""`appliance status`: address, disks and topics in a few lines, then each process, read from its shared memory.
 
-Nothing is asked of any process, so the answer comes while all of them are stuck. What the table in shared
+No process need answer, so the command ends while all of them are stuck. What the table in shared
 memory cannot say is read from /proc: whether a process lives, and by its title which one it is.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from appliance.channels.counter_names import named_counters
 from appliance.cli.output import json_option, print_json, print_table, shown_bytes
+from appliance.cli.status_summary import print_summary, shown_duration, summary
+from appliance.cli.watch import watch_option, watched
 from appliance.config import IoSettings, NetworkSettings, Settings
 from appliance.errors import ConfigurationError, HostFault, OperatorFault
 
@@ -40,7 +44,7 @@ class LivingProcess:
     stopped: bool
 
 
-@click.command(short_help="Show each process of a running appliance.")
+@click.command(short_help="Show a running appliance: address, disks, topics, processes.")
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
@@ -48,30 +52,47 @@ class LivingProcess:
     show_default=True,
     help="The data directory it serves.",
 )
+@watch_option
 @json_option
-def status(*, data_dir: Path, as_json: bool) -> int:
-    """Show each process of the appliance that serves DATA_DIR.
+def status(*, data_dir: Path, as_json: bool, watch_s: float | None) -> int:
+    """Show the appliance that serves DATA_DIR: its address, disks and topics, and each of its processes.
 
     QUEUE is what waits for a process now, IDLE the share of its life in which it had nothing to do. Ends with 1
     when nothing runs.
     """
-    from appliance.channels.wiring import instance_name
-
     if not data_dir.is_dir():
         raise OperatorFault(f"{data_dir}: no such directory")
     directory = data_dir.resolve()
+    code = 0
+
+    def show() -> None:
+        nonlocal code
+        code = _show(directory, as_json=as_json)
+
+    watched(show, watch_s)
+    return code
+
+
+def _show(directory: Path, *, as_json: bool) -> int:
+    """Prints one picture. Returns the exit code."""
+    from appliance.channels.wiring import instance_name
+
     processes = processes_of(directory)
     runs = any(process["pid"] is not None for process in processes or [])
+    facts = _run_facts(directory) if processes else {}
+    told = summary(facts, processes or [], running=runs)
     if as_json:
         print_json(
             {
                 "instance": instance_name(directory),
                 "data_dir": str(directory),
                 "running": runs,
+                **told,
                 "processes": processes or [],
             }
         )
     elif processes and runs:
+        print_summary(told, str(directory))
         _print(processes)
     if not runs:
         # Programs read it from the JSON; people from here.
@@ -205,25 +226,26 @@ def _told(row: ProcessSnapshot, role: str, living: LivingProcess | None, *, now_
         "bytes_out": row.bytes_out,
         "connections": row.connections,
         "errors": row.errors,
-        "counters": list(row.counters),
+        "counters": named_counters(role, row.counters),
     }
 
 
-def _storage(role: str, counters: Sequence[int], facts: Mapping[str, Any]) -> dict[str, Any]:
+def _storage(role: str, counters: Mapping[str, int], facts: Mapping[str, Any]) -> dict[str, Any]:
     """What a worker says of its slot's log directories; told by their places where their paths are not known."""
-    from appliance.channels import worker_counters as counted
-    from appliance.ipc.process_table import COUNTER_0
+    from appliance.channels.worker_counters import directories_of
 
     slot = int(role.removeprefix(WORKER).partition(".")[0])
     try:
         paths = facts["log_dirs"][slot]
     except (KeyError, IndexError, TypeError):
         paths = []
-    failed = counted.directories_of(counters[counted.FAILED_DIRECTORIES - COUNTER_0])
+    failed = directories_of(counters["failed_log_dirs_bits"])
+    errno = counters["failed_log_dir_errno"]
     return {
         "failed_log_dirs": [paths[index] if index < len(paths) else str(index) for index in failed],
-        "offline_partitions": counters[counted.OFFLINE_PARTITIONS - COUNTER_0],
-        "moving_partitions": counters[counted.MOVING_PARTITIONS - COUNTER_0],
+        "failed_log_dir_reason": os.strerror(errno) if failed and errno else None,
+        "offline_partitions": counters["offline_partitions"],
+        "moving_partitions": counters["moving_partitions"],
     }
 
 
@@ -270,7 +292,7 @@ def _print(processes: list[dict[str, Any]]) -> None:
                 each["pid"],
                 _shown_state(each),
                 each["restarts"],
-                None if each["started_ms"] is None else _shown_duration(now_ms - each["started_ms"]),
+                None if each["started_ms"] is None else shown_duration(now_ms - each["started_ms"]),
                 each.get("queue_depth"),
                 each.get("queue_depth_max"),
                 f"{each['idle_share']:.1%}" if "idle_share" in each else None,
@@ -286,7 +308,8 @@ def _print(processes: list[dict[str, Any]]) -> None:
     )
     for each in processes:
         for path in each.get("failed_log_dirs", ()):
-            click.echo(f"{each['role']}: log directory {path} has failed")
+            reason = f": {each['failed_log_dir_reason']}" if each["failed_log_dir_reason"] else ""
+            click.echo(f"{each['role']}: log directory {path} has failed{reason}")
         if each.get("offline_partitions"):
             click.echo(f"{each['role']}: {each['offline_partitions']} partitions are offline")
         if each.get("moving_partitions"):
@@ -297,14 +320,4 @@ def _print(processes: list[dict[str, Any]]) -> None:
 
 def _shown_state(process: Mapping[str, Any]) -> str:
     busy_ms = process.get("busy_for_ms", 0)
-    return f"{process['state']}, busy {_shown_duration(busy_ms)}" if busy_ms >= STUCK_MS else process["state"]
-
-
-def _shown_duration(duration_ms: int) -> str:
-    """`42 s`, `7 min`, `3.5 h`, `12 d`."""
-    seconds = max(0, duration_ms) / 1000
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    if seconds < 6000:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 360_000 else f"{seconds / 86_400:.0f} d"
+    return f"{process['state']}, busy {shown_duration(busy_ms)}" if busy_ms >= STUCK_MS else process["state"]

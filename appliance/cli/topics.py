@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from appliance.cli.aliases import AliasedGroup
 from appliance.cli.client import REQUEST_TIMEOUT_S, BrokerError, admin_client, answer_of, asked
-from appliance.cli.options import bootstrap_option, name_and_value
+from appliance.cli.options import client_options, setting_and_value
+from appliance.cli.outcomes import Outcomes
 from appliance.cli.output import json_option, print_json, print_table
+from appliance.cli.topic_names import INTERNAL_TOPICS, named_topics, regex_option
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -21,7 +25,7 @@ REPLICAS_MAX: Final = 10_000
 """What librdkafka sends at most; beyond, it raises what is meant for programmers."""
 
 
-@click.group(short_help="Create, list, describe, grow and delete topics.")
+@click.group(cls=AliasedGroup, short_help="Create, list, describe, grow and delete topics.")
 def topics() -> None:
     """Create, list, describe, grow and delete topics, or their oldest records."""
 
@@ -41,8 +45,9 @@ def topics() -> None:
     help="Replicas; else the broker's default.",
 )
 @click.option("--config", "configs", metavar="NAME=VALUE", multiple=True, help="A topic setting; repeatable.")
-@click.option("--if-not-exists", is_flag=True, help="Be content when the topic is there already.")
-@bootstrap_option
+@click.option("--if-not-exists", is_flag=True, help="Succeed when the topic exists already.")
+@json_option
+@client_options
 def create(
     *,
     names: tuple[str, ...],
@@ -50,12 +55,13 @@ def create(
     replication_factor: int | None,
     configs: tuple[str, ...],
     if_not_exists: bool,
+    as_json: bool,
     bootstrap: str,
 ) -> int:
     """Create topics."""
     from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
-    settings = dict(name_and_value("--config", text) for text in configs)
+    settings = dict(setting_and_value("--config", text) for text in configs)
     wanted = [
         NewTopic(
             name,
@@ -67,13 +73,19 @@ def create(
     ]
     client = admin_client(bootstrap)
     pending = asked(lambda: client.create_topics(wanted, operation_timeout=REQUEST_TIMEOUT_S))
-    return _settle(pending, "created", "TOPIC_ALREADY_EXISTS" if if_not_exists else None)
+    return _settle(
+        pending,
+        "created",
+        "created {}",
+        tolerated="TOPIC_ALREADY_EXISTS" if if_not_exists else None,
+        as_json=as_json,
+    )
 
 
 @topics.command(name="list")
 @click.option("--all", "with_internal", is_flag=True, help="Internal topics too.")
 @json_option
-@bootstrap_option
+@client_options
 def list_topics(*, with_internal: bool, as_json: bool, bootstrap: str) -> None:
     """List the topics."""
     client = admin_client(bootstrap)
@@ -102,12 +114,13 @@ def list_topics(*, with_internal: bool, as_json: bool, bootstrap: str) -> None:
 
 @topics.command()
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
+@regex_option
 @json_option
-@bootstrap_option
-def describe(*, names: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
+@client_options
+def describe(*, names: tuple[str, ...], is_regex: bool, as_json: bool, bootstrap: str) -> None:
     """Show partitions, leaders, replicas, offsets and the settings that were set on the topic."""
     client = admin_client(bootstrap)
-    described = [_describe(client, name) for name in dict.fromkeys(names)]
+    described = [_describe(client, name) for name in _named(client, names, is_regex=is_regex)]
     if as_json:
         print_json(described)
         return
@@ -135,8 +148,9 @@ def describe(*, names: tuple[str, ...], as_json: bool, bootstrap: str) -> None:
 @topics.command(name="add-partitions")
 @click.argument("name", metavar="TOPIC")
 @click.argument("total", metavar="TOTAL", type=click.IntRange(min=1, max=PARTITIONS_MAX))
-@bootstrap_option
-def add_partitions(*, name: str, total: int, bootstrap: str) -> int:
+@json_option
+@client_options
+def add_partitions(*, name: str, total: int, as_json: bool, bootstrap: str) -> int:
     """Grow a topic to TOTAL partitions. Keys may move to other partitions; partitions never go away again."""
     from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
 
@@ -144,7 +158,7 @@ def add_partitions(*, name: str, total: int, bootstrap: str) -> int:
     pending = asked(
         lambda: client.create_partitions([NewPartitions(name, total)], operation_timeout=REQUEST_TIMEOUT_S)
     )
-    return _settle(pending, f"grown to {total} partitions:")
+    return _settle(pending, "grown", f"grown to {total} partitions: {{}}", as_json=as_json)
 
 
 @topics.command(name="delete-records")
@@ -157,28 +171,30 @@ def add_partitions(*, name: str, total: int, bootstrap: str) -> int:
     required=True,
     help="The first offset that stays, or `end` for none; repeatable.",
 )
-@bootstrap_option
-def delete_records(*, name: str, bounds: tuple[str, ...], bootstrap: str) -> int:
+@json_option
+@client_options
+def delete_records(*, name: str, bounds: tuple[str, ...], as_json: bool, bootstrap: str) -> int:
     """Delete the oldest records of partitions: everything before an offset."""
     from confluent_kafka import TopicPartition
 
     wanted = [TopicPartition(name, *_partition_and_offset(text)) for text in bounds]
     client = admin_client(bootstrap)
     pending = asked(lambda: client.delete_records(wanted, operation_timeout=REQUEST_TIMEOUT_S))
-    code = 0
+    outcomes = Outcomes(as_json=as_json)
     for place, future in sorted(pending.items(), key=lambda item: item[0].partition):
+        identity = {"topic": name, "partition": place.partition}
+        shown = f"{name}-{place.partition}"
         try:
-            deleted = answer_of(future)
+            start = answer_of(future).low_watermark
         except BrokerError as fault:
-            click.echo(f"appliance: {name}-{place.partition}: {fault}", err=True)
-            code = 1
+            outcomes.refused(identity, shown, fault)
         else:
-            click.echo(f"{name}-{place.partition} begins at {deleted.low_watermark}")
-    return code
+            outcomes.done(identity, "deleted", f"{shown} begins at {start}", start_offset=start)
+    return outcomes.finish()
 
 
 def _partition_and_offset(text: str) -> tuple[int, int]:
-    partition, offset = name_and_value("--before", text)
+    partition, _, offset = text.partition("=")
     if offset == "end":
         offset = "-1"
     elif not re.fullmatch(r"[0-9]{1,18}", offset):
@@ -190,30 +206,73 @@ def _partition_and_offset(text: str) -> tuple[int, int]:
 
 @topics.command()
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
-@bootstrap_option
-def delete(*, names: tuple[str, ...], bootstrap: str) -> int:
-    """Delete topics and all their records."""
-    wanted = list(dict.fromkeys(names))
+@regex_option
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@json_option
+@client_options
+def delete(*, names: tuple[str, ...], is_regex: bool, yes: bool, as_json: bool, bootstrap: str) -> int:
+    """Delete topics and all their records. Asks before it does; without a terminal it wants --yes.
+
+    Internal topics are refused: a broker keeps its own state there.
+    """
     client = admin_client(bootstrap)
+    wanted = _named(client, names, is_regex=is_regex)
+    if internal := [name for name in wanted if name in INTERNAL_TOPICS]:
+        raise BrokerError(
+            f"{internal[0]} is an internal topic: the broker keeps its own state there; nothing was deleted"
+        )
+    if not yes:
+        _ask_before_deleting(client, wanted)
     pending = asked(lambda: client.delete_topics(wanted, operation_timeout=REQUEST_TIMEOUT_S))
-    return _settle(pending, "deleted")
+    return _settle(pending, "deleted", "deleted {}", as_json=as_json)
 
 
-def _settle(pending: Mapping[str, Future[Any]], done: str, content_with: str | None = None) -> int:
-    """Says what became of each topic; 1 when any of them failed. `content_with` is an error that is none."""
-    code = 0
+def _ask_before_deleting(client: AdminClient, names: Sequence[str]) -> None:
+    """Returns when the person at the terminal agrees.
+
+    Raises:
+        click.UsageError: there is no terminal to ask at.
+        click.Abort: the person does not agree.
+    """
+    if not sys.stdin.isatty():
+        raise click.UsageError("topics delete asks first; without a terminal say --yes")
+    known = asked(lambda: client.list_topics(timeout=REQUEST_TIMEOUT_S)).topics
+    for name in names:
+        count = len(known[name].partitions) if name in known else 0
+        partitions = f"{count} partition{'' if count == 1 else 's'}" if count else "no such topic"
+        click.echo(f"  {name}  ({partitions})", err=True)
+    what = "this topic" if len(names) == 1 else f"these {len(names)} topics"
+    click.confirm(f"Delete {what} and all their records?", abort=True, err=True)
+
+
+def _named(client: AdminClient, names: Sequence[str], *, is_regex: bool) -> list[str]:
+    existing = asked(lambda: client.list_topics(timeout=REQUEST_TIMEOUT_S)).topics if is_regex else ()
+    return named_topics(names, existing, is_regex=is_regex)
+
+
+def _settle(
+    pending: Mapping[str, Future[Any]], result: str, line: str, *, tolerated: str | None = None, as_json: bool
+) -> int:
+    """Says what became of each topic; 1 when any of them failed.
+
+    Args:
+        pending: topic → the answer that is awaited.
+        result: what `--json` calls a success.
+        line: what a person reads then; `{}` stands for the topic.
+        tolerated: name of the error that counts as a success.
+    """
+    outcomes = Outcomes(as_json=as_json)
     for name, future in pending.items():
         try:
             answer_of(future)
         except BrokerError as fault:
-            if content_with is None or content_with not in str(fault):
-                click.echo(f"appliance: {name}: {fault}", err=True)
-                code = 1
-                continue
-            click.echo(f"there already: {name}")
+            if tolerated is not None and tolerated in str(fault):
+                outcomes.done({"topic": name}, "exists", f"there already: {name}")
+            else:
+                outcomes.refused({"topic": name}, name, fault)
         else:
-            click.echo(f"{done} {name}")
-    return code
+            outcomes.done({"topic": name}, result, line.format(name))
+    return outcomes.finish()
 
 
 def _describe(client: AdminClient, name: str) -> dict[str, Any]:

@@ -14,9 +14,11 @@ _TOP_OF_SCREEN: Final = "\x1b[H\x1b[2J"
 watch_option = click.option(
     "--watch",
     "watch_s",
-    metavar="SECONDS",
+    metavar="[SECONDS]",
+    is_flag=False,
+    flag_value=2.0,
     type=click.FloatRange(min=0.1),
-    help="Show it again every so many seconds, until Ctrl-C.",
+    help="Show it again every so many seconds (2 where none are given), until Ctrl-C.",
 )
 
 

@@ -16,9 +16,12 @@ from typing import Final
 
 from appliance.config.declaration import ConfigSource, ConfigType, Declaration, text_of
 from appliance.config.dynamic import DYNAMIC_BROKER_CONFIGS, PER_SLOT, BrokerConfigs
+from appliance.config.kafka_settings import KafkaSetting, kafka_broker_settings
 from appliance.config.option import declared_fields
 from appliance.config.settings import SECTIONS, Settings
 from appliance.config.topic_configs import BROKER_WIDE, TOPIC_CONFIGS
+
+UNREAD: Final = "A setting of Apache Kafka that nothing here reads; the value is Kafka's default."
 
 _NOTHING_SET: Final = BrokerConfigs()
 
@@ -116,9 +119,10 @@ def _broker_synonyms(
 def describe_broker(
     settings: Settings, node_id: int, broker: BrokerConfigs = _NOTHING_SET
 ) -> list[ConfigEntry]:
-    """Every setting of broker slot `node_id`, sorted by name: our options, and Kafka's names beside them.
+    """Every setting of broker slot `node_id`, sorted by name: our options, and all others that Kafka lists.
 
-    Read-only are those that are read when the appliance starts.
+    Read-only are those that are read when the appliance starts, and those of Kafka that nothing here reads: they have
+    Kafka's default.
     """
     entries = [
         *_options(settings, broker),
@@ -126,7 +130,29 @@ def describe_broker(
         *_per_slot(broker),
         *_kafka_names(settings, node_id),
     ]
+    told = {entry.name for entry in entries}
+    entries += [kafka_entry(each) for name, each in kafka_broker_settings().items() if name not in told]
     return sorted(entries, key=lambda entry: entry.name)
+
+
+def kafka_entry(setting: KafkaSetting) -> ConfigEntry:
+    """A setting of Kafka that nothing here reads, as Kafka shows it by default, and read-only."""
+    value = None if setting.is_sensitive else setting.default
+    synonyms = (
+        ()
+        if setting.default is None
+        else (ConfigSynonym(setting.default_name, value, ConfigSource.DEFAULT_CONFIG),)
+    )
+    return ConfigEntry(
+        name=setting.name,
+        value=value,
+        read_only=True,
+        source=ConfigSource.DEFAULT_CONFIG,
+        sensitive=setting.is_sensitive,
+        synonyms=synonyms,
+        type=setting.type,
+        documentation=UNREAD,
+    )
 
 
 def describe_all_brokers(of_all: Mapping[str, str]) -> list[ConfigEntry]:

@@ -23,6 +23,7 @@ from appliance.config.declaration import (
     Effect,
     unknown_name,
 )
+from appliance.config.kafka_settings import kafka_broker_settings
 from appliance.config.settings import Settings, option_declarations
 from appliance.config.topic_configs import BROKER_WIDE, TOPIC_CONFIGS, scaled, topic_defaults
 from appliance.errors import ConfigurationError
@@ -64,11 +65,24 @@ PER_SLOT: Final[Mapping[str, Declaration]] = {
 """What is said of one slot while the appliance runs, never of all, nor in the file."""
 
 
+CLEANER_BACKOFF_MS: Final = "log.cleaner.backoff.ms"
+CLEANER_BUFFER_BYTES: Final = "log.cleaner.dedupe.buffer.size"
+CLEANER_RATE: Final = "log.cleaner.io.max.bytes.per.second"
+CONNECTIONS_MAX: Final = "max.connections"
+CONNECTIONS_MAX_PER_IP: Final = "max.connections.per.ip"
+
+SHARED_BY_SLOTS: Final = frozenset(
+    {CLEANER_BACKOFF_MS, CLEANER_BUFFER_BYTES, CLEANER_RATE, CONNECTIONS_MAX, CONNECTIONS_MAX_PER_IP}
+)
+"""Settings of processes that all slots share: set on all brokers at once, or on the only one."""
+
+
 def _dynamic() -> dict[str, Declaration]:
     wide = [each.synonyms[0].name for each in TOPIC_CONFIGS.values() if each.synonyms]
     found = {name: BROKER_WIDE[name][0] for name in wide}
     found.update(PER_SLOT)
-    found[PRODUCER_ID_EXPIRATION_MS] = option_declarations()[PRODUCER_ID_EXPIRATION_MS][2]
+    for name in (PRODUCER_ID_EXPIRATION_MS, *SHARED_BY_SLOTS):
+        found[name] = option_declarations()[name][2]
     return found
 
 
@@ -129,6 +143,19 @@ class BrokerConfigs:
         }
 
 
+def shared_value(settings: Settings, stored: Mapping[str, Mapping[str, str]], name: str) -> int:
+    """What counts of a setting in SHARED_BY_SLOTS: set on the only slot, else on all, else in the file, or the default.
+
+    `stored`: node id, or "" for all slots → what was set there while running.
+    """
+    of_slot = stored.get("0", {}) if settings.slots == 1 else {}
+    text = of_slot.get(name, stored.get("", {}).get(name))
+    if text is not None:
+        return int(text)
+    section, field_name, _ = option_declarations()[name]
+    return int(getattr(getattr(settings, section) if section else settings, field_name))
+
+
 def replication_rate(stored: Mapping[str, Mapping[str, str]], slot: int, name: str) -> int | None:
     """The rate that was set on `slot` under FOLLOWER_RATE or LEADER_RATE, bytes a second; None: no limit."""
     rate = int(stored.get(str(slot), {}).get(name, INT64_MAX))
@@ -155,4 +182,9 @@ def validate_broker_configs(configs: Mapping[str, str]) -> None:
 
 
 def _is_known(name: str) -> bool:
-    return name in BROKER_WIDE or name in option_declarations() or name in KAFKA_NAMES
+    return (
+        name in BROKER_WIDE
+        or name in option_declarations()
+        or name in KAFKA_NAMES
+        or name in kafka_broker_settings()
+    )

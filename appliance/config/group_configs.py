@@ -1,8 +1,9 @@
 """Settings of single groups (KIP-848): what may be set, what members go by, what DescribeConfigs answers.
 
 A setting of a group stands before the option of the same meaning. What was set once is held against the options' range
-each time it is used, since a later start may have narrowed it. Left out: settings of share and streams groups, and
-consumer.assignment.interval.ms, as assignments here follow each change at once.
+each time it is used, since a later start may have narrowed it. consumer.assignment.interval.ms is kept and shown, and
+nothing acts on it: assignments here follow each change at once. The other settings that Kafka lists, of share and
+streams groups, are shown read-only with its defaults, because there are no such groups.
 
 Source: Kafka's `GroupConfig.java`, release 4.3.
 """
@@ -13,14 +14,30 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from appliance.config.declaration import ConfigSource, ConfigType, Declaration
-from appliance.config.describe import ConfigEntry, ConfigSynonym
+from appliance.config.declaration import ConfigSource, ConfigType, Declaration, Effect
+from appliance.config.describe import ConfigEntry, ConfigSynonym, kafka_entry
+from appliance.config.kafka_settings import KafkaSetting, kafka_group_settings
 from appliance.config.sections.groups import GroupSettings
 from appliance.config.settings import Settings, option_declarations
 from appliance.errors import ConfigurationError
 
 SESSION_TIMEOUT_MS: Final = "consumer.session.timeout.ms"
 HEARTBEAT_INTERVAL_MS: Final = "consumer.heartbeat.interval.ms"
+ASSIGNMENT_INTERVAL_MS: Final = "consumer.assignment.interval.ms"
+
+_KEPT: Final[Mapping[str, Declaration]] = {
+    ASSIGNMENT_INTERVAL_MS: Declaration(
+        name=ASSIGNMENT_INTERVAL_MS,
+        type=ConfigType.INT,
+        default=1000,
+        minimum=0,
+        maximum=15_000,
+        unit="ms",
+        effect=Effect.NONE,
+        doc="Pause between two assignments of a group; here each change is assigned at once.",
+    )
+}
+"""Kept and shown. The range is that of Kafka's group.consumer.min.assignment.interval.ms and …max…, by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +95,11 @@ def validate_group_configs(configs: Mapping[str, str], group: GroupSettings) -> 
         ConfigurationError: naming the setting and what is wrong.
     """
     for name, text in configs.items():
+        if name in _KEPT:
+            _KEPT[name].parse(text, exact=True)
+            continue
+        if name not in _LIMITS and name in kafka_group_settings():
+            raise ConfigurationError(f"{name}: cannot be set, because nothing here reads it")
         if name not in _LIMITS:
             raise ConfigurationError(f"Unknown group config name: {name[:100]}")
         value = _parsed(name, text)
@@ -94,7 +116,14 @@ def validate_group_configs(configs: Mapping[str, str], group: GroupSettings) -> 
 
 def describe_group(settings: Settings, configs: Mapping[str, str]) -> list[ConfigEntry]:
     """Every setting of a group on which `configs` were set, sorted by name."""
-    return [_entry(settings, configs, name) for name in sorted(_LIMITS)]
+    return [
+        _entry(settings, configs, name)
+        if name in _LIMITS
+        else _kept_entry(setting, configs)
+        if name in _KEPT
+        else kafka_entry(setting)
+        for name, setting in sorted(kafka_group_settings().items())
+    ]
 
 
 def _entry(settings: Settings, configs: Mapping[str, str], name: str) -> ConfigEntry:
@@ -117,6 +146,15 @@ def _entry(settings: Settings, configs: Mapping[str, str], name: str) -> ConfigE
         type=ConfigType.INT,
         documentation=declaration.doc,
     )
+
+
+def _kept_entry(setting: KafkaSetting, configs: Mapping[str, str]) -> ConfigEntry:
+    default = replace(kafka_entry(setting), read_only=False, documentation=_KEPT[setting.name].doc)
+    value = configs.get(setting.name)
+    if value is None:
+        return default
+    own = ConfigSynonym(setting.name, value, ConfigSource.DYNAMIC_GROUP_CONFIG)
+    return replace(default, value=value, source=own.source, synonyms=(own, *default.synonyms))
 
 
 def _value(group: GroupSettings, configs: Mapping[str, str], name: str) -> int:

@@ -7,6 +7,7 @@ value and a table at once, so quoting is the form the documentation shows.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from appliance.config.declaration import Declaration, Value, text_of, unknown_name
+from appliance.config.kafka_settings import kafka_broker_settings
 from appliance.config.settings import SECTIONS, Settings, option_declarations
 from appliance.config.topic_configs import BROKER_WIDE, TOPIC_CONFIGS, scaled, topic_defaults
 from appliance.errors import ConfigurationError
@@ -26,10 +28,14 @@ _NAMED_OTHERWISE: Final[Mapping[str, str]] = {
     "listeners": "set host and port",
     "log.dir": "set log.dirs, or data.dir",
     "node.id": "slots are numbered from 0; set slots to how many there are",
-    "num.io.threads": "set io.workers",
-    "num.network.threads": "set network.processes",
 }
 """Kafka's names for what is decided otherwise here, and how."""
+
+ALIASES: Final[Mapping[str, str]] = {
+    "num.io.threads": "io.workers",
+    "num.network.threads": "network.processes",
+}
+"""Kafka's names for options of ours that mean nearly the same: processes here, threads there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,13 @@ def load_settings(toml_path: Path | None = None, overrides: Mapping[str, str] = 
     """
     given = {one.name: one for one in _from_file(toml_path)} if toml_path is not None else {}
     given |= {name: _Given(name, text, "command line") for name, text in overrides.items()}
+
+    aliases = {alias: name for alias, name in ALIASES.items() if alias in given}
+    for alias, name in aliases.items():
+        one = given.pop(alias)
+        if name in given:
+            raise ConfigurationError(f"{one.origin}: {alias}: is {name} here, which is set as well")
+        given[name] = _Given(name, one.raw, one.origin)
 
     options = option_declarations()
     values: dict[str, dict[str, Value]] = {"": {}, **{section: {} for section in SECTIONS}}
@@ -75,17 +88,21 @@ def load_settings(toml_path: Path | None = None, overrides: Mapping[str, str] = 
     values[""].setdefault("data_dir", Path("data").absolute())
     origin = f"{toml_path}: " if toml_path is not None else ""
     try:
-        return _build(values, configured)
+        return _build(values, configured, aliases)
     except ConfigurationError as fault:
         raise ConfigurationError(f"{origin}{fault}") from None
 
 
-def _build(values: Mapping[str, Mapping[str, Value]], configured: Mapping[str, str]) -> Settings:
+def _build(
+    values: Mapping[str, Mapping[str, Value]], configured: Mapping[str, str], aliases: Mapping[str, str]
+) -> Settings:
     # The declarations have already checked every type; mypy cannot follow them through a mapping.
     own: dict[str, Any] = dict(values[""])
     for section, of in SECTIONS.items():
         own[section] = of(**dict[str, Any](values[section]))
-    return Settings(**own, topic_defaults=topic_defaults(configured), configured=dict(configured))
+    return Settings(
+        **own, topic_defaults=topic_defaults(configured), configured=dict(configured), aliases=dict(aliases)
+    )
 
 
 def _broker_wide_value(given: _Given) -> Value:
@@ -107,6 +124,8 @@ def _unknown(name: str) -> ConfigurationError:
         return ConfigurationError(f"{name}: is set on a topic; it has no default for all topics")
     if name in _NAMED_OTHERWISE:
         return ConfigurationError(f"{name}: {_NAMED_OTHERWISE[name]}")
+    if name in kafka_broker_settings():
+        return ConfigurationError(f"{name}: a setting of Apache Kafka that nothing here reads; leave it out")
     return unknown_name(name, [*option_declarations(), *BROKER_WIDE])
 
 
@@ -119,8 +138,13 @@ def _from_file(path: Path) -> Iterator[_Given]:
     except OSError as fault:
         raise ConfigurationError(f"{path}: {fault.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
+        if _is_properties(path):
+            raise ConfigurationError(
+                f"{path}: this is Kafka's format (server.properties); the appliance reads TOML:"
+                " see docs/configuration.md"
+            ) from None
         raise ConfigurationError(
-            f"{path}: no TOML: {fault} (a dotted name may be quoted as one key)"
+            f"{path}: is not TOML: {fault} (a dotted name may be quoted as one key)"
         ) from None
     seen: set[str] = set()
     for name, raw in _flat(table, ""):
@@ -128,6 +152,15 @@ def _from_file(path: Path) -> Iterator[_Given]:
             raise ConfigurationError(f"{path}: {name}: set twice")
         seen.add(name)
         yield _Given(name, raw, str(path))
+
+
+def _is_properties(path: Path) -> bool:
+    """Whether each line reads as a Java property, and some of them under names that Kafka has."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    told = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith(("#", "!"))]
+    found = [re.fullmatch(r"([A-Za-z][A-Za-z0-9_.\-]*)\s*[=:].*", line) for line in told]
+    names = {each[1] for each in found if each is not None}
+    return bool(names & kafka_broker_settings().keys()) and all(found)
 
 
 def _flat(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:

@@ -35,6 +35,10 @@ nearest one that does; so does a value out of range.
 "min.insync.replicas" = 1
 ```
 
+`num.network.threads` and `num.io.threads` are taken as `network.processes` and `io.workers`. All other settings of
+Apache Kafka that are not on this page are refused, because nothing reads them; DescribeConfigs shows them read-only,
+with Kafka's defaults. Kafka's own `server.properties` is no TOML and is refused as what it is.
+
 Names are quoted because TOML would otherwise read the dots as tables. Tables work too, as long as no name is
 both a value and a table (`max.connections` beside `max.connections.per.ip`).
 """
@@ -54,9 +58,10 @@ _TOPIC_HEAD: Final = """
 
 Every topic setting of Apache Kafka 4.3. Set one on a topic with any Kafka tool or with
 `appliance topics create TOPIC --config NAME=VALUE`, or for all topics by its broker-wide name in the file.
-Where a setting has several broker-wide names, the first one that is set wins. On a topic, values are plain
-numbers, as with Kafka. All of it can change while the appliance runs, with any Kafka tool: a setting on its topic,
-and its first broker-wide name on one broker or on all. What is set so is kept over restarts and wins over the file.
+Where a setting has several broker-wide names, the first one that is set wins. Over the wire values are plain
+numbers, as with Kafka; `appliance topics create` and `appliance configs set` turn units into them. All of it can
+change while the appliance runs, with any Kafka tool: a setting on its topic, and its first broker-wide name on one
+broker or on all. What is set so is kept over restarts and wins over the file.
 
 | setting | broker-wide | default | takes | acts | meaning |
 |---|---|---|---|---|---|

@@ -35,6 +35,7 @@ class Settings:
 
     `configured` holds what was set, name → text: by it DescribeConfigs tells a set value from a default.
     `topic_defaults` is what it makes of the topic settings: topic setting → value, only where set.
+    `aliases` are Kafka's names that were used for options of ours: Kafka's name → ours.
     """
 
     data_dir: Path = option(  # noqa: RUF009 - a dataclass field like the others
@@ -81,6 +82,7 @@ class Settings:
     metadata: MetadataSettings = field(default_factory=MetadataSettings)
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     configured: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -20,7 +20,7 @@ from typing import Final
 
 from appliance.channels.control_channel import PartitionsOffline
 from appliance.channels.controller_link import ControllerLink
-from appliance.channels.worker_counters import FAILED_DIRECTORIES, OFFLINE_PARTITIONS
+from appliance.channels.worker_counters import FAILED_DIRECTORIES, FAILED_DIRECTORY_ERRNO, OFFLINE_PARTITIONS
 from appliance.cluster import TopicPartition
 from appliance.errors import ApplianceError, StorageFault
 from appliance.ioproc.partition import Partition
@@ -158,6 +158,10 @@ class StorageFailures:
             cells = self._row.cells
             cells[FAILED_DIRECTORIES] = sum(1 << index for index in self._directories.failed)
             cells[OFFLINE_PARTITIONS] = len(self._partitions.offline)
+            for fault in self._directories.failed.values():
+                met = fault.os_error
+                if met is not None and met.errno:
+                    cells[FAILED_DIRECTORY_ERRNO] = met.errno
 
     def close(self) -> None:
         """Watches no more."""

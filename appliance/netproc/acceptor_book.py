@@ -43,6 +43,11 @@ class ConnectionBook:
         self._connections_max_per_ip = connections_max_per_ip
         self._shelves: dict[int, _Shelf] = {}
 
+    def set_limits(self, *, connections_max: int, connections_max_per_ip: int) -> None:
+        """Goes by new limits from the next connection on; those that are held stay."""
+        self._connections_max = connections_max
+        self._connections_max_per_ip = connections_max_per_ip
+
     @property
     def connections(self) -> int:
         return sum(shelf.held.total for shelf in self._shelves.values())

@@ -17,6 +17,7 @@ from appliance.channels.child import EXIT_CLEAN, Child
 from appliance.channels.roles import RoleKind
 from appliance.channels.supervision import Heartbeat, PeerDown, Ready, Stop
 from appliance.clock import SystemClock
+from appliance.config.dynamic import CONNECTIONS_MAX, CONNECTIONS_MAX_PER_IP, shared_value
 from appliance.ipc.agent import DutyCycle, freeze_garbage
 from appliance.ipc.process_table import ProcessState
 from appliance.netproc.acceptor import Acceptor
@@ -54,6 +55,8 @@ def run(child: Child) -> int:
     child.supervision.send(Ready())
     freeze_garbage()
 
+    image = attachment.image
+    image_version = 0
     is_serving = True
     while is_serving:
         for descriptor, events in cycle.wait():
@@ -61,6 +64,14 @@ def run(child: Child) -> int:
                 is_serving = _hear(child, acceptor)
             else:
                 acceptor.on_ready(descriptor, events)
+        # One load a turn; who set a limit finds it kept from the next connection on.
+        if image.version != image_version:
+            image_version = image.version
+            stored = image.broker_configs()
+            book.set_limits(
+                connections_max=shared_value(child.settings, stored, CONNECTIONS_MAX),
+                connections_max_per_ip=shared_value(child.settings, stored, CONNECTIONS_MAX_PER_IP),
+            )
         acceptor.after_turn()
     row.set_state(ProcessState.STOPPING)
     acceptor.close()

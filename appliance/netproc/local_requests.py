@@ -123,6 +123,8 @@ class LocalRequests:
             self._keep((pending.connection.slot, version, question), body)
             self._finish_body(pending, body)
         else:
+            if key == ApiKey.API_VERSIONS:
+                result = result.of_version(version)
             self._answer(pending, result)
 
     def _answer(self, pending: Pending, response: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 import pytest
 
@@ -17,12 +19,15 @@ from appliance.cli.positions import Anchor, Place, parse_place
         ("9223372036854775807", Place(Anchor.OFFSET, 2**63 - 1)),
         ("-7", Place(Anchor.END, 7)),
         ("@1700000000000", Place(Anchor.TIMESTAMP, 1_700_000_000_000)),
+        ("2023-11-14T22:13:20", Place(Anchor.TIMESTAMP, 1_700_000_000_000)),
         ("2023-11-14T22:13:20Z", Place(Anchor.TIMESTAMP, 1_700_000_000_000)),
         ("2023-11-14T22:13:20.500+00:00", Place(Anchor.TIMESTAMP, 1_700_000_000_500)),
         ("2023-11-15T00:13:20+02:00", Place(Anchor.TIMESTAMP, 1_700_000_000_000)),
     ],
 )
-def test_every_form_is_read(text: str, place: Place) -> None:
+def test_every_form_is_read(text: str, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Pacific/Auckland")
+    time.tzset()
     assert parse_place(text) == place
 
 

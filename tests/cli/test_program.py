@@ -153,3 +153,38 @@ def test_a_number_that_the_client_library_cannot_send_is_refused_without_a_trace
     assert told.code == 2
     assert "Invalid value" in told.errors
     assert "Traceback" not in told.errors
+
+
+@pytest.mark.parametrize(
+    ("alias", "usage"),
+    [
+        (("topic", "ls"), "Usage: appliance topic list"),
+        (("topics", "rm"), "Usage: appliance topics delete"),
+        (("group", "list"), "Usage: appliance group list"),
+        (("ls",), "Usage: appliance ls"),
+    ],
+)
+def test_names_from_other_tools_are_known(alias: tuple[str, ...], usage: str) -> None:
+    assert appliance(*alias, "--help").succeeded().text.startswith(usage)
+
+
+def test_help_and_version_are_commands_too() -> None:
+    assert appliance("version").succeeded().text == appliance("--version").succeeded().text
+    assert "topics" in appliance("help").succeeded().text
+    assert "--yes" in appliance("help", "topics", "delete").succeeded().text
+    assert appliance("help", "nothing").code == 2
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_in_the_help_and_prints_a_script(shell: str) -> None:
+    assert "completion" in appliance("--help").succeeded().text
+    assert "_APPLIANCE_COMPLETE" in appliance("completion", shell).succeeded().text
+
+
+def test_shell_is_given_the_commands_that_begin_so() -> None:
+    more = {"_APPLIANCE_COMPLETE": "bash_complete", "COMP_WORDS": "appliance topics de", "COMP_CWORD": "2"}
+    assert appliance(more=more).succeeded().text.split() == [
+        "plain,delete",
+        "plain,delete-records",
+        "plain,describe",
+    ]

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from appliance.cli.serve import start_text
+from appliance.cli.serve import start_text, try_text
 from appliance.config import load_settings
 
 
 def text(**overrides: str) -> str:
     given = {"data.dir": "/data", **{name.replace("_", "."): value for name, value in overrides.items()}}
-    return start_text(load_settings(overrides=given), "appliance")
+    settings = load_settings(overrides=given)
+    return start_text(settings) + "\n" + try_text(settings, "appliance")
 
 
 def test_lines_to_copy_name_the_address_where_it_is_not_the_default() -> None:
@@ -33,3 +34,14 @@ def test_slots_tell_their_ports() -> None:
 
 def test_start_text_does_not_look_like_readiness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "ready" not in text(slots="2")
+
+
+def test_what_to_try_is_not_said_before_it_can_be_tried() -> None:
+    assert "produce" not in start_text(load_settings(overrides={"data.dir": "/data"}))
+
+
+def test_kafkas_names_for_processes_are_taken_and_said() -> None:
+    settings = load_settings(overrides={"num.network.threads": "3", "num.io.threads": "2"})
+    assert (settings.network.processes, settings.io.workers) == (3, 2)
+    assert "num.network.threads is taken as network.processes = 3" in start_text(settings)
+    assert "num.io.threads is taken as io.workers = 2" in start_text(settings)

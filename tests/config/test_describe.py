@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from appliance.config import ConfigSource, ConfigType, describe_broker, describe_topic, load_settings
 from appliance.config.describe import ConfigEntry, effective_topic_configs
+from appliance.config.dynamic import shared_value
+from appliance.config.kafka_settings import kafka_broker_settings
+from appliance.errors import ConfigurationError
 
 
 def entry(entries: list[ConfigEntry], name: str) -> ConfigEntry:
@@ -77,3 +82,31 @@ def test_everything_described_has_a_sentence() -> None:
     settings = load_settings()
     for one in [*describe_topic(settings, {}), *describe_broker(settings, 0)]:
         assert one.documentation.endswith("."), one.name
+
+
+def test_everything_that_kafka_lists_is_listed_and_what_nothing_reads_is_read_only() -> None:
+    told = {each.name: each for each in describe_broker(load_settings(), 0)}
+    kafka = kafka_broker_settings()
+    assert len(kafka) == 340
+    assert kafka.keys() <= told.keys()
+    threads = told["log.cleaner.threads"]
+    assert (threads.value, threads.read_only, threads.is_default) == ("1", True, True)
+    password = told["ssl.keystore.password"]
+    assert (password.value, password.sensitive, password.read_only) == (None, True, True)
+    assert told["log.retention.ms"].value is None
+    assert not told["max.connections"].read_only
+
+
+@pytest.mark.parametrize("name", ["ssl.keystore.location", "log.cleaner.threads"])
+def test_kafkas_setting_that_nothing_reads_is_refused_in_the_file_by_what_it_is(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="a setting of Apache Kafka that nothing here reads"):
+        load_settings(overrides={name: "1"})
+
+
+def test_setting_of_a_shared_process_counts_from_the_slot_only_where_there_is_one() -> None:
+    stored = {"": {"max.connections": "7"}, "0": {"max.connections": "5"}}
+    one, three = load_settings(), load_settings(overrides={"slots": "3"})
+    assert shared_value(one, stored, "max.connections") == 5
+    assert shared_value(three, stored, "max.connections") == 7
+    assert shared_value(one, {}, "max.connections") == 10_000
+    assert shared_value(load_settings(overrides={"max.connections": "9"}), {}, "max.connections") == 9

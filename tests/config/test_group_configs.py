@@ -6,6 +6,7 @@ import pytest
 
 from appliance.config import ConfigSource, ConsumerTimes, GroupSettings, Settings, describe_group
 from appliance.config import validate_group_configs as validate
+from appliance.config.kafka_settings import kafka_group_settings
 from appliance.errors import ConfigurationError
 
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
@@ -21,7 +22,8 @@ def test_a_group_goes_by_what_was_set_on_it_and_else_by_the_options() -> None:
     ("configs", "why"),
     [
         ({"session.timeout.ms": "50000"}, "Unknown group config name: session.timeout.ms"),
-        ({"share.session.timeout.ms": "50000"}, "Unknown group config name"),
+        ({"share.session.timeout.ms": "50000"}, "cannot be set, because nothing here reads it"),
+        ({"consumer.assignment.interval.ms": "-1"}, "wants a whole number from 0 to 15000"),
         ({SESSION: "44999"}, "must be greater than or equal to group.consumer.min.session.timeout.ms"),
         ({SESSION: "60001"}, "must be less than or equal to group.consumer.max.session.timeout.ms"),
         ({HEARTBEAT: "4999"}, "must be greater than or equal to group.consumer.min.heartbeat.interval.ms"),
@@ -66,7 +68,8 @@ def test_a_group_is_described_as_by_kafka() -> None:
         group=GroupSettings(consumer_heartbeat_interval_ms=7_000),
         configured={"group.consumer.heartbeat.interval.ms": "7000"},
     )
-    heartbeat, session = describe_group(settings, {SESSION: "50000"})
+    told = {each.name: each for each in describe_group(settings, {SESSION: "50000"})}
+    heartbeat, session = told[HEARTBEAT], told[SESSION]
     assert (session.name, session.value, session.source) == (
         SESSION,
         "50000",
@@ -78,3 +81,18 @@ def test_a_group_is_described_as_by_kafka() -> None:
     ]
     assert (heartbeat.value, heartbeat.source) == ("7000", ConfigSource.STATIC_BROKER_CONFIG)
     assert not heartbeat.read_only
+
+
+def test_a_group_has_all_settings_that_kafka_lists() -> None:
+    interval = "consumer.assignment.interval.ms"
+    told = {each.name: each for each in describe_group(Settings(), {interval: "2000"})}
+    assert told.keys() == kafka_group_settings().keys()
+    assert len(told) == 17
+    assert (told[interval].value, told[interval].source, told[interval].read_only) == (
+        "2000",
+        ConfigSource.DYNAMIC_GROUP_CONFIG,
+        False,
+    )
+    share = told["share.heartbeat.interval.ms"]
+    assert (share.value, share.read_only, share.is_default) == ("5000", True, True)
+    assert [each.name for each in share.synonyms] == ["group.share.heartbeat.interval.ms"]

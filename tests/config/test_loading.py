@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from appliance.config import BrokerSettings, NetworkSettings, Settings, load_settings
+from appliance.config.units import plain_value
 from appliance.errors import ConfigurationError
 
 
@@ -91,7 +92,6 @@ def test_first_of_several_broker_wide_names_wins_as_in_kafka(given: dict[str, st
         ("retention.ms", "log.retention.ms"),
         ("log.dir", "data.dir"),
         ("listeners", "host"),
-        ("num.network.threads", "network.processes"),
     ],
 )
 def test_unknown_option_is_refused_with_the_nearest_name(name: str, nearest: str) -> None:
@@ -151,7 +151,7 @@ def test_fault_in_a_file_names_the_file_and_the_place(tmp_path: Path, text: str,
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     path.write_bytes(b"\xff\xfe = 1")
-    with pytest.raises(ConfigurationError, match="no TOML"):
+    with pytest.raises(ConfigurationError, match="is not TOML"):
         load_settings(path)
 
 
@@ -169,3 +169,41 @@ def test_settings_outside_their_range_cannot_be_made() -> None:
         BrokerSettings(num_partitions=-1)
     with pytest.raises(ConfigurationError, match="slots"):
         Settings(slots=0)
+
+
+def test_kafkas_properties_are_named_as_what_they_are(tmp_path: Path) -> None:
+    text = "# Kafka\nbroker.id=0\nlisteners=PLAINTEXT://:9092\nlog.dirs=/var/lib/kafka\n"
+    path = write(tmp_path / "server.properties", text)
+    with pytest.raises(ConfigurationError, match=r"Kafka's format.*reads TOML.*docs/configuration.md"):
+        load_settings(path)
+    with pytest.raises(ConfigurationError, match="is not TOML"):
+        load_settings(write(tmp_path / "a.toml", "port = \n"))
+
+
+def test_alias_beside_its_option_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"num\.io\.threads: is io\.workers here"):
+        load_settings(overrides={"num.io.threads": "2", "io.workers": "2"})
+
+
+def test_alias_is_shown_as_the_option_it_is() -> None:
+    settings = load_settings(overrides={"num.io.threads": "2"})
+    assert settings.configured == {"io.workers": "2"}
+    assert settings.aliases == {"num.io.threads": "io.workers"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "plain"),
+    [
+        ("retention.ms", "7d", str(7 * 86_400_000)),
+        ("segment.bytes", "64 MiB", str(64 << 20)),
+        ("log.retention.ms", "1.5 h", "5400000"),
+        ("consumer.session.timeout.ms", "45s", "45000"),
+        ("retention.ms", "-1", "-1"),
+        ("retention.ms", "soon", "soon"),
+        ("retention.ms", "7 MiB", "7 MiB"),
+        ("cleanup.policy", "compact", "compact"),
+        ("no.such.setting", "7d", "7d"),
+    ],
+)
+def test_units_become_plain_numbers_where_the_setting_has_that_unit(name: str, text: str, plain: str) -> None:
+    assert plain_value(name, text) == plain

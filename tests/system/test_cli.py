@@ -69,7 +69,7 @@ def test_topic_is_created_listed_described_grown_and_deleted(run: Console, topic
 
     run("topics", "add-partitions", topic, 5).succeeded()
     assert len(run.json("topics", "describe", topic)[0]["partitions"]) == 5
-    assert run("topics", "delete", topic).succeeded().text == f"deleted {topic}\n"
+    assert run("topics", "delete", "--yes", topic).succeeded().text == f"deleted {topic}\n"
     assert topic not in {row["topic"] for row in run.json("topics", "list")}
 
 
@@ -106,7 +106,7 @@ def test_each_refusal_is_one_line_with_kafkas_name(run: Console, topic: str) -> 
         (("create", f"{topic}-z", "-r", 4), "INVALID_REPLICATION_FACTOR"),
         (("add-partitions", topic, 2), "INVALID_PARTITIONS"),
         (("add-partitions", "none", 2), "UNKNOWN_TOPIC_OR_PART"),
-        (("delete", "none"), "UNKNOWN_TOPIC_OR_PART"),
+        (("delete", "--yes", "none"), "UNKNOWN_TOPIC_OR_PART"),
         (("describe", "none"), "UNKNOWN_TOPIC_OR_PART"),
     ):
         told = run("topics", *arguments)
@@ -117,10 +117,10 @@ def test_each_refusal_is_one_line_with_kafkas_name(run: Console, topic: str) -> 
 
 
 def test_one_refusal_does_not_keep_others_from_being_done(run: Console, topic: str) -> None:
-    told = run("topics", "delete", "none", topic)
+    told = run("topics", "delete", "--yes", "none", topic)
     assert told.code == 1
     run("topics", "create", topic).succeeded()
-    told = run("topics", "delete", "none", topic)
+    told = run("topics", "delete", "--yes", "none", topic)
     assert (told.code, told.text) == (1, f"deleted {topic}\n")
     assert run("topics", "create", topic, "--if-not-exists").succeeded()
 
@@ -169,7 +169,7 @@ def test_large_record_is_taken_and_a_larger_one_refused_by_name(run: Console, to
     told = run("produce", topic, "--whole", given=bytes(1_100_000))
     assert told.code == 1
     assert "1 of 1 records were not taken" in told.errors
-    assert "MSG_SIZE_TOO_LARGE" in told.errors
+    assert "MESSAGE_TOO_LARGE" in told.errors
     assert run("consume", topic).succeeded().output == bytes(900_000) + b"\n"
 
 

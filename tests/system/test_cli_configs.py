@@ -48,6 +48,22 @@ def test_what_is_set_on_a_broker_stands_behind_its_topics(broker: Appliance) -> 
     assert done.text == "message.max.bytes: 2000 → 1048588\n"
 
 
+def test_what_is_set_on_all_brokers_counts_where_a_broker_says_nothing(broker: Appliance) -> None:
+    done = configs(broker, "set", "max.connections=500", "log.retention.ms=2h", "--all-brokers").succeeded()
+    assert done.text == "log.retention.ms: - → 7200000\nmax.connections: - → 500\n"
+    rows = json.loads(configs(broker, "describe", "--broker", "0", "--json").succeeded().output)
+    told = {row["name"]: (row["value"], row["source"]) for row in rows}
+    assert told["max.connections"] == ("500", "all brokers")
+    rows = json.loads(configs(broker, "describe", "--all-brokers", "--json").succeeded().output)
+    assert [(row["name"], row["value"]) for row in rows] == [
+        ("log.retention.ms", "7200000"),
+        ("max.connections", "500"),
+    ]
+    configs(broker, "unset", "max.connections", "log.retention.ms", "--all-brokers").succeeded()
+    refused = configs(broker, "set", "slots=2", "--all-brokers")
+    assert (refused.code, "INVALID_REQUEST" in refused.errors) == (1, True)
+
+
 def test_a_refusal_names_the_value_and_changes_nothing(broker: Appliance) -> None:
     refused = configs(broker, "set", "segment.ms=7", "retention.ms=soon", "--topic", "t")
     assert (refused.code, refused.text) == (1, "")
@@ -59,7 +75,7 @@ def test_a_refusal_names_the_value_and_changes_nothing(broker: Appliance) -> Non
 def test_one_target_is_wanted(broker: Appliance, target: tuple[str, ...]) -> None:
     refused = configs(broker, "describe", *target)
     assert refused.code == 2
-    assert "say one of --topic TOPIC, --broker ID, --group GROUP" in refused.errors
+    assert "say one of --topic TOPIC, --broker ID, --group GROUP, --all-brokers" in refused.errors
 
 
 @pytest.mark.parametrize("broker_id", ["7", "99999999999"])

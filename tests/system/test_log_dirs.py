@@ -195,6 +195,9 @@ def test_a_failed_directory_is_shown_by_describe_log_dirs_and_by_status(disks: D
     (worker,) = [each for each in json.loads(told.text)["processes"] if each["role"] == "ioproc 0.0"]
     assert worker["failed_log_dirs"] == [str(disks.b)]
     assert worker["offline_partitions"] == len(lost)
+    errors = {each["path"]: each["error"] for each in json.loads(told.text)["log_dirs"]}
+    assert errors[str(disks.a)] is None
+    assert errors[str(disks.b)] == "No such file or directory"
     told = appliance("status", "--data-dir", disks.broker.data_dir).succeeded()
     assert f"log directory {disks.b} has failed" in told.text
     shown = appliance("log-dirs", "describe", "-b", disks.broker.address, "--json")

@@ -268,7 +268,7 @@ def test_records_deleted_and_topics_deleted_during_a_move_stay_deleted(lone: Mov
     lone.broker.start()
     assert first_offset(lone.broker) == 20000
     assert lone.alter("a") == 0
-    appliance("topics", "delete", "t", "-b", lone.broker.address).succeeded()
+    appliance("topics", "delete", "--yes", "t", "-b", lone.broker.address).succeeded()
     wait_until(lambda: not [p for d in lone.paths.values() for p in d.glob("t-0*")], "gone", timeout_s=30)
     assert create_topic(lone.broker.port, "t") == 0
     assert first_offset(lone.broker) == 0

@@ -146,6 +146,7 @@ class BrokerSettings:
         type=ConfigType.LONG,
         unit="bytes",
         minimum=_MIB,
+        effect=Effect.AT_ONCE,
         doc="Most memory the cleaner takes for the keys of one round; it takes what the keys need, and gives it back.",
     )
     log_cleaner_io_max_bytes_per_second: int = option(
@@ -154,7 +155,8 @@ class BrokerSettings:
         type=ConfigType.LONG,
         unit="bytes/s",
         minimum=1,
-        doc="What the cleaner reads and writes in a second at most, on average.",
+        effect=Effect.AT_ONCE,
+        doc="Upper bound on the cleaner's average I/O rate, reads and writes together.",
     )
     log_cleaner_backoff_ms: int = option(
         15_000,
@@ -162,6 +164,7 @@ class BrokerSettings:
         type=ConfigType.LONG,
         unit="ms",
         minimum=0,
+        effect=Effect.AT_ONCE,
         doc="Pause between two looks of the cleaner at logs that have changed; without a change it does not look.",
     )
     replica_lag_time_max_ms: int = option(
@@ -196,7 +199,7 @@ class BrokerSettings:
     rack: str | None = option(
         None,
         "broker.rack",
-        doc="The rack that clients are told; for fetching from the nearest replica.",
+        doc="The rack that Metadata and DescribeCluster name. Nothing else reads it: consumers fetch from the leader.",
     )
     shutdown_timeout_ms: int = option(
         10_000,

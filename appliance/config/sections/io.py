@@ -18,7 +18,7 @@ class IoSettings:
         minimum=1,
         maximum=64,
         doc="I/O worker processes of each slot; a partition belongs to one of them, and a topic's partitions are "
-        "spread evenly. May be another number at the next start. Kafka: num.io.threads.",
+        "spread evenly. May be another number at the next start. Kafka's num.io.threads is taken as this option.",
     )
 
     def __post_init__(self) -> None:

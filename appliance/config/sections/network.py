@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from appliance.config.declaration import ConfigType
+from appliance.config.declaration import ConfigType, Effect
 from appliance.config.option import check_fields, option
 from appliance.errors import ConfigurationError
 
@@ -22,7 +22,7 @@ class NetworkSettings:
         unit="processes",
         minimum=1,
         maximum=64,
-        doc="Network processes that share the connections; Kafka's nearest word is num.network.threads.",
+        doc="Network processes that share the connections. Kafka's num.network.threads is taken as this option.",
     )
     pool_bytes: int = option(
         256 * _MIB,
@@ -45,6 +45,7 @@ class NetworkSettings:
         "max.connections",
         unit="connections",
         minimum=1,
+        effect=Effect.AT_ONCE,
         doc="Connections held at once; one more is closed as soon as it is accepted.",
     )
     connections_max_per_ip: int = option(
@@ -52,6 +53,7 @@ class NetworkSettings:
         "max.connections.per.ip",
         unit="connections",
         minimum=1,
+        effect=Effect.AT_ONCE,
         doc="Connections held at once from one address.",
     )
     connections_max_idle_ms: int = option(

@@ -20,6 +20,7 @@ from appliance.channels.supervision import SupervisionSocket
 from appliance.channels.wiring import Attachment
 from appliance.clock import Clock
 from appliance.config import BrokerConfigs
+from appliance.config.dynamic import CLEANER_BACKOFF_MS, CLEANER_BUFFER_BYTES, CLEANER_RATE, shared_value
 from appliance.control.cleaner.compacted_logs import CompactedLogs
 from appliance.control.cleaner.rounds import Answer, Ask, Moved, OwnerLost, Rounds, Steps
 from appliance.control.cleaner.throttle import Throttle
@@ -70,6 +71,7 @@ class CleanerDutyCycle:
         self._go_on_ns = 0
         self._looks = LOOKS
         self._may_look_ns = 0
+        self._settings_version = 0
         self._running = True
 
     def run(self) -> None:
@@ -122,6 +124,8 @@ class CleanerDutyCycle:
     def _work(self) -> None:
         """One step, if one can be taken now."""
         now_ns = self._clock.monotonic_ns()
+        if self._attachment.image.version != self._settings_version:
+            self._go_by_settings()
         if self._steps is None:
             if not self._is_due(now_ns):
                 return
@@ -138,6 +142,20 @@ class CleanerDutyCycle:
                 self._take(self._answer)
         elif now_ns >= self._go_on_ns:
             self._take(None)
+
+    def _go_by_settings(self) -> None:
+        """Takes over what was set on brokers while running; at the next wake-up after it was set."""
+        image = self._attachment.image.current()
+        self._settings_version = self._attachment.image.version if image is None else image.version
+        stored = {} if image is None else image.broker_configs
+        settings = self._attachment.wiring.settings
+        backoff_ms = shared_value(settings, stored, CLEANER_BACKOFF_MS)
+        self._may_look_ns += backoff_ms * _NS_PER_MS - self._backoff_ns
+        self._backoff_ns = backoff_ms * _NS_PER_MS
+        self._rounds.set_limits(
+            map_bytes_max=shared_value(settings, stored, CLEANER_BUFFER_BYTES), retry_ms=max(1, backoff_ms)
+        )
+        self._throttle.set_rate(shared_value(settings, stored, CLEANER_RATE))
 
     def _is_due(self, now_ns: int) -> bool:
         if now_ns < self._may_look_ns:

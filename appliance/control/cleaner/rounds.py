@@ -75,6 +75,11 @@ class Rounds:
         self.working_for: Role | None = None
         self.rounds = self.cleaned_bytes = self.freed_bytes = self.failures = 0
 
+    def set_limits(self, *, map_bytes_max: int, retry_ms: int) -> None:
+        """Goes by new limits from the next log on."""
+        self._map_bytes_max = map_bytes_max
+        self._retry_ms = retry_ms
+
     def steps(self) -> Steps:
         """Examines and cleans until there is nothing to do now."""
         while True:

@@ -15,6 +15,10 @@ class Throttle:
         self._bytes_per_second = bytes_per_second
         self._due_ns = 0
 
+    def set_rate(self, bytes_per_second: int) -> None:
+        """Goes by a new rate from the next bytes on."""
+        self._bytes_per_second = bytes_per_second
+
     def moved(self, length_bytes: int, now_ns: int) -> int:
         """Notes that bytes were moved; when the next may be, by CLOCK_MONOTONIC. Not above now: at once."""
         since_ns = max(self._due_ns, now_ns - _SAVED_NS_MAX)

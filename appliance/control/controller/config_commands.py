@@ -7,6 +7,7 @@ Pure: from one resource of a request and what is set to *all that will be set on
 |---|---|
 | INVALID_REQUEST | a resource or a setting named twice; null for a value; an unknown operation or type |
 | INVALID_REQUEST | `slot.stopped` of all brokers, or of the last one that is not stopped |
+| INVALID_REQUEST | of one of several brokers, a setting of a process that they share |
 | INVALID_REQUEST | the empty topic name; no such broker; a broker cannot change it while it runs, or to that |
 | INVALID_CONFIG | a topic takes no such setting or value; adding to, or taking from, what is no list |
 | INVALID_TOPIC_EXCEPTION | an illegal name |
@@ -38,7 +39,8 @@ from appliance.config import (
     validate_topic_configs,
 )
 from appliance.config.declaration import ConfigType, Declaration, text_of
-from appliance.config.dynamic import DYNAMIC_BROKER_CONFIGS, PER_SLOT, SLOT_STOPPED
+from appliance.config.dynamic import DYNAMIC_BROKER_CONFIGS, PER_SLOT, SHARED_BY_SLOTS, SLOT_STOPPED
+from appliance.config.loggers import LOGGERS
 from appliance.errors import ConfigurationError, RejectedRequest
 from appliance.protocol.apis.describe_configs import ResourceType
 from appliance.protocol.apis.incremental_alter_configs import ConfigOperation
@@ -89,6 +91,10 @@ def plan_alteration(resource: AlteredResource, altering: Altering, *, replace: b
         return _broker(resource, altering, replace)
     if resource.type == ResourceType.GROUP:
         return _group(resource, altering, replace)
+    if resource.type == ResourceType.BROKER_LOGGER:
+        raise _logger_refusal(resource)
+    if resource.type == ResourceType.CLIENT_METRICS:
+        raise RejectedRequest(ErrorCode.INVALID_REQUEST, "Client metrics are not collected here.")
     raise RejectedRequest(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.type}")
 
 
@@ -145,6 +151,11 @@ def _broker(resource: AlteredResource, altering: Altering, replace: bool) -> dic
     except ConfigurationError as refusal:
         raise RejectedRequest(ErrorCode.INVALID_REQUEST, str(refusal)) from refusal
     _check_stop(name, configs, altering)
+    if name and len(known) > 1 and (shared := sorted(SHARED_BY_SLOTS & configs.keys())):
+        raise RejectedRequest(
+            ErrorCode.INVALID_REQUEST,
+            f"{', '.join(shared)}: all brokers share what this is about; set it on all of them at once.",
+        )
     return configs
 
 
@@ -163,6 +174,22 @@ def _group(resource: AlteredResource, altering: Altering, replace: bool) -> dict
             ErrorCode.POLICY_VIOLATION, f"{GROUPS_MAX} groups have settings of their own already."
         )
     return configs
+
+
+def _logger_refusal(resource: AlteredResource) -> RejectedRequest:
+    """Levels of loggers cannot change while the broker runs; Kafka's refusals come first."""
+    for change in resource.changes:
+        if change.operation not in (ConfigOperation.SET, ConfigOperation.DELETE):
+            operation = ConfigOperation(change.operation).name
+            return RejectedRequest(
+                ErrorCode.INVALID_REQUEST,
+                f"{operation} operation is not allowed for the BROKER_LOGGER resource",
+            )
+        if change.name not in LOGGERS:
+            return RejectedRequest(ErrorCode.INVALID_CONFIG, f"Logger {change.name[:100]} does not exist!")
+    return RejectedRequest(
+        ErrorCode.INVALID_REQUEST, "The levels of loggers cannot change while the broker runs."
+    )
 
 
 def _check_stop(name: str, configs: Mapping[str, str], altering: Altering) -> None:

@@ -22,11 +22,17 @@ from appliance.config import Settings
 from appliance.control.supervisor.data_directory import DataDirectory
 from appliance.control.supervisor.entry_points import ENTRY_POINTS, load_all
 from appliance.control.supervisor.listening import PortTaken, close_all, listeners
+from appliance.control.supervisor.memory_room import (
+    memory_bytes,
+    refuse_too_large_pools,
+    shared_memory_bytes,
+)
 from appliance.control.supervisor.signals import SUPERVISOR_SIGNALS
 from appliance.control.systemd import Notifier, listening_sockets
 from appliance.errors import ApplianceDefect, ApplianceError, DataDirectoryInUse, OperatorFault
 from appliance.ipc.doorbell import Doorbell
 from appliance.log.file_names import CLEAN_SHUTDOWN, META_PROPERTIES
+from appliance.version import VERSION
 
 # 0 is a clean stop; 1 a failure, 4 a stop in which something had to be killed (duty_cycle.py).
 EXIT_REFUSED = 2
@@ -43,7 +49,9 @@ RUNTIME_PATH_BYTES_MAX = 80
 _logger = logging.getLogger(__name__)
 
 
-def run(settings: Settings, *, entry_points: Mapping[RoleKind, str] = ENTRY_POINTS) -> int:
+def run(
+    settings: Settings, *, entry_points: Mapping[RoleKind, str] = ENTRY_POINTS, when_ready: str = ""
+) -> int:
     """Serves until told to stop; the exit code of the command.
 
     Says `appliance ready on HOST:PORT (data DIR, pid N)` on standard output once every process serves, and
@@ -52,13 +60,17 @@ def run(settings: Settings, *, entry_points: Mapping[RoleKind, str] = ENTRY_POIN
     Args:
         settings: what the operator decided.
         entry_points: kind of role → `module:function` to run for it.
+        when_ready: printed below the line that says so, if it is not empty.
     """
     # First of all: the title is found through the environment's first variable, which we may take out below.
     setproctitle.setproctitle(f"appliance: {SUPERVISOR}")
     journal.start(str(SUPERVISOR))
     notifier = Notifier.from_environment()
     try:
-        return _run(settings, entry_points, notifier)
+        code = _run(settings, entry_points, notifier, when_ready)
+        if code == 0:
+            _logger.info("stopped")
+        return code
     except DataDirectoryInUse as fault:
         _logger.critical("%s", fault)
         return EXIT_IN_USE
@@ -77,13 +89,23 @@ def run(settings: Settings, *, entry_points: Mapping[RoleKind, str] = ENTRY_POIN
         notifier.close()
 
 
-def _run(settings: Settings, entry_points: Mapping[RoleKind, str], notifier: Notifier) -> int:
+def _run(
+    settings: Settings, entry_points: Mapping[RoleKind, str], notifier: Notifier, when_ready: str
+) -> int:
+    refuse_too_large_pools(settings, shared_bytes=shared_memory_bytes(), memory_bytes=memory_bytes())
     patience_ms = settings.broker.shutdown_timeout_ms + ORPHANS_EXTRA_MS
     directory = DataDirectory.hold(settings.data_dir, patience_ms=patience_ms)
     try:
         bound = listeners(settings, listening_sockets())
         try:
-            return _serve(settings, entry_points, directory=directory, bound=bound, notifier=notifier)
+            return _serve(
+                settings,
+                entry_points,
+                directory=directory,
+                bound=bound,
+                notifier=notifier,
+                when_ready=when_ready,
+            )
         finally:
             close_all(bound.values())
     finally:
@@ -97,6 +119,7 @@ def _serve(
     directory: DataDirectory,
     bound: Mapping[int, socket.socket],
     notifier: Notifier,
+    when_ready: str,
 ) -> int:
     # What is imported lives as long as we do: to look through it again and again takes a seventh of a start.
     gc.disable()
@@ -129,6 +152,8 @@ def _serve(
     def say_ready() -> None:
         with suppress(OSError):
             print(f"appliance ready on {address} (data {settings.data_dir}, pid {os.getpid()})", flush=True)
+            if when_ready:
+                print(when_ready, flush=True)
 
     supervisor = Supervisor(
         wiring,
@@ -177,6 +202,7 @@ def _clean_directories(settings: Settings) -> dict[Path, str]:
 def _run_facts(settings: Settings, instance: str) -> dict[str, object]:
     return {
         "instance": instance,
+        "version": VERSION,
         "pid": os.getpid(),
         "host": settings.host,
         "port": settings.port,

@@ -7,6 +7,9 @@ we do not know is answered by `messages.encode_unsupported_api_versions`.
 from __future__ import annotations
 
 import msgspec
+import msgspec.structs
+
+LEVEL_0_VERSION = 4
 
 
 class ApiVersionsRequest(msgspec.Struct, frozen=True):
@@ -42,3 +45,10 @@ class ApiVersionsResponse(msgspec.Struct, frozen=True):
     finalized_features_epoch: int = -1
     finalized_features: tuple[FinalizedFeature, ...] = ()
     zk_migration_ready: bool = False
+
+    def of_version(self, version: int) -> ApiVersionsResponse:
+        """Without what the version cannot say: before v4, features whose lowest level is 0 (KIP-1022)."""
+        if version >= LEVEL_0_VERSION:
+            return self
+        sayable = tuple(each for each in self.supported_features if each.min_version > 0)
+        return msgspec.structs.replace(self, supported_features=sayable)

@@ -1,0 +1,60 @@
+"""Whether the shared memory that the settings ask for can be had: asked before anything is started."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from appliance.channels.roles import RoleKind, running_roles
+from appliance.config import Settings
+from appliance.errors import ConfigurationError
+
+SHARED_MEMORY: Final = "/dev/shm"
+_UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+def refuse_too_large_pools(settings: Settings, *, shared_bytes: int, memory_bytes: int) -> None:
+    """Pools are mapped whole and filled as load needs it; beyond what there is, a process dies of SIGBUS under load.
+
+    Args:
+        settings: what the operator decided.
+        shared_bytes: the size of the file system that holds shared memory.
+        memory_bytes: the memory of the machine.
+
+    Raises:
+        ConfigurationError: the pools of all processes together are larger than either.
+    """
+    network = sum(role.kind is RoleKind.NETPROC for role in running_roles(settings))
+    wanted = network * settings.network.pool_bytes + settings.broker.coordinator_pool_bytes
+    for there, what in (
+        (memory_bytes, "memory: set them lower"),
+        (
+            shared_bytes,
+            f"shared memory ({SHARED_MEMORY}): set them lower, or enlarge it (a container: --shm-size)",
+        ),
+    ):
+        if wanted > there:
+            raise ConfigurationError(
+                f"network.pool.bytes = {_shown(settings.network.pool_bytes)} in each of {network} network processes"
+                f" and coordinator.pool.bytes = {_shown(settings.broker.coordinator_pool_bytes)}"
+                f" are {_shown(wanted)} together; this machine has {_shown(there)} of {what}"
+            )
+
+
+def shared_memory_bytes() -> int:
+    """The size of the file system behind shared memory."""
+    room = os.statvfs(SHARED_MEMORY)
+    return room.f_blocks * room.f_frsize
+
+
+def memory_bytes() -> int:
+    """The memory of the machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _shown(amount: float) -> str:
+    for unit in _UNITS:
+        if amount < 1024 or unit == _UNITS[-1]:
+            return f"{amount:.0f} {unit}" if amount == int(amount) else f"{amount:.1f} {unit}"
+        amount /= 1024
+    raise AssertionError("the last unit takes everything")

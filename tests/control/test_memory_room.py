@@ -1,0 +1,37 @@
+"""Pools that the machine cannot hold are refused at the start, not found out under load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from appliance.config import load_settings
+from appliance.control.supervisor.memory_room import refuse_too_large_pools
+from appliance.errors import ConfigurationError
+from tests.cli.command import appliance
+
+GIB = 2**30
+
+
+def test_pools_that_fit_are_taken() -> None:
+    refuse_too_large_pools(load_settings(), shared_bytes=GIB, memory_bytes=GIB)
+
+
+@pytest.mark.parametrize(
+    ("shared_bytes", "memory_bytes", "named"), [(GIB, 64 * GIB, "/dev/shm"), (64 * GIB, GIB, "of memory")]
+)
+def test_what_is_too_small_is_named(shared_bytes: int, memory_bytes: int, named: str) -> None:
+    settings = load_settings(overrides={"network.pool.bytes": "1 GiB"})
+    with pytest.raises(ConfigurationError) as refused:
+        refuse_too_large_pools(settings, shared_bytes=shared_bytes, memory_bytes=memory_bytes)
+    assert named in str(refused.value)
+    assert "network.pool.bytes = 1 GiB in each of 2 network processes" in str(refused.value)
+
+
+def test_start_with_a_pool_of_four_tebibytes_ends_with_a_line_and_leaves_nothing(tmp_path: Path) -> None:
+    told = appliance("serve", "--data-dir", tmp_path / "data", "--set", "network.pool.bytes=4 TiB")
+    assert told.code == 2
+    assert "network.pool.bytes = 4 TiB" in told.errors
+    assert "Try it" not in told.text
+    assert not (tmp_path / "data").exists()
