@@ -109,7 +109,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lag.commit({name: position.marks[name].offset for name in position})
 
     def stop(self) -> None:
-        """The lease stays, for the query may start again; it runs out by itself."""
+        """Release the lease, or leave it for as long as a restart takes where records are left to read."""
+        if self._query is not None:
+            self._query.stop()
         if self._lag is not None:
             self._lag.close()
             self._lag = None
