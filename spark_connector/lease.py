@@ -380,7 +380,8 @@ def _make_room(partition: str, folder: str, path: str, host: str) -> None:
         TooManyReaders: there are more than LEASES_MAX; the new one is removed.
     """
     own = os.path.basename(path)
-    others = [name for name in os.listdir(folder) if name.endswith(LEASE) and name != own]
+    with os.scandir(folder) as entries:
+        others = [each.name for each in entries if each.name.endswith(LEASE) and each.name != own]
     if not others:
         return
     is_full = len(others) >= LEASES_MAX
