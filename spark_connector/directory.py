@@ -1,13 +1,13 @@
 """Where partitions lie, and how far each may be read now.
 
-A path may be the data directory of the appliance (all its slots), log directories of slots, the log directory of an
-Apache Kafka broker, or any directory of partition directories. Of a partition that lies in several, as copies of
-several slots, the leader's is read, or else the one that may be read furthest: a follower that has the latest epoch may
-have little else yet.
+A path may be the data directory of the appliance (all its slots, wherever `log.dirs` puts them), log directories of
+slots, the log directory of an Apache Kafka broker, or any directory of partition directories. Where copies of several
+slots are given, the leader's is read, or else the one that may be read furthest: a follower that has the latest epoch
+may have little else yet.
 
-How far is said by the owner in `<partition>/.state` (`appliance.log.partition_state`), unless Apache Kafka has gone on
-with the log since. Apache Kafka says it in its
-checkpoint files, which it writes every few seconds; what it does not say, the last stable offset, is found by reading.
+The owner writes how far into `<partition>/.state` (`appliance.log.partition_state`), unless Apache Kafka has gone on
+with the log since. Apache Kafka writes it to its checkpoint files every few seconds; what it does not write, the last
+stable offset, is found by reading.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from appliance.log.file_names import (
     partition_directory_name,
     segment_file_name,
 )
+from appliance.log.known_directories import used_directories
 from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.partition_metadata import read_topic_id
 from appliance.log.partition_state import (
@@ -517,6 +518,12 @@ def _log_directories(path: Path) -> list[Path]:
         raise NotALogDirectory(f"{path}: {error.strerror or error}") from error
     if (path / META_PROPERTIES).exists():
         return [path]
+    try:
+        used = used_directories(path)
+    except (StorageFault, CorruptFile) as fault:
+        raise NotALogDirectory(str(fault)) from fault
+    if used:
+        return used
     inside = [path / name for name in names if (path / name / META_PROPERTIES).exists()]
     if inside:
         return inside
