@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -281,9 +282,10 @@ class Directories:
         Raises:
             As `partition`.
         """
-        numbers = self.topics().get(topic)
+        topics = self.topics()
+        numbers = topics.get(topic)
         if numbers is None:
-            raise UnknownTopic(f"topic {topic!r} is in none of {self.where}")
+            raise UnknownTopic(f"topic {topic!r} is in none of {self.where}{meant(topic, topics)}")
         return [self.partition(topic, number) for number in numbers]
 
     def _copies(self, name: TopicPartition, avoid: str | None) -> tuple[list[_Copy], StorageFault | None]:
@@ -434,6 +436,12 @@ class Directories:
         if known is None or known[0] != mark:
             known = self._checkpoints[path] = mark, read_offsets(Path(path))
         return known[1]
+
+
+def meant(name: str, topics: Iterable[str]) -> str:
+    """The end of an error about a topic that is not there: the topic whose name is near, if there is one."""
+    near = get_close_matches(name, list(topics), n=1, cutoff=0.7)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _first_state(directory: Path) -> PartitionState | None:

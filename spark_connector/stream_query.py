@@ -67,7 +67,8 @@ class StreamQuery:
         self.latest: StreamOffsets | None = None
         """What was there when `next` looked last; None before."""
         self._held: dict[Name, int] = {}
-        self._done: dict[Name, int] = {}
+        self._begun_at: dict[Name, int] = {}
+        """Where the micro-batch under way begins, or would; Spark asks for the next one when the last one is done."""
 
     def initial(self) -> StreamOffsets:
         """Where a query begins that has no checkpoint. Different at every call where the options say `latest`.
@@ -118,6 +119,7 @@ class StreamQuery:
             DataLost: as `ends`.
         """
         self._hold(start)
+        self._begun_at = {name: start.marks[name].offset for name in start}
         looks = self._look(start, until)
         available = {name: look.end - look.begin for name, look in looks.items()}
         ends = {name: Mark(look.end) for name, look in looks.items()}
@@ -166,12 +168,11 @@ class StreamQuery:
 
     def done(self, end: StreamOffsets) -> None:
         """Everything below `end` is read for good: the lease lets go of it, a little later."""
-        self._done = {name: end.marks[name].offset for name in end}
         if self._lease is None or self._leased_at_s is None:
             return
         if self._clock() - self._leased_at_s < _MOVES_EVERY_S:
             return
-        self._move(self._done)
+        self._move({name: end.marks[name].offset for name in end})
 
     def stop(self) -> None:
         """The query has ended, perhaps to be started again from its checkpoint.
@@ -183,13 +184,13 @@ class StreamQuery:
             return
         latest = self.latest
         if latest is not None and all(
-            self._done.get(name, -1) >= latest.marks[name].offset for name in latest
+            self._begun_at.get(name, -1) >= latest.marks[name].offset for name in latest
         ):
             lease.release()
             return
         lease.stop_beating()
         ttl_ms = min(lease.ref.ttl_ms, STOPPED_TTL_MS)
-        lease.move(self._there({**self._held, **self._done}), ttl_ms=ttl_ms)
+        lease.move(self._there({**self._held, **self._begun_at}), ttl_ms=ttl_ms)
 
     def _look(self, start: StreamOffsets, until: StreamOffsets | None) -> dict[Name, _Look]:
         """At every partition that is chosen: from where to where it can be read."""

@@ -213,8 +213,7 @@ def test_a_stream_that_was_stopped_at_its_end_leaves_no_lease(tmp_path: Path) ->
     filled(tmp_path)
     query = streamed(tmp_path)
     end = query.next(query.initial())
-    query.next(end)
-    query.done(end)
+    assert query.next(end) == end
     query.stop()
     assert files(tmp_path) == []
 
@@ -223,7 +222,7 @@ def test_a_stream_that_was_stopped_on_its_way_holds_the_rest_for_a_restart(tmp_p
     filled(tmp_path)
     query = streamed(tmp_path)
     end = query.next(query.initial(), most=20)
-    query.done(end)
+    query.next(end, most=20)
     query.stop()
     (path,) = files(tmp_path)
     told = json.loads(path.read_bytes())
