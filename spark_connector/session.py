@@ -83,7 +83,7 @@ def _use_this_python(spark: SparkSession) -> None:
         return
     try:
         context = spark.sparkContext
-        if context.master.startswith("local") and context.getConf().get(PYTHON) is None:
+        if str(context.master).startswith("local") and context.getConf().get(PYTHON) is None:
             context.pythonExec = sys.executable
     except Exception:  # over Spark Connect there is no context, and the server says which Python
         return

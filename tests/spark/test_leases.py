@@ -36,7 +36,8 @@ def files(home: Path, suffix: str = LEASE) -> list[Path]:
 
 def left_ms(path: Path) -> float:
     """How long a lease file holds from now on, should nobody touch it."""
-    return json.loads(path.read_bytes())["ttl_ms"] - (time.time() - path.stat().st_mtime) * 1000
+    ttl_ms: int = json.loads(path.read_bytes())["ttl_ms"]
+    return ttl_ms - (time.time() - path.stat().st_mtime) * 1000
 
 
 def age(path: Path, by_s: float) -> None:
@@ -133,7 +134,7 @@ def test_a_task_keeps_the_leases_of_partitions_whose_tasks_wait_for_their_turn(t
     reading = scan(plan.tasks[0])
     next(reading)
     assert all(left_ms(path) > 590_000 for path in files(tmp_path))
-    reading.close()
+    list(reading)
 
 
 def test_a_slow_task_keeps_its_lease_though_nobody_takes_its_rows(tmp_path: Path) -> None:
@@ -146,7 +147,7 @@ def test_a_slow_task_keeps_its_lease_though_nobody_takes_its_rows(tmp_path: Path
     eventually(lambda: path.stat().st_mtime_ns > before, "nobody touches the lease")
     path.unlink()
     eventually(path.exists, "nobody writes the lease anew")
-    reading.close()
+    list(reading)
 
 
 def test_a_revoked_lease_is_not_written_anew(tmp_path: Path) -> None:
