@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from appliance.log.reader_leases import READERS, TALLY
 from spark_connector.constraints import Constraints
 from spark_connector.directory import UNKNOWN, Directories, PartitionView
 from spark_connector.errors import PartitionMoved
-from spark_connector.lease import BATCH_TTL_MS, Kind, ReaderLease, take_lease
+from spark_connector.lease import BATCH_TTL_MS, Kind, LeaseRef, ReaderLease, take_lease
 from spark_connector.offsets import check_named, chosen, end_of, start_of, within
 from spark_connector.options import Options
 from spark_connector.planning import TOGETHER_BYTES, OffsetRange, ScanRange, plan, together
@@ -33,6 +34,8 @@ class Plan:
     views: tuple[PartitionView, ...]
     ranges: tuple[OffsetRange, ...]
     lost: tuple[str, ...]
+    lease: ReaderLease | None = None
+    """Ends with the tasks. Release it where the plan is dropped, or where all of it was read."""
 
 
 def plan_batch(options: Options, constraints: Constraints | None = None) -> Plan:
@@ -42,6 +45,7 @@ def plan_batch(options: Options, constraints: Constraints | None = None) -> Plan
         InvalidOption: an option does not fit what is there.
         NotALogDirectory, UnknownTopic, NotReadable: see there.
         DataLost: offsets were asked for that are not there, and `failOnDataLoss` holds.
+        TooManyReaders: a partition takes no further lease.
     """
     for _ in range(_LOOKS - 1):
         try:
@@ -95,9 +99,20 @@ def _planned_under(
         timestamps_ms=(constraints.from_ms, constraints.until_ms),
         disorder_ms=options.disorder_ms,
     )
-    if lease is not None and not tasks:
-        lease.release()
-    return Plan(tuple(tasks), tuple(views), tuple(ranges), tuple(losses))
+    if lease is not None:
+        tasks = _counted(tasks, lease.ref)
+        if not tasks:
+            lease.release()
+    return Plan(tuple(tasks), tuple(views), tuple(ranges), tuple(losses), lease)
+
+
+def _counted(tasks: Sequence[ScanRange], lease: LeaseRef) -> list[ScanRange]:
+    """The tasks under a lease that ends with them."""
+    if not tasks:
+        return []
+    tally = f"{tasks[0].directory}/{READERS}/{lease.id}{TALLY}"
+    counting = replace(lease, tasks=len(tasks), tally=tally)
+    return [replace(task, lease=counting, number=number) for number, task in enumerate(tasks)]
 
 
 def shared(tasks: Sequence[ScanRange], options: Options) -> list[tuple[ScanRange, ...]]:

@@ -22,6 +22,7 @@ from spark_connector.columns import Columns
 from spark_connector.constraints import Constraints
 from spark_connector.filters import constrain, hold_any_time
 from spark_connector.options import Options, View
+from spark_connector.plain_errors import plain_errors
 from spark_connector.planning import ScanRange
 from spark_connector.views import ViewTask, plan_view, read_view
 
@@ -60,6 +61,10 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks, planned now."""
+        with plain_errors():
+            return self._planned()
+
+    def _planned(self) -> list[InputPartition]:
         if self._options.ignored:
             LOG.warning("options without an effect here: %s", ", ".join(self._options.ignored))
         planned: list[InputPartition]
@@ -97,6 +102,13 @@ def read_task(
     partition: InputPartition, columns: Columns, *, skips_corrupt: bool
 ) -> Iterator[pa.RecordBatch]:
     """The record batches of one task; none for the empty plan's task, which Spark makes up itself."""
+    with plain_errors():
+        yield from _read_task(partition, columns, skips_corrupt=skips_corrupt)
+
+
+def _read_task(
+    partition: InputPartition, columns: Columns, *, skips_corrupt: bool
+) -> Iterator[pa.RecordBatch]:
     if isinstance(partition, ViewPartition):
         yield from read_view(partition.task, columns.names, columns.arrow)
     if not isinstance(partition, ScanPartition):

@@ -1,13 +1,13 @@
 """Where partitions lie, and how far each may be read now.
 
-A path may be the data directory of the appliance (all its slots), log directories of slots, the log directory of an
-Apache Kafka broker, or any directory of partition directories. Of a partition that lies in several, as copies of
-several slots, the leader's is read, or else the one that may be read furthest: a follower that has the latest epoch may
-have little else yet.
+A path may be the data directory of the appliance (all its slots, wherever `log.dirs` puts them), log directories of
+slots, the log directory of an Apache Kafka broker, or any directory of partition directories. Where copies of several
+slots are given, the leader's is read, or else the one that may be read furthest: a follower that has the latest epoch
+may have little else yet.
 
-How far is said by the owner in `<partition>/.state` (`appliance.log.partition_state`), unless Apache Kafka has gone on
-with the log since. Apache Kafka says it in its
-checkpoint files, which it writes every few seconds; what it does not say, the last stable offset, is found by reading.
+The owner writes how far into `<partition>/.state` (`appliance.log.partition_state`), unless Apache Kafka has gone on
+with the log since. Apache Kafka writes it to its checkpoint files every few seconds; what it does not write, the last
+stable offset, is found by reading.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +37,7 @@ from appliance.log.file_names import (
     partition_directory_name,
     segment_file_name,
 )
+from appliance.log.known_directories import used_directories
 from appliance.log.leader_epochs import LeaderEpochs
 from appliance.log.partition_metadata import read_topic_id
 from appliance.log.partition_state import (
@@ -280,9 +282,10 @@ class Directories:
         Raises:
             As `partition`.
         """
-        numbers = self.topics().get(topic)
+        topics = self.topics()
+        numbers = topics.get(topic)
         if numbers is None:
-            raise UnknownTopic(f"topic {topic!r} is in none of {self.where}")
+            raise UnknownTopic(f"topic {topic!r} is in none of {self.where}{meant(topic, topics)}")
         return [self.partition(topic, number) for number in numbers]
 
     def _copies(self, name: TopicPartition, avoid: str | None) -> tuple[list[_Copy], StorageFault | None]:
@@ -435,6 +438,12 @@ class Directories:
         return known[1]
 
 
+def meant(name: str, topics: Iterable[str]) -> str:
+    """The end of an error about a topic that is not there: the topic whose name is near, if there is one."""
+    near = get_close_matches(name, list(topics), n=1, cutoff=0.7)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 def _first_state(directory: Path) -> PartitionState | None:
     """The state of a log that may be so new that its owner has not come to write one; None after some patience."""
     deadline_s = time.monotonic() + _OWNER_PATIENCE_S
@@ -517,6 +526,12 @@ def _log_directories(path: Path) -> list[Path]:
         raise NotALogDirectory(f"{path}: {error.strerror or error}") from error
     if (path / META_PROPERTIES).exists():
         return [path]
+    try:
+        used = used_directories(path)
+    except (StorageFault, CorruptFile) as fault:
+        raise NotALogDirectory(str(fault)) from fault
+    if used:
+        return used
     inside = [path / name for name in names if (path / name / META_PROPERTIES).exists()]
     if inside:
         return inside

@@ -6,6 +6,7 @@ ApplianceError
     ├── UnknownTopic         no such topic or partition in the directories given
     ├── NotReadable          how far it may be read is not known: never published, or torn by a power cut
     │   └── PartitionMoved       its directory is gone since it was looked at
+    ├── TooManyReaders       as many readers as a partition takes have leases on it
     ├── ShortRead            the end of a range was not reached, after all attempts
     ├── CorruptSegment       a batch does not hold, at a file and a position
     │   └── UnsupportedFormat    a message of format v0 or v1
@@ -37,6 +38,10 @@ class NotReadable(ConnectorError):
 
 class PartitionMoved(NotReadable):
     """The directory of a partition that was looked at is gone: it went to another slot, or was deleted. Look again."""
+
+
+class TooManyReaders(ConnectorError):
+    """A partition has as many leases of readers as it takes; a query is rejected when it is planned."""
 
 
 class ShortRead(ConnectorError):

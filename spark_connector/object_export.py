@@ -84,19 +84,15 @@ def export_objects(
         store = _Store(to, reads_back=reads_back)
         known, superseded, topic_id = store.known(topic, looks[0].topic_id)
     lease = take_lease([(view, view.log_start_offset) for view in looks], owner=f"export segments {topic}")
-    try:
-        with _faults(to):
-            taken = [
-                _export(directories.again(view), known.get(view.partition), store, tell=tell)
-                for view in looks
-            ]
-            taken += [
-                _untouched(partition, before)
-                for partition, before in known.items()
-                if partition not in {view.partition for view in looks}
-            ]
-    finally:
-        lease.release()
+    with lease.held(), _faults(to):
+        taken = [
+            _export(directories.again(view), known.get(view.partition), store, tell=tell) for view in looks
+        ]
+        taken += [
+            _untouched(partition, before)
+            for partition, before in known.items()
+            if partition not in {view.partition for view in looks}
+        ]
     parts = tuple(each for each, _, _ in taken)
     named = {segment.file for each in parts for segment in each.segments}
     gone = sorted({segment.file for each in known.values() for segment in each.segments} - named)

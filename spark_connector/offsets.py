@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from spark_connector.bounds import offset_for_timestamp
-from spark_connector.directory import Directories, PartitionView
+from spark_connector.directory import Directories, PartitionView, meant
 from spark_connector.errors import DataLost, UnknownTopic
 from spark_connector.option_values import InvalidOption
 from spark_connector.options import EARLIEST, LATEST, Bound, Choice, Options, Way
@@ -36,7 +36,7 @@ def chosen(directories: Directories, choice: Choice) -> list[Name]:
     elif choice.names is not None:
         missing = [name for name in choice.names if name not in topics]
     if missing:
-        raise UnknownTopic(f"{', '.join(missing)}: not in {directories.where}")
+        raise UnknownTopic(f"{', '.join(missing)}: not in {directories.where}{meant(missing[0], topics)}")
     return _among(topics, choice)
 
 

@@ -18,12 +18,15 @@ Source of names and rules: Spark's `KafkaSourceProvider.scala`.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote
 
 from spark_connector import option_values as values
 from spark_connector.directory import Isolation
@@ -149,6 +152,7 @@ _NAMES: Final = {
 }
 KNOWN: Final = tuple(_NAMES.values())
 """The names of all options."""
+_OPTION: Final = "option."
 _ABOUT_A_BROKER: Final = frozenset(
     (
         "groupidprefix",
@@ -274,7 +278,7 @@ class _Given:
             if name in _REFUSED:
                 raise InvalidOption(name, _REFUSED[name])
             if name not in _NAMES and name not in _ABOUT_A_BROKER and not name.startswith("kafka."):
-                raise InvalidOption(name, f"is not known; known are {', '.join(sorted(_NAMES.values()))}")
+                raise InvalidOption(name, f"is not known; {_meant(name)}")
 
     def client(self) -> dict[str, str]:
         """What is said about reaching a broker, without the prefix."""
@@ -297,10 +301,42 @@ class _Given:
         return tuple(sorted(names))
 
 
+def _meant(name: str) -> str:
+    """The options whose names are near, or all of them."""
+    near = get_close_matches(name, _NAMES, n=1, cutoff=0.7)
+    if near:
+        return f"did you mean {_NAMES[near[0]]}?"
+    return f"known are {', '.join(sorted(_NAMES.values()))}"
+
+
+def of_table(given: Mapping[str, str]) -> dict[str, str] | None:
+    """The options of a table that is being created; None where the options are not a table's.
+
+    Spark's catalog hands a source all properties of the table: each option under its name and under `option.` and its
+    name, the path as a URI in `location` and `path`, and properties such as `owner` and `provider`.
+    """
+    texts = {str(name).lower(): given[name] for name in given}
+    if "provider" not in texts or "owner" not in texts:
+        return None
+    found = {name.removeprefix(_OPTION): text for name, text in texts.items() if name.startswith(_OPTION)}
+    if "path" in texts and not found.keys() & {"path", "paths"}:
+        found["path"] = json.dumps([_local(texts["path"])])
+    return found
+
+
+def _local(uri: str) -> str:
+    """The path of a file URI as Spark writes it (`file:/data`); any other address as it is."""
+    return unquote(uri.removeprefix("file:")) if uri.startswith("file:/") and "://" not in uri else uri
+
+
 def _paths(options: _Given) -> tuple[str, ...]:
     name = options.one_of(("path", "paths"))
     if name is None:
-        raise InvalidOption("path", "is missing: the data directory to read, as option or as load(path)")
+        raise InvalidOption(
+            "path",
+            "is missing: the data directory to read, as option or as load(path). (A table that was created with a list"
+            " of columns does not hand its options over: create it without one.)",
+        )
     # Executors have working directories of their own.
     return tuple(
         path if "://" in path else os.path.abspath(path)

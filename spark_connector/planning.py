@@ -93,6 +93,8 @@ class ScanRange:
     homes: tuple[str, ...]
     lease: LeaseRef | None
     timestamps_ms: tuple[int | None, int | None]
+    number: int = -1
+    """Of the task in its query, which the lease counts when it has come to its end; -1: of none."""
 
     @property
     def name(self) -> str:

@@ -48,7 +48,7 @@ from spark_connector.errors import (
     ShortRead,
     UnknownTopic,
 )
-from spark_connector.lease import is_revoked, renew, take_lease
+from spark_connector.lease import TaskLease, is_revoked, take_lease, task_done
 from spark_connector.planning import OffsetRange, ScanRange, plan
 from spark_connector.stretch_reading import Gone, StretchReader, Window, open_planned
 
@@ -114,7 +114,7 @@ def headers(
 class _Reading:
     """Goes through a task's stretches, and plans anew what has changed under it."""
 
-    __slots__ = ("_reader", "_task")
+    __slots__ = ("_lease", "_reader", "_task")
 
     def __init__(
         self,
@@ -126,6 +126,11 @@ class _Reading:
         headers_only: bool = False,
     ) -> None:
         self._task = task
+        self._lease = (
+            None
+            if task.lease is None
+            else TaskLease(task.lease, task.homes, name=task.name, directory=task.directory)
+        )
         self._reader = StretchReader(
             buffer_bytes,
             skips,
@@ -138,8 +143,14 @@ class _Reading:
 
     def windows(self) -> Iterator[Window]:
         """All batches, until the end is proved."""
-        if self._task.lease is not None:
-            renew(self._task.lease, self._task.homes, self._task.name)
+        if self._lease is None or self._task.lease is None:
+            yield from self._windows()
+            return
+        with self._lease.held():
+            yield from self._windows()
+        task_done(self._task.lease, self._task.homes, self._task.number)
+
+    def _windows(self) -> Iterator[Window]:
         tasks = [self._task]
         while tasks:
             task = tasks[0]
@@ -231,6 +242,8 @@ class _Reading:
         if lease is not None:
             wanted = [(view, view.log_start_offset)]
             take_lease(wanted, owner=f"process {os.getpid()}", ttl_ms=lease.ttl_ms, id=lease.id)
+            if self._lease is not None:
+                self._lease.move(view.directory)
 
     def _check(self, view: PartitionView) -> None:
         task = self._task

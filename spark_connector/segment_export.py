@@ -111,12 +111,10 @@ def export_segments(
     directories = Directories(paths)
     looks = directories.partitions(topic)
     lease = take_lease([(view, view.log_start_offset) for view in looks], owner=f"export segments {topic}")
-    try:
+    with lease.held():
         taken = [
             _export(directories.partition(topic, view.partition), to, copy=copy, tell=tell) for view in looks
         ]
-    finally:
-        lease.release()
     manifest = {
         "version": VERSION,
         "topic": topic,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 FORMAT: Final = "appliance"
 PUSH_DOWN: Final = "spark.sql.python.filterPushdown.enabled"
+PYTHON: Final = "spark.pyspark.python"
 TUNED: Final[Mapping[str, str]] = {
     "spark.python.unix.domain.socket.enabled": "true",
     PUSH_DOWN: "true",
@@ -66,6 +67,23 @@ def register(spark: SparkSession) -> SparkSession:
     """
     from spark_connector.data_source import ApplianceDataSource
 
+    _use_this_python(spark)
     spark.dataSource.register(ApplianceDataSource)
     spark.conf.set(PUSH_DOWN, "true")
     return spark
+
+
+def _use_this_python(spark: SparkSession) -> None:
+    """Has workers on this host run the Python that runs this program, where nobody has said which one they run.
+
+    Spark starts them by the name python3. In a virtual environment that was not activated this is another Python,
+    without PySpark and without this package.
+    """
+    if "PYSPARK_PYTHON" in os.environ or "PYSPARK_DRIVER_PYTHON" in os.environ:
+        return
+    try:
+        context = spark.sparkContext
+        if str(context.master).startswith("local") and context.getConf().get(PYTHON) is None:
+            context.pythonExec = sys.executable
+    except Exception:  # over Spark Connect there is no context, and the server says which Python
+        return

@@ -26,7 +26,7 @@ from spark_connector.batch_query import LOG, lease_on
 from spark_connector.directory import UNKNOWN, Directories, PartitionView
 from spark_connector.epochs import epoch_end, epoch_of
 from spark_connector.errors import DataLost, NotReadable, PartitionMoved, UnknownTopic
-from spark_connector.lease import STREAM_TTL_MS, ReaderLease
+from spark_connector.lease import STOPPED_TTL_MS, STREAM_TTL_MS, ReaderLease
 from spark_connector.offsets import Name, asks_for, check_named, chosen, chosen_there, start_of
 from spark_connector.options import Options
 from spark_connector.planning import OffsetRange, ScanRange, plan
@@ -67,6 +67,8 @@ class StreamQuery:
         self.latest: StreamOffsets | None = None
         """What was there when `next` looked last; None before."""
         self._held: dict[Name, int] = {}
+        self._begun_at: dict[Name, int] = {}
+        """Where the micro-batch under way begins, or would; Spark asks for the next one when the last one is done."""
 
     def initial(self) -> StreamOffsets:
         """Where a query begins that has no checkpoint. Different at every call where the options say `latest`.
@@ -117,6 +119,7 @@ class StreamQuery:
             DataLost: as `ends`.
         """
         self._hold(start)
+        self._begun_at = {name: start.marks[name].offset for name in start}
         looks = self._look(start, until)
         available = {name: look.end - look.begin for name, look in looks.items()}
         ends = {name: Mark(look.end) for name, look in looks.items()}
@@ -170,6 +173,24 @@ class StreamQuery:
         if self._clock() - self._leased_at_s < _MOVES_EVERY_S:
             return
         self._move({name: end.marks[name].offset for name in end})
+
+    def stop(self) -> None:
+        """The query has ended, perhaps to be started again from its checkpoint.
+
+        Where everything that was seen is read, the lease is released. Else it holds the rest for STOPPED_TTL_MS.
+        """
+        lease, self._lease = self._lease, None
+        if lease is None:
+            return
+        latest = self.latest
+        if latest is not None and all(
+            self._begun_at.get(name, -1) >= latest.marks[name].offset for name in latest
+        ):
+            lease.release()
+            return
+        lease.stop_beating()
+        ttl_ms = min(lease.ref.ttl_ms, STOPPED_TTL_MS)
+        lease.move(self._there({**self._held, **self._begun_at}), ttl_ms=ttl_ms)
 
     def _look(self, start: StreamOffsets, until: StreamOffsets | None) -> dict[Name, _Look]:
         """At every partition that is chosen: from where to where it can be read."""
@@ -272,16 +293,12 @@ class StreamQuery:
         """Takes the lease of that name at the position, or renews it in time."""
         now_s = self._clock()
         if self._leased_at_s is None:
-            wanted = []
-            for name in position:
-                try:
-                    view = self._directories.partition(*name)
-                except (UnknownTopic, NotReadable):
-                    continue
-                wanted.append((view, position.marks[name].offset))
+            wanted = self._there({name: position.marks[name].offset for name in position})
             self._lease = lease_on(
                 wanted, self._options, kind="stream", id=position.lease, ttl_ms=STREAM_TTL_MS
             )
+            if self._lease is not None:
+                self._lease.start_beating()
             self._held = {_name(view): offset for view, offset in wanted}
             self._leased_at_s = now_s
         elif self._lease and now_s - self._leased_at_s > self._lease.ref.ttl_ms / 1000 / _RENEWALS_A_LEASE:
@@ -291,19 +308,22 @@ class StreamQuery:
 
     def _move(self, offsets: Mapping[Name, int]) -> None:
         assert self._lease is not None
-        wanted = []
-        for name, offset in offsets.items():
-            if self._held.get(name) == offset:
-                continue
-            try:
-                view = self._directories.partition(*name)
-            except (UnknownTopic, NotReadable):
-                continue
-            wanted.append((view, offset))
-            self._held[name] = offset
+        moved = {name: offset for name, offset in offsets.items() if self._held.get(name) != offset}
+        wanted = self._there(moved)
+        self._held.update({_name(view): offset for view, offset in wanted})
         self._lease.move(wanted)
         self._lease.renew()
         self._leased_at_s = self._clock()
+
+    def _there(self, offsets: Mapping[Name, int]) -> list[tuple[PartitionView, int]]:
+        """The partitions among these that can be looked at now."""
+        found = []
+        for name, offset in offsets.items():
+            try:
+                found.append((self._directories.partition(*name), offset))
+            except (UnknownTopic, NotReadable):
+                continue
+        return found
 
     def _lose(self, text: str) -> None:
         if self._options.fail_on_data_loss:

@@ -11,6 +11,9 @@ the begin stands in the log, and a query that died starts again exactly there.
 
 from __future__ import annotations
 
+import signal
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,8 +32,20 @@ from spark_connector.batch_reader import ScanPartition, read_task
 from spark_connector.columns import Columns
 from spark_connector.lag import LagReport
 from spark_connector.options import Options
+from spark_connector.plain_errors import is_worker, plain_errors
 from spark_connector.stream_offsets import StreamOffsets, decode_offsets
 from spark_connector.stream_query import StreamQuery
+
+
+def stop_on_sigterm() -> None:
+    """Let a query's process of the driver end in good order, by way of `StreamReader.stop`.
+
+    Spark stops a streaming query by SIGTERM to that process, and PySpark leaves the signal's default in place, which
+    ends a process at once.
+    """
+    is_default = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if is_worker() and is_default and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -45,11 +60,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_pinned = False
         self._until: StreamOffsets | None = None
         self._stops_at_what_is_there = False
+        stop_on_sigterm()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - PySpark's name
         """Where a fresh query begins; always the same answer."""
         if self._initial is None:
-            self._initial = self._asked().initial()
+            with plain_errors():
+                self._initial = self._asked().initial()
         return self._initial.encode()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -67,6 +84,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the micro-batch that begins at `start`."""
+        with plain_errors():
+            return self._latest_offset(start, limit)
+
+    def _latest_offset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = decode_offsets(start)
         query = self._asked()
         if self._stops_at_what_is_there and self._until is None:
@@ -92,7 +113,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a micro-batch; the same records at every replay."""
         if start == end:
             return []
-        tasks = self._asked().tasks(decode_offsets(start), decode_offsets(end))
+        with plain_errors():
+            tasks = self._asked().tasks(decode_offsets(start), decode_offsets(end))
         return [ScanPartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -109,7 +131,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lag.commit({name: position.marks[name].offset for name in position})
 
     def stop(self) -> None:
-        """The lease stays, for the query may start again; it runs out by itself."""
+        """Release the lease, or leave it for as long as a restart takes where records are left to read."""
+        if self._query is not None:
+            self._query.stop()
         if self._lag is not None:
             self._lag.close()
             self._lag = None

@@ -126,6 +126,8 @@ def plan_view(options: Options, constraints: Constraints | None = None) -> list[
     planned = plan_batch(options, constraints)
     if options.view is View.BATCHES:
         return [ViewTask(View.BATCHES, group) for group in shared(planned.tasks, options)]
+    if planned.lease is not None:
+        planned.lease.release()  # what is told of a partition reads no segment
     asked = [
         (replace(view, seen=None), each.start, each.end)
         for view, each in zip(planned.views, planned.ranges, strict=True)
@@ -155,8 +157,12 @@ def count_records(options: Options) -> int:
     Raises:
         As `plan_batch` and `scan`.
     """
-    tasks = plan_batch(options).tasks
-    return sum(int(_counts(task, found).sum()) for task in tasks for found in headers(task))
+    planned = plan_batch(options)
+    try:
+        return sum(int(_counts(task, found).sum()) for task in planned.tasks for found in headers(task))
+    finally:
+        if planned.lease is not None:
+            planned.lease.release()
 
 
 def _counts(task: ScanRange, batches: Batches) -> npt.NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""`appliance export parquet`: a topic's records as Parquet files by date, each exactly once, by a job of PySpark."""
+"""`appliance export parquet`: a topic's records as Parquet files by date, each exactly once, with or without Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from spark_connector.export.job import Progress
 
-NEEDED: Final = ("pyspark", "pyarrow")
 CODECS: Final = ("zstd", "lz4", "snappy", "gzip", "none")
 ISOLATION: Final = ("read_committed", "read_uncommitted")
 
@@ -37,7 +36,11 @@ ISOLATION: Final = ("read_committed", "read_uncommitted")
     help="Where to; a directory of its own. Given again, it takes what is new.",
 )
 @data_dirs_option
-@click.option("--master", metavar="URL", default="local[*]", show_default=True, help="Where Spark runs it.")
+@click.option(
+    "--master",
+    metavar="URL",
+    help="Run it on this Spark master, as spark://host:7077 or local[4].  [default: without Spark, on all cores]",
+)
 @click.option("--isolation", type=click.Choice(ISOLATION), default=ISOLATION[0], show_default=True)
 @click.option("--durable", is_flag=True, help="Only what would outlive a power cut by now.")
 @click.option("--without-headers", is_flag=True, help="Leave the column headers out.")
@@ -52,7 +55,7 @@ def parquet(
     topic: str,
     to: Path,
     data_dirs: tuple[str, ...],
-    master: str,
+    master: str | None,
     isolation: str,
     durable: bool,
     without_headers: bool,
@@ -67,8 +70,9 @@ def parquet(
     not asked. Each record is in one file once: killed at any time, the same command takes up where it was, and given
     again later it exports what came since.
     """
-    if missing := [name for name in NEEDED if find_spec(name) is None]:
-        raise OperatorFault(f"{missing[0]} is not installed: pip install 'log-appliance[spark,spark-java]'")
+    needed = ("pyarrow",) if master is None else ("pyarrow", "pyspark")
+    if missing := [name for name in needed if find_spec(name) is None]:
+        raise OperatorFault(f"{missing[0]} is not installed: pip install 'log-appliance[spark]'")
     from spark_connector.directory import Directories, Isolation
     from spark_connector.errors import DataLost
     from spark_connector.export.job import export_parquet
@@ -115,8 +119,11 @@ def parquet(
 
 
 @contextmanager
-def _spark(master: str) -> Iterator[SparkSession]:
-    """A session that says nothing but errors, ended with the body."""
+def _spark(master: str | None) -> Iterator[SparkSession | None]:
+    """A session that logs nothing but errors, ended with the body; None where no master is given."""
+    if master is None:
+        yield None
+        return
     from spark_connector.archive import build
     from spark_connector.session import session
     from spark_connector.start_up_talk import start_up_talk_hidden

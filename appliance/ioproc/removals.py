@@ -1,6 +1,7 @@
-"""Files of a worker's logs that go: segments that were retired, after their delay, and partitions that were deleted.
+"""Files of a worker's logs that are removed: retired segments, after their delay, and deleted partitions.
 
-A thread removes them (`sweeper`), each when no reader's lease holds it any more.
+A thread removes them (`sweeper`), each when no reader's lease holds it any more. Every SWEEP_MS the thread also removes
+the leases that have expired.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from appliance.config import BrokerSettings
 from appliance.ioproc.sweeper import Sweeper
 from appliance.ipc.agent import Timers
 from appliance.log.log_directories import LogDirectories
-from appliance.log.reader_leases import LeaseBook
+from appliance.log.reader_leases import SWEEP_MS, LeaseBook
+
+_NS_PER_MS = 1_000_000
 
 
 class Removals:
     """What waits for its removal in one worker; nothing is removed before `open`. Arguments as `Sweeper`'s."""
 
-    __slots__ = ("_directories", "_leases", "_sweeper")
+    __slots__ = ("_clock", "_directories", "_leases", "_sweeper", "_timers")
 
     def __init__(
         self,
@@ -34,13 +37,18 @@ class Removals:
         self._leases = LeaseBook(
             clock, max_bytes=settings.reader_lease_max_bytes, max_ms=settings.reader_lease_max_ms, warn=warn
         )
+        self._timers = timers
+        self._clock = clock
         self._directories: LogDirectories | None = None
 
     def open(self, directories: LogDirectories) -> None:
         """From now on they are what is removed from; first what a killed life of ours had still to remove."""
+        is_first = self._directories is None
         self._directories = directories
         directories.remove_needless()
         self.remove_partitions()
+        if is_first:
+            self._sweep_leases()
 
     def remove_retired(self) -> None:
         """Files of retired segments go after their delay."""
@@ -52,6 +60,12 @@ class Removals:
         """Deleted partitions go."""
         if self._directories is not None:
             self._sweeper.add(partial(self._leases.remove_partitions, self._directories.remove_deleted))
+
+    def _sweep_leases(self) -> None:
+        assert self._directories is not None
+        folders = [log.directory for log in self._directories.partitions.values()]
+        self._sweeper.add(partial(self._leases.sweep, folders))
+        self._timers.add(self._clock.monotonic_ns() + SWEEP_MS * _NS_PER_MS, self._sweep_leases)
 
     def take_removed(self) -> bool:
         """Whether anything was removed since this was asked last."""

@@ -66,7 +66,7 @@ class Sweeper:
     def add(self, action: Action, *, delay_ms: int = 0) -> None:
         """Runs `action`, which removes files and may raise StorageFault or OSError, in `delay_ms` on the thread.
 
-        Where it returns `Again`, it is run again.
+        Where it returns `Again`, it is run again; False: it has removed nothing that others need to know of.
         """
         due_ns = self._clock.monotonic_ns() + delay_ms * _NS_PER_MS
         heapq.heappush(self._due, (due_ns, next(self._number), action))
@@ -111,7 +111,7 @@ class Sweeper:
                     result = action()
                     if isinstance(result, Again):
                         self._again.put((action, result.delay_ms))
-                    else:
+                    elif result is not False:
                         removed = True
                 except (StorageFault, OSError) as fault:
                     self._warn(f"not removed, the next start tries again: {fault}")

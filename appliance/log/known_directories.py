@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from appliance.errors import CorruptFile, StorageFault
 from appliance.log.checkpoint import replace_file
 from appliance.log.faults import storage_faults
 from appliance.log.meta_properties import directory_id
+
+FILES: Final = "slot-*.log-dirs.json"
+"""In the data directory, one for each slot (`Settings.known_directories`)."""
 
 
 class KnownDirectories:
@@ -35,6 +39,11 @@ class KnownDirectories:
                 f" one, take its line out of {self._path}"
             )
 
+    @property
+    def paths(self) -> list[Path]:
+        """The directories that were used, in order."""
+        return [Path(path) for path in sorted(self._ids)]
+
     def note(self, directory: Path) -> None:
         """Writes down that this directory is in use.
 
@@ -54,3 +63,23 @@ def known_directories(path: Path | None) -> KnownDirectories | None:
         CorruptFile, StorageFault: it cannot be read.
     """
     return None if path is None else KnownDirectories(path)
+
+
+def used_directories(data_dir: Path) -> list[Path]:
+    """The log directories that the slots of a data directory use; none where `log.dirs` is not set.
+
+    Raises:
+        StorageFault: one of them is not there, or is not the one that was used. CorruptFile: a file does not parse.
+    """
+    found = []
+    for path in sorted(data_dir.glob(FILES)):
+        known = KnownDirectories(path)
+        for directory in known.paths:
+            if directory_id(directory) is None:
+                raise StorageFault(
+                    f"{directory} is a log directory of {path}, and is not there: is its disk mounted? To read without"
+                    " it, name the other log directories one by one"
+                )
+            known.check(directory)
+            found.append(directory)
+    return found

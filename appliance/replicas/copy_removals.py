@@ -1,6 +1,7 @@
 """Files of a replica's copies that go: segments that were retired, after their delay, and partitions that were deleted.
 
-What a reader's lease holds (`log.reader_leases`) is asked for again later. Killed before something was removed, the
+What a reader's lease holds (`log.reader_leases`) is asked for again later. Every SWEEP_MS a thread removes the leases
+that have expired. Killed before something was removed, the
 next start finds it by its `.deleted` or `-delete` name.
 """
 
@@ -13,7 +14,7 @@ from functools import partial
 
 from appliance.errors import StorageFault
 from appliance.log.log_directories import LogDirectories
-from appliance.log.reader_leases import LeaseBook
+from appliance.log.reader_leases import SWEEP_MS, LeaseBook
 from appliance.log.removal import Removal
 
 
@@ -36,8 +37,17 @@ class CopyRemovals:
 
     def open(self, directories: LogDirectories) -> None:
         """From now on they are what is removed from; first what a killed life of ours had still to remove."""
+        is_first = self._directories is None
         self._directories = directories
         self.remove_partitions()
+        if is_first:
+            self._sweep_leases()
+
+    def _sweep_leases(self) -> None:
+        assert self._directories is not None
+        folders = [log.directory for log in self._directories.partitions.values()]
+        threading.Thread(target=self._leases.sweep, args=(folders,), name="sweep leases", daemon=True).start()
+        self._after_ms(SWEEP_MS, self._sweep_leases)
 
     def remove_retired(self) -> None:
         """Files of retired segments go after their delay."""

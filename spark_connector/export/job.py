@@ -1,13 +1,14 @@
-"""The export as a Spark job: bounds, plan, one task for each range, and what is known meanwhile."""
+"""The export: bounds, plan, one task for each range, progress. Threads of this process run the tasks, or Spark does."""
 
 from __future__ import annotations
 
 import os
 import socket
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from appliance.errors import ApplianceError, HostFault
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOK_S: Final = 0.2
-RENEW_LOOKS: Final = 50
+THREADS_MAX: Final = 8
+"""Each holds up to `range_files.HELD_BYTES_MAX` of rows, and a buffer of segments."""
 SPLIT_BYTES: Final = 128 << 20
 
 
@@ -42,7 +44,7 @@ class Progress:
 
 
 def export_parquet(
-    spark: SparkSession,
+    spark: SparkSession | None,
     topic: str,
     *,
     paths: Sequence[str],
@@ -58,6 +60,7 @@ def export_parquet(
     """Exports what of `topic` is not exported to `to` yet, up to its end as it is now; first what a killed run left.
 
     Args:
+        spark: runs the tasks; None: threads of this process, as many as it has cores, THREADS_MAX at most.
         paths: the appliance's data directory, or those of its slots, as the source's option `path`.
         durable: only what will be there after a power cut.
         codec: of the Parquet files: zstd, lz4, snappy, gzip, none.
@@ -103,7 +106,7 @@ def export_parquet(
 class _How:
     """What does not change during a call."""
 
-    spark: SparkSession
+    spark: SparkSession | None
     ledger: Ledger
     subject: Subject
     codec: str
@@ -180,22 +183,50 @@ def _results(
     how: _How, tasks: Sequence[RangeTask], lease: ReaderLease, look: Callable[[], None]
 ) -> list[str]:
     """Runs the tasks; the faults of those that failed. Calls `look` now and then."""
-    context = how.spark.sparkContext
+    with lease.held():
+        if how.spark is None:
+            return _by_threads(tasks, look)
+        return _by_spark(how.spark, tasks, look)
+
+
+def _by_threads(tasks: Sequence[RangeTask], look: Callable[[], None]) -> list[str]:
+    """Decoding and compression run outside of the interpreter's lock for the most part."""
+    threads = max(1, min(len(os.sched_getaffinity(0)), THREADS_MAX, len(tasks)))
+    stop = Event()
+    with ThreadPoolExecutor(threads, thread_name_prefix="export") as pool:
+        try:
+            left = {pool.submit(_attempt_here, task, stop) for task in tasks}
+            faults = []
+            while left:
+                done, left = wait(left, timeout=LOOK_S, return_when=FIRST_COMPLETED)
+                faults += [fault for each in done if (fault := each.result())]
+                look()
+            return faults
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _attempt_here(task: RangeTask, stop: Event) -> str:
+    try:
+        export_range(task, stop=stop)
+    except (ApplianceError, OSError) as fault:
+        return _said(task, fault)
+    return ""
+
+
+def _by_spark(spark: SparkSession, tasks: Sequence[RangeTask], look: Callable[[], None]) -> list[str]:
+    context = spark.sparkContext
     with ThreadPoolExecutor(1, thread_name_prefix="export") as thread:
         job = thread.submit(lambda: context.parallelize(tasks, max(1, len(tasks))).map(_attempt).collect())
         try:
-            looks = 0
             while wait([job], timeout=LOOK_S).not_done:
                 look()
-                looks += 1
-                if looks % RENEW_LOOKS == 0:
-                    lease.renew()
             return [fault for fault in job.result() if fault]
         except BaseException:
             context.cancelAllJobs()
             raise
-        finally:
-            lease.release()
 
 
 def _attempt(task: RangeTask) -> str:
@@ -208,10 +239,12 @@ def _attempt(task: RangeTask) -> str:
     try:
         export_range(task)
     except (ApplianceError, OSError) as fault:
-        return (
-            f"partition {task.range.partition}, offsets {task.range.start} to {task.range.end - 1}: {fault}"
-        )
+        return _said(task, fault)
     return ""
+
+
+def _said(task: RangeTask, fault: Exception) -> str:
+    return f"partition {task.range.partition}, offsets {task.range.start} to {task.range.end - 1}: {fault}"
 
 
 def _progress(ranges: int, found: Sequence[Done]) -> Progress:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any, Final
 from uuid import uuid4
 
@@ -22,6 +23,7 @@ import pyarrow.parquet as pq
 
 from spark_connector.arrow_schema import schema_of
 from spark_connector.directory import Directories, Isolation, PartitionView
+from spark_connector.errors import ConnectorError
 from spark_connector.export.ledger import Done, Range, Subject, flush_directory, write_whole
 from spark_connector.lease import LeaseRef
 from spark_connector.planning import OffsetRange, clip, plan
@@ -62,10 +64,17 @@ class RangeTask:
         return (*COLUMNS, "headers") if self.subject.headers else COLUMNS
 
 
-def export_range(task: RangeTask) -> Done:
-    """Writes the range's files, puts them in their places and says that it is done.
+class Stopped(ConnectorError):
+    """The export was interrupted; the next run takes the range up again."""
 
-    Raises ConnectorError, OSError: nothing is said to be done then, and the range may be exported again.
+
+def export_range(task: RangeTask, *, stop: Event | None = None) -> Done:
+    """Write the range's files, put them in their places and mark the range as done.
+
+    Args:
+        stop: set by another thread to end the export early.
+
+    Raises ConnectorError, OSError: the range is not marked as done then, and may be exported again.
     """
     stem = task.range.stem(task.subject.topic)
     if task.again:
@@ -74,6 +83,8 @@ def export_range(task: RangeTask) -> Done:
     try:
         wanted, view, lost = _there(task)
         for batch in _batches(task, wanted, view):
+            if stop is not None and stop.is_set():
+                raise Stopped(f"{stem} is not exported: the export was interrupted")
             writers.write(batch)
         done = writers.finish(lost)
     except BaseException:

@@ -26,7 +26,7 @@ from spark_connector import arrow_columns
 from spark_connector.directory import Isolation
 from spark_connector.errors import DataLost
 from spark_connector.export import range_files
-from spark_connector.export.job import ExportFailed, export_parquet
+from spark_connector.export.job import ExportFailed, Progress, export_parquet
 from spark_connector.export.ledger import Ledger, OtherExport, Range, Subject
 from spark_connector.export.range_files import RangeTask, export_range
 from tests.cli.command import appliance, environment
@@ -182,43 +182,91 @@ def test_a_directory_takes_only_the_export_it_was_begun_with(tmp_path: Path, to:
         pass
 
 
-def test_a_topic_is_exported_once_and_then_only_what_came_since(spark: SparkSession, tmp_path: Path) -> None:
-    home, to = tmp_path / "data", tmp_path / "export"
+def test_a_topic_is_exported_once_and_then_only_what_came_since(tmp_path: Path) -> None:
+    export_three_times(None, tmp_path)
+
+
+def test_spark_exports_the_same_and_reads_it(spark: SparkSession, tmp_path: Path) -> None:
+    export_three_times(spark, tmp_path)
+    read = spark.read.parquet(str(tmp_path / "export"))
+    assert read.count() == 181
+    assert "date" in read.columns
+
+
+def export_three_times(spark: SparkSession | None, directory: Path) -> None:
+    home, to = directory / "data", directory / "export"
     log, state_file = filled(home)
     first = export_parquet(spark, "orders", paths=[str(home)], to=to)
     assert first.rows == log.log_end_offset
     assert offsets(to) == list(range(log.log_end_offset))
+    assert [path.name for path in to.glob("date=*/*")] == ["orders-0-0-179-0.parquet"]
     assert export_parquet(spark, "orders", paths=[str(home)], to=to).rows == 0
     log.append(batch_of([b"late"]), leader_epoch=0)
     publish(log, state_file)
     assert export_parquet(spark, "orders", paths=[str(home)], to=to).rows == 1
     assert offsets(to) == list(range(log.log_end_offset))
-    read = spark.read.parquet(str(to))
-    assert read.count() == log.log_end_offset
-    assert "date" in read.columns
 
 
-def test_records_deleted_before_they_were_exported_are_an_error_or_counted(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_the_command_needs_no_spark_and_keeps_the_names_and_columns(tmp_path: Path) -> None:
+    home, to = tmp_path / "data", tmp_path / "export"
+    log, _ = filled(home)
+    (tmp_path / "stub" / "pyspark").mkdir(parents=True)
+    (tmp_path / "stub" / "pyspark" / "__init__.py").write_text("raise SystemExit('pyspark was imported')")
+    command = [sys.executable, "-m", "appliance", "export", "parquet", "orders", "--json"]
+    told = subprocess.run(
+        [*command, "--to", str(to), "--data-dir", str(home)],
+        env={**environment(), "PYTHONPATH": str(tmp_path / "stub"), "JAVA_HOME": "", "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (told.returncode, told.stderr) == (0, "")
+    assert json.loads(told.stdout)["rows"] == log.log_end_offset
+    assert [path.name for path in to.glob("date=*/*")] == ["orders-0-0-179-0.parquet"]
+    assert list(exported(to)[0]) == [*range_files.COLUMNS, "headers", "date"]
+    assert list(home.glob("*/.readers/*.lease")) == []
+
+
+def test_an_interrupted_export_stops_and_the_next_one_completes_it(tmp_path: Path) -> None:
+    home, to = tmp_path / "data", tmp_path / "export"
+    log, state_file = make_log(home, settings=LogSettings(segment_bytes=1 << 20))
+    for _ in range(200):
+        log.append(batch_of([random.randbytes(1000) for _ in range(100)]), leader_epoch=0)
+    publish(log, state_file)
+
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(_: Progress) -> None:
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        export_parquet(None, "orders", paths=[str(home)], to=to, split_bytes=1 << 20, tell=interrupt)
+    run = Ledger(to).run()
+    assert run is not None
+    assert len(Ledger(to).done(run)) < len(run.ranges)
+    export_parquet(None, "orders", paths=[str(home)], to=to)
+    assert offsets(to) == list(range(log.log_end_offset))
+
+
+def test_records_deleted_before_they_were_exported_are_an_error_or_counted(tmp_path: Path) -> None:
     home, to = tmp_path / "data", tmp_path / "export"
     log, state_file = filled(home, batches=20)
-    export_parquet(spark, "orders", paths=[str(home)], to=to)
+    export_parquet(None, "orders", paths=[str(home)], to=to)
     before = log.log_end_offset
     for _ in range(20):
         log.append(batch_of([b"x"] * 3), leader_epoch=0)
     log.advance_start(before + 6)
     publish(log, state_file)
     with pytest.raises(DataLost, match=str(before)):
-        export_parquet(spark, "orders", paths=[str(home)], to=to)
-    result = export_parquet(spark, "orders", paths=[str(home)], to=to, skip_lost=True)
+        export_parquet(None, "orders", paths=[str(home)], to=to)
+    result = export_parquet(None, "orders", paths=[str(home)], to=to, skip_lost=True)
     assert result.lost == 6
     assert result.rows == log.log_end_offset - before - 6
 
 
-def test_a_range_that_cannot_be_read_fails_by_name_and_the_others_are_kept(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_range_that_cannot_be_read_fails_by_name_and_the_others_are_kept(tmp_path: Path) -> None:
     home, to = tmp_path / "data", tmp_path / "export"
     filled(home)
     broken, state_file = make_log(home, "orders-1")
@@ -229,11 +277,11 @@ def test_a_range_that_cannot_be_read_fails_by_name_and_the_others_are_kept(
     content[80] ^= 1
     segment.write_bytes(content)
     with pytest.raises(ExportFailed, match=segment.name):
-        export_parquet(spark, "orders", paths=[str(home)], to=to)
+        export_parquet(None, "orders", paths=[str(home)], to=to)
     assert {row["partition"] for row in exported(to)} == {0}
     content[80] ^= 1
     segment.write_bytes(content)
-    export_parquet(spark, "orders", paths=[str(home)], to=to)
+    export_parquet(None, "orders", paths=[str(home)], to=to)
     assert Counter(row["partition"] for row in exported(to)) == {0: 180, 1: 1}
 
 
@@ -247,7 +295,10 @@ def test_a_topic_that_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_an_export_killed_at_random_and_begun_again_has_each_record_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("master", [(), ("--master", "local[2]")], ids=["threads", "spark"])
+def test_an_export_killed_at_random_and_begun_again_has_each_record_once(
+    tmp_path: Path, master: tuple[str, ...]
+) -> None:
     home, to = tmp_path / "data", tmp_path / "export"
     log, state_file = make_log(home, settings=LogSettings(segment_bytes=8 << 20))
     for number in range(400):
@@ -255,7 +306,7 @@ def test_an_export_killed_at_random_and_begun_again_has_each_record_once(tmp_pat
         log.append(batch_of(values, timestamp_ms=NOW_MS - (number % 3) * DAY_MS), leader_epoch=0)
     publish(log, state_file)
     command = [sys.executable, "-m", "appliance", "export", "parquet", "orders", "--to", str(to)]
-    command += ["--data-dir", str(home), "--task-mib", "1", "--master", "local[2]", "--json"]
+    command += ["--data-dir", str(home), "--task-mib", "1", "--json", *master]
     kills = 0
     while True:
         with subprocess.Popen(
@@ -291,9 +342,9 @@ def test_files_are_read_back_with_the_codec_that_was_asked_for(tmp_path: Path, t
     assert file.metadata.row_group(0).column(1).compression == "GZIP"
 
 
-def test_read_uncommitted_is_an_export_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
+def test_read_uncommitted_is_an_export_of_its_own(tmp_path: Path) -> None:
     home, to = tmp_path / "data", tmp_path / "export"
     filled(home, batches=3)
-    export_parquet(spark, "orders", paths=[str(home)], to=to)
+    export_parquet(None, "orders", paths=[str(home)], to=to)
     with pytest.raises(OtherExport, match="isolation"):
-        export_parquet(spark, "orders", paths=[str(home)], to=to, isolation=Isolation.READ_UNCOMMITTED)
+        export_parquet(None, "orders", paths=[str(home)], to=to, isolation=Isolation.READ_UNCOMMITTED)

@@ -14,6 +14,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from appliance.log.reader_leases import LEASE, LEASES_MAX, READERS, TTL_MS_MIN, Lease
 from appliance.protocol.records.record import decode_records
 from spark_connector.directory import Directories, Isolation, PartitionView
 from spark_connector.lease import take_lease
@@ -157,6 +158,27 @@ def test_a_lease_keeps_what_is_deleted_until_it_is_released(broker: Appliance) -
     lease.release()
     eventually(lambda: not list(directory.glob("*.deleted")), "what was held is not removed")
     assert values(tasks_of(view_of(broker, "leased"))) == list(range(3000, 4000))
+
+
+def test_a_running_reader_keeps_its_segments_among_thousands_of_ended_queries(broker: Appliance) -> None:
+    admin = make_topic(broker, "crowded")
+    produce(broker, "crowded", 0, 4000)
+    eventually(lambda: view_of(broker, "crowded").high_watermark == 4000, "the state is late")
+    view = view_of(broker, "crowded")
+    lease = take_lease([(view, 0)], owner="tests", id="f" * 32)
+    planned = plan([view_of(broker, "crowded")], [OffsetRange("crowded", 0, 0, 4000)], lease=lease.ref)
+    readers = Path(view.directory) / READERS
+    dead = Lease("", "an ended query", "here", "batch", TTL_MS_MIN, 0).encode()
+    for number in range(3 * LEASES_MAX):
+        (readers / f"{number:032x}{LEASE}").write_bytes(dead)
+    admin.delete_records([TopicPartition("crowded", 0, 3000)])
+    eventually(lambda: view_of(broker, "crowded").log_start_offset >= 3000, "the state is late")
+    eventually(lambda: len(list(readers.iterdir())) == 1, "the owner keeps what has expired")
+    assert [path.stem for path in readers.iterdir()] == [lease.ref.id]
+    time.sleep(3)  # several looks at what is held
+    assert values(planned) == list(range(4000))
+    lease.release()
+    eventually(lambda: not list(Path(view.directory).glob("*.deleted")), "what was held is not removed")
 
 
 @pytest.mark.slow

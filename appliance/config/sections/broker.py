@@ -121,8 +121,8 @@ class BrokerSettings:
         type=ConfigType.LONG,
         unit="bytes",
         minimum=0,
-        doc="Deleted segments that leases of readers off the disk keep from removal at most, in each process that"
-        " owns logs; beyond it the leases on what was held longest are revoked.",
+        doc="Upper bound on deleted segments that leases of readers off the disk keep from removal, in each process"
+        " that owns logs. Above it, the leases on what was held longest are revoked, also those of live readers.",
     )
     reader_lease_max_ms: int = option(
         3_600_000,
@@ -130,7 +130,8 @@ class BrokerSettings:
         type=ConfigType.LONG,
         unit="ms",
         minimum=0,
-        doc="How long a lease keeps a deleted segment from removal at most; then it is revoked.",
+        doc="How long a lease that nobody renews keeps deleted segments from removal, whatever the lease asks for;"
+        " then it is revoked. A live reader renews its lease every ten seconds and is not cut off.",
     )
     log_retention_check_interval_ms: int = option(
         300_000,
