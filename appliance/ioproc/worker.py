@@ -12,6 +12,7 @@ import select
 from collections.abc import Callable
 from typing import Any, Final
 
+from appliance.channels.request_channel import refusal
 from appliance.channels.control_channel import (
     AlteredPartitions,
     Assign,
@@ -694,4 +695,4 @@ class Worker:
 
 def _refusal(message: tuple[Any, ...], error: int) -> Answer:
     """Of an operation that nothing was done about."""
-    return (message[0], 0, error, message[3], message[4], message[5], -1, -1, -1, 0, 0, 0, -1, -1)
+    return refusal(message, error)

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 import zmq
 
+from appliance.channels.request_channel import ERROR, OP, REQUEST_ID, ROW
 from appliance.channels.control_channel import Assign, AssignedPartition, Envelope
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.request_channel import Op, RequestFlag
@@ -61,7 +62,7 @@ class Served:
     def answers(self) -> list[tuple[int, ...]]:
         """(operation, error, request, row)"""
         told = self.asker.inbound[IOPROC].drain(16)
-        return [(message[0], message[2], message[3], message[5]) for message in told]
+        return [(each[OP], each[ERROR], each[REQUEST_ID], each[ROW]) for each in told]
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from appliance.channels.request_channel import fetch_request
 from appliance.channels.partition_table import (
     FILES_VERSION,
     HIGH_WATERMARK,
@@ -219,21 +220,16 @@ class FetchHandler:
             wanted = item.wanted
             if self._goes_on(asker, item, route):
                 continue
-            operation = (
-                _FETCH,
-                flags,
-                0,
+            operation = fetch_request(
                 asker.request_id,
                 index,
                 route.row,
                 route.incarnation,
+                flags,
                 wanted.current_leader_epoch,
-                0,
                 max(0, min(wanted.partition_max_bytes, asker.max_bytes)),
                 wanted.last_fetched_epoch,
                 wanted.fetch_offset,
-                0,
-                0,
             )
             if not lines.place(route.worker, operation):
                 item.error = _NOT_LEADER
