@@ -166,7 +166,8 @@ def summary(run: Run) -> str:
             lines.append(f"| {title} | {number(ours.median)} {row.figure.unit} | {beside} |")
     return "\n".join(
         [
-            f"| {run.machine['cores']} shared cores, {run.date} (↑: more is better, ↓: less) | appliance | Apache Kafka |",
+            f"| {run.machine['cores']} shared cores, {run.date} (↑ more is better, ↓ less) "
+            "| appliance | Apache Kafka |",
             "|---|--:|--:|",
             *lines,
             "",
@@ -188,9 +189,10 @@ def block(run: Run) -> str:
         [
             "↑: more is better, ↓: less. ÷ is ours by theirs, the median of each round's own, "
             "so below 1 is ahead where less is better. Every row, "
-            f"what was missed, why, and the next step: [the latest results](../benchmarks/results/{run.name}.md#goals).",
-            "Measured is the compiled build, which `make run` makes (decision 0013); where nothing can be compiled the same "
-            "source runs in pure Python, for 1.6 to 2 times the processor time a request.",
+            "what was missed, why, and the next step: "
+            f"[the latest results](../benchmarks/results/{run.name}.md#goals).",
+            "Measured is the compiled build, which `make run` makes (decision 0013); where nothing can be compiled the "
+            "same source runs in pure Python, for 1.6 to 2 times the processor time a request.",
             "",
             *lines,
             "",

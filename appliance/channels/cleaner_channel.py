@@ -31,10 +31,25 @@ from __future__ import annotations
 
 from enum import IntEnum
 from struct import Struct
+from typing import Final
 
 TO_CLEANER = FROM_CLEANER = Struct("<BBHIQqqqqqq")
 
 assert TO_CLEANER.size == 64
+
+# Fields by position in what they unpack.
+OP: Final = 0
+FLAGS: Final = 1
+ROW: Final = 3
+INCARNATION: Final = 4
+# SURVEYED: the bounds of the log, LOG_START to CUTS, and where it lies
+BOUNDS: Final = slice(5, 9)
+DIRECTORY: Final = 9
+# SWAP
+BASE_OFFSET: Final = 5
+END_OFFSET: Final = 6
+SOURCE_BYTES: Final = 7
+CUTS: Final = 8
 
 
 class CleanerOp(IntEnum):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
-    "controller": ("topics", "partitions", "waves"),
+    "controller": ("topics", "partitions", "pending_changes", "isr_shrinks", "isr_expansions"),
     "cleaner": ("compacted_logs", "uncleanable_partitions", "rounds", "freed_bytes"),
     "coordinator": ("commits", "appends"),
     "purgatory": ("waiting", "watched_keys", "satisfied", "expired", "cancelled", "unsent"),

@@ -31,12 +31,31 @@ from __future__ import annotations
 
 from enum import IntEnum
 from struct import Struct
+from typing import Final
 
 WATCH = Struct("<BBHIIIqqqqqq")
 POKE = Struct("<BBHIqqqqqqq")
 COMPLETION = Struct("<BBHIqqqqqqq")
 
 assert WATCH.size == POKE.size == COMPLETION.size == 64
+
+# Fields by position in what the three unpack.
+OP: Final = 0
+# WATCH, ARM, CANCEL
+WITHIN: Final = 1
+REQUEST_ID: Final = 3
+ROW: Final = 4
+COUNT: Final = 5
+OFFSET: Final = 6
+DEADLINE_NS: Final = 7
+NEEDED_BYTES: Final = 8
+# POKE
+POKED_ROW: Final = 3
+POKED_HIGH_WATERMARK: Final = 4
+POKED_BYTES: Final = 5
+# COMPLETE
+REASON: Final = 1
+COMPLETED_ID: Final = 3
 
 
 class PurgatoryOp(IntEnum):

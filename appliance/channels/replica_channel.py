@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from struct import Struct
+from typing import Final
 
 from appliance.channels.roles import Role
 from appliance.ipc.doorbell import Doorbell
@@ -24,6 +25,10 @@ from appliance.ipc.ring import RingWriter
 MOVED = FOLLOWED = Struct("<IIQqqqqqq")
 
 assert MOVED.size == 64
+
+# Fields by position in what MOVED and FOLLOWED unpack.
+ROW: Final = 1
+INCARNATION: Final = 2
 
 
 def tell_rows(

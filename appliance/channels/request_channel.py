@@ -62,33 +62,85 @@ from __future__ import annotations
 
 from enum import IntEnum
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 REQUEST = Struct("<BBhIIIQiQIiqqI")
 RESPONSE = Struct("<BBhIIIqqqIIIiq")
 
 assert REQUEST.size == RESPONSE.size == 64
 
-# Fields of a request, by position in what `REQUEST` unpacks.
+# Fields of a request, by position in what `REQUEST` unpacks: `message[ROW]`. What a field means for one operation alone
+# has a name of its own below.
 OP: Final = 0
+FLAGS: Final = 1
+ACKS: Final = 2
 REQUEST_ID: Final = 3
+ITEM: Final = 4
 ROW: Final = 5
 INCARNATION: Final = 6
+LEADER_EPOCH: Final = 7
 POSITION: Final = 8
 LENGTH_BYTES: Final = 9
+API_VERSION: Final = 10
 OFFSET: Final = 11
 CONNECTION: Final = 13
 # WRITE_MARKER
 MARKER_PRODUCER_ID: Final = 12
+# PRODUCE
+PRODUCE_TIMEOUT_MS: Final = OFFSET
+# FETCH
+MAX_BYTES: Final = LENGTH_BYTES
+LAST_FETCHED_EPOCH: Final = API_VERSION
+# LIST_OFFSETS
+TIMESTAMP_MS: Final = OFFSET
+# DELETE_RECORDS
+DELETE_TIMEOUT_MS: Final = LENGTH_BYTES
+# ALTER_LOG_DIR
+TARGET_DIRECTORY: Final = OFFSET
+# EPOCH_END
+WANTED_EPOCH: Final = OFFSET
+# DESCRIBE_PRODUCER
+LOWEST_PRODUCER_ID: Final = OFFSET
 
-# Fields of an answer, by position in what `RESPONSE` unpacks.
-FLAGS: Final = 1
+# Fields of a response, by position in what `RESPONSE` unpacks. OP, FLAGS, REQUEST_ID, ITEM and ROW stand where they
+# stand in a request.
 ERROR: Final = 2
+ANSWER_LOG_START: Final = 8
+ANSWER_EPOCH: Final = 12
+# PRODUCE
+PRODUCED_OFFSET: Final = 6
+LOG_APPEND_TIME_MS: Final = 7
 APPENDED_BYTES: Final = 10
-# … to a PRODUCE that was refused:
+END_OFFSET: Final = 13
+# PRODUCE, refused
 EARLIEST_MS: Final = 6
 LATEST_MS: Final = 7
 REJECT_REASON: Final = 9
+# FETCH, and EPOCH_END, which answers a FETCH too
+FETCHED_SEGMENT: Final = 6
+FETCHED_HIGH_WATERMARK: Final = 7
+FETCHED_POSITION: Final = 9
+FETCHED_BYTES: Final = 10
+FIRST_BATCH_BYTES: Final = 11
+FETCHED_LAST_STABLE_OFFSET: Final = 13
+EPOCH_END_OFFSET: Final = 6
+# LIST_OFFSETS
+FOUND_OFFSET: Final = 6
+FOUND_TIMESTAMP_MS: Final = 7
+# DELETE_RECORDS
+LOW_WATERMARK: Final = 6
+# DESCRIBE_LOG_DIR
+LOG_BYTES: Final = 6
+LOG_LAG: Final = 7
+FUTURE_LOG_BYTES: Final = 8
+FUTURE_LOG_DIRECTORY: Final = 9
+FUTURE_LOG_LAG: Final = 13
+# DESCRIBE_PRODUCER
+FOUND_PRODUCER_ID: Final = 6
+PRODUCER_LAST_TIMESTAMP_MS: Final = 7
+TRANSACTION_FIRST_OFFSET: Final = 8
+PRODUCER_SEQUENCE: Final = 9
+PRODUCER_COORDINATOR_EPOCH: Final = 10
 
 CONNECTION_LIMIT: Final = 1 << 32
 
@@ -145,3 +197,134 @@ class ResponseFlag(IntEnum):
 
 FETCH_DIRECTORY: Final = 0x3F
 """What of a FETCH answer's `flags` is the log directory; the rest are flags."""
+
+
+Request = tuple[int, ...]
+"""One operation, as `REQUEST` packs it."""
+Response = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int]
+"""One answer, as `RESPONSE` packs it."""
+
+_PRODUCE: Final = int(Op.PRODUCE)
+_FETCH: Final = int(Op.FETCH)
+
+
+def produce_request(  # noqa: PLR0917 - keywords would double its cost for each record
+    request_id: int,
+    item: int,
+    row: int,
+    incarnation: int,
+    flags: int,
+    acks: int,
+    position: int,
+    length_bytes: int,
+    api_version: int,
+    timeout_ms: int,
+    connection: int,
+) -> Request:
+    """Pack a PRODUCE: `length_bytes` of one batch at `position` of the sender's pool."""
+    return (
+        _PRODUCE,
+        flags,
+        acks,
+        request_id,
+        item,
+        row,
+        incarnation,
+        -1,
+        position,
+        length_bytes,
+        api_version,
+        timeout_ms,
+        0,
+        connection,
+    )
+
+
+def fetch_request(  # noqa: PLR0917 - as above
+    request_id: int,
+    item: int,
+    row: int,
+    incarnation: int,
+    flags: int,
+    leader_epoch: int,
+    max_bytes: int,
+    last_fetched_epoch: int,
+    offset: int,
+) -> Request:
+    """Pack a FETCH: where the records from `offset` on lie. Epochs are -1 where the reader does not say them."""
+    return (
+        _FETCH,
+        flags,
+        0,
+        request_id,
+        item,
+        row,
+        incarnation,
+        leader_epoch,
+        0,
+        max_bytes,
+        last_fetched_epoch,
+        offset,
+        0,
+        0,
+    )
+
+
+def partition_request(
+    op: Op,
+    *,
+    request_id: int,
+    row: int,
+    incarnation: int,
+    item: int = 0,
+    flags: int = 0,
+    leader_epoch: int = -1,
+    length_bytes: int = 0,
+    api_version: int = 0,
+    offset: int = 0,
+    connection: int = 0,
+) -> Request:
+    """Pack any operation without a payload; the drawing says what each field is for the operation."""
+    return (
+        int(op),
+        flags,
+        0,
+        request_id,
+        item,
+        row,
+        incarnation,
+        leader_epoch,
+        0,
+        length_bytes,
+        api_version,
+        offset,
+        0,
+        connection,
+    )
+
+
+def refusal(
+    asked: tuple[Any, ...], error: int, *, reason: int = 0, earliest_ms: int = -1, latest_ms: int = -1
+) -> Response:
+    """Answer a request, or replace its answer, with `error`: nothing was done about it.
+
+    Args:
+        asked: the request, or an answer to it, which has the same operation, request id, item and row.
+        reason: a `RejectReason`, with the bounds of a timestamp where it is TIMESTAMP.
+    """
+    return (
+        asked[OP],
+        0,
+        error,
+        asked[REQUEST_ID],
+        asked[ITEM],
+        asked[ROW],
+        earliest_ms,
+        latest_ms,
+        -1,
+        reason,
+        0,
+        0,
+        -1,
+        -1,
+    )

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 TITLE: Final = "appliance: "
 WORKER: Final = "ioproc "
-CONTROLLER: Final = "controller"
 RUN_FILE: Final = "run.json"
 SLOTS_MAX: Final = 32
 STUCK_MS: Final = 1000
@@ -158,8 +157,6 @@ def told_processes(
     for process in told:
         if process["role"].startswith(WORKER):
             process.update(_storage(process["role"], process["counters"], facts))
-        elif process["role"] == CONTROLLER:
-            process.update(_replication(process["counters"]))
     if not any(process["role"] == "supervisor" for process in told):
         told = _supervisor(facts, living) + told
     return told
@@ -246,17 +243,6 @@ def _storage(role: str, counters: Mapping[str, int], facts: Mapping[str, Any]) -
         "failed_log_dir_reason": os.strerror(errno) if failed and errno else None,
         "offline_partitions": counters["offline_partitions"],
         "moving_partitions": counters["moving_partitions"],
-    }
-
-
-def _replication(counters: Sequence[int]) -> dict[str, int]:
-    """What the controller counts of in-sync replicas, since it became the active one."""
-    from appliance.channels import controller_counters as counted
-    from appliance.ipc.process_table import COUNTER_0
-
-    return {
-        "isr_shrinks": counters[counted.ISR_SHRINKS - COUNTER_0],
-        "isr_expansions": counters[counted.ISR_EXPANSIONS - COUNTER_0],
     }
 
 

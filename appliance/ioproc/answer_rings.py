@@ -8,16 +8,13 @@ late        an answer that waited, for followers or for a disk: published with a
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
 
-from appliance.channels.request_channel import NOTICE_ID, Op
+from appliance.channels.request_channel import NOTICE_ID, Op, partition_request, refusal
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.wiring import Attachment
 from appliance.ioproc.handlers.produce import Answer
 from appliance.ipc.process_table import ERRORS
 from appliance.ipc.ring import RingWriter
-
-_FILES_REMOVED: Final = int(Op.FILES_REMOVED)
 
 
 class AnswerRings:
@@ -71,7 +68,7 @@ class AnswerRings:
 
     def tell_removed(self) -> None:
         """To the network processes: a file that was removed, and that one holds open, takes room still."""
-        notice: Answer = (_FILES_REMOVED, 0, 0, NOTICE_ID, 0, 0, -1, -1, -1, 0, 0, 0, -1, -1)
+        notice = refusal(partition_request(Op.FILES_REMOVED, request_id=NOTICE_ID, row=0, incarnation=0), 0)
         for peer, writer in self._attachment.outbound.items():
             if peer.kind is RoleKind.NETPROC:
                 if not writer.put(*notice):

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from appliance.channels.request_channel import Op
+from appliance.channels.request_channel import Op, refusal
 from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.ioproc.handlers.produce import Answer
@@ -126,4 +126,4 @@ class DelayedProduce:
 
 
 def _refused(answer: Answer, error: int) -> Answer:
-    return (_PRODUCE, 0, error, answer[3], answer[4], answer[5], -1, -1, -1, 0, 0, 0, -1, -1)
+    return refusal(answer, error)

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from appliance.channels.request_channel import Op
+from appliance.channels.request_channel import Op, refusal
 from appliance.channels.roles import Role
 from appliance.errors import StorageFault
 from appliance.ioproc.handlers.produce import Answer
@@ -268,9 +268,7 @@ class GroupCommit:
         held = line.in_flight + line.waiting
         line.in_flight, line.waiting = [], []
         for peer, answer in held:
-            self._reply(
-                peer, (_PRODUCE, 0, error, answer[3], answer[4], answer[5], -1, -1, -1, 0, 0, 0, -1, -1)
-            )
+            self._reply(peer, refusal(answer, error))
 
     def statistics(self) -> dict[str, int]:
         """Logs with flushes under way or due, and answers held back."""

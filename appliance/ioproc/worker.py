@@ -31,6 +31,7 @@ from appliance.channels.request_channel import (
     ROW,
     Op,
     RequestFlag,
+    refusal,
 )
 from appliance.channels.roles import CONTROLLER, PURGATORY, Role, RoleKind
 from appliance.channels.supervision import (
@@ -705,4 +706,4 @@ class Worker:
 
 def _refusal(message: tuple[Any, ...], error: int) -> Answer:
     """Of an operation that nothing was done about."""
-    return (message[0], 0, error, message[3], message[4], message[5], -1, -1, -1, 0, 0, 0, -1, -1)
+    return refusal(message, error)

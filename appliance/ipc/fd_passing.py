@@ -11,6 +11,7 @@ from __future__ import annotations
 import array
 import os
 import socket
+from typing import NamedTuple
 
 from appliance.ipc.errors import DescriptorLost, PeerGone
 
@@ -48,7 +49,14 @@ def send_descriptor(channel: socket.socket, descriptor: int, payload: bytes) -> 
     return True
 
 
-def receive_descriptor(channel: socket.socket) -> tuple[bytes, int] | None:
+class Received(NamedTuple):
+    """What came in one message; the descriptor is this process's own and must be closed by it."""
+
+    payload: bytes
+    descriptor: int
+
+
+def receive_descriptor(channel: socket.socket) -> Received | None:
     """The next payload with its descriptor, now this process's own. None when nothing waits.
 
     Raises:
@@ -69,7 +77,7 @@ def receive_descriptor(channel: socket.socket) -> tuple[bytes, int] | None:
             whole = len(data) - len(data) % _DESCRIPTOR_BYTES
             descriptors += array.array("i", data[:whole])
     if len(descriptors) == 1 and payload and not flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
-        return payload, descriptors[0]
+        return Received(payload, descriptors[0])
     for descriptor in descriptors:
         os.close(descriptor)
     if not payload and not descriptors:

@@ -423,7 +423,7 @@ class Processor:
         connection = pending.connection
         if connection.closed:
             return
-        head = answer[0]
+        head, *_ = answer
         owed_bytes = len(head) if isinstance(head, bytes) else 0
         relief = self._relief
         relief.owed_bytes += owed_bytes

@@ -14,15 +14,19 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from appliance.channels.request_channel import CONNECTION_LIMIT, NOTICE_ID, REQUEST_ID_LIMIT, Op
+from appliance.channels.request_channel import (
+    CONNECTION_LIMIT,
+    NOTICE_ID,
+    REQUEST_ID_LIMIT,
+    Op,
+    partition_request,
+)
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.wiring import Attachment
 from appliance.ipc.brief_wait import BriefWait
 
 Operation = tuple[int, ...]
 Answer = tuple[Any, ...]
-
-_CONNECTION_CLOSED: Final = int(Op.CONNECTION_CLOSED)
 
 ANSWERS_AT_ONCE: Final = 128
 
@@ -201,7 +205,9 @@ class WorkerLines:
 
 def _connection_closed(connection_id: int) -> Operation:
     connection = connection_id % CONNECTION_LIMIT
-    return (_CONNECTION_CLOSED, 0, 0, NOTICE_ID, 0, 0, 0, -1, 0, 0, 0, 0, 0, connection)
+    return partition_request(
+        Op.CONNECTION_CLOSED, request_id=NOTICE_ID, row=0, incarnation=0, connection=connection
+    )
 
 
 class _Notices:

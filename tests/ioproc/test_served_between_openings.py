@@ -11,7 +11,7 @@ import zmq
 
 from appliance.channels.control_channel import Assign, AssignedPartition, Envelope
 from appliance.channels.controller_link import ControllerLink
-from appliance.channels.request_channel import Op, RequestFlag
+from appliance.channels.request_channel import ERROR, OP, REQUEST_ID, ROW, Op, RequestFlag
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.supervision import SupervisionSocket, socket_pair
 from appliance.channels.wiring import Attachment, Wiring, instance_name, remove_stale, runtime_dir
@@ -61,7 +61,7 @@ class Served:
     def answers(self) -> list[tuple[int, ...]]:
         """(operation, error, request, row)"""
         told = self.asker.inbound[IOPROC].drain(16)
-        return [(message[0], message[2], message[3], message[5]) for message in told]
+        return [(each[OP], each[ERROR], each[REQUEST_ID], each[ROW]) for each in told]
 
 
 @pytest.fixture

@@ -67,8 +67,8 @@ def test_messages_stay_apart_and_in_order(channel: Channel) -> None:
     for number in range(20):
         message = receive_descriptor(far)
         assert message is not None
-        assert message[0] == b"%d" % number
-        os.close(message[1])
+        assert message.payload == b"%d" % number
+        os.close(message.descriptor)
     assert open_descriptors() == before
 
 
@@ -77,8 +77,8 @@ def test_a_received_descriptor_is_closed_on_exec(channel: Channel) -> None:
     send_descriptor(near, near.fileno(), b"x")
     message = receive_descriptor(far)
     assert message is not None
-    assert fcntl.fcntl(message[1], fcntl.F_GETFD) & fcntl.FD_CLOEXEC
-    os.close(message[1])
+    assert fcntl.fcntl(message.descriptor, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+    os.close(message.descriptor)
 
 
 def test_a_full_channel_says_so_and_takes_nothing(channel: Channel) -> None:
@@ -91,7 +91,7 @@ def test_a_full_channel_says_so_and_takes_nothing(channel: Channel) -> None:
     for _ in range(sent):
         message = receive_descriptor(far)
         assert message is not None
-        os.close(message[1])
+        os.close(message.descriptor)
     assert receive_descriptor(far) is None
     assert open_descriptors() == before
 
@@ -102,7 +102,7 @@ def test_a_dead_peer_is_told_to_both_ends() -> None:
     near.close()
     message = receive_descriptor(far)
     assert message is not None
-    os.close(message[1])
+    os.close(message.descriptor)
     with pytest.raises(PeerGone):
         receive_descriptor(far)
     far.close()
@@ -162,7 +162,7 @@ def test_a_process_out_of_descriptors_loses_the_connection_not_the_channel(chann
             os.close(descriptor)
     message = receive_descriptor(far)
     assert message is not None
-    os.close(message[1])
+    os.close(message.descriptor)
 
 
 @pytest.mark.parametrize("payload", [b"", b"x" * (PAYLOAD_BYTES_MAX + 1)])

@@ -64,7 +64,7 @@ def test_a_full_ring_refuses_and_harms_nothing() -> None:
     assert [writer.put(number, 0) for number in range(5)] == [True, True, True, True, False]
     assert writer.free_slots() == 0
     writer.publish()
-    assert [message[0] for message in reader.drain()] == [0, 1, 2, 3]
+    assert [first for first, _ in reader.drain()] == [0, 1, 2, 3]
     assert writer.free_slots() == 4
     assert writer.put(4, 0)
 
@@ -78,7 +78,7 @@ def test_drain_takes_no_more_than_asked() -> None:
     assert len(reader.drain(3)) == 3
     assert reader.depth() == 5
     assert not reader.is_empty()
-    assert [message[0] for message in reader.drain()] == [3, 4, 5, 6, 7]
+    assert [first for first, _ in reader.drain()] == [3, 4, 5, 6, 7]
 
 
 def test_a_short_message_carries_nothing_of_the_one_before_it_in_its_slot() -> None:

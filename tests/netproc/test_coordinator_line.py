@@ -128,7 +128,7 @@ def conversation(tmp_path: Path) -> Iterator[Conversation]:
 
 
 def told(conversation: Conversation) -> list[Any]:
-    return [message[0] for message in conversation.netproc.inbound[COORDINATOR].drain()]
+    return [op for op, *_ in conversation.netproc.inbound[COORDINATOR].drain()]
 
 
 def test_request_that_is_kept_for_its_answer_is_not_said_to_be_taken(conversation: Conversation) -> None:

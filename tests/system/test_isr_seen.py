@@ -31,7 +31,7 @@ def counted(broker: Appliance) -> tuple[int, int]:
     """ISR shrinks and expansions, as `appliance status --json` has them."""
     processes = processes_of(broker.data_dir.resolve())
     (controller,) = (each for each in processes or () if each["role"] == "controller")
-    return controller["isr_shrinks"], controller["isr_expansions"]
+    return controller["counters"]["isr_shrinks"], controller["counters"]["isr_expansions"]
 
 
 def test_a_replica_that_falls_behind_is_said_to_leave_the_isr_and_to_return(broker: Appliance) -> None:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from appliance.channels.cleaner_channel import CleanerFlag, CleanerOp
+from appliance.channels.cleaner_channel import BOUNDS, CleanerFlag, CleanerOp
 from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.cluster import ClusterImage
@@ -119,7 +119,7 @@ class Rounds:
         answer = yield Ask(log.owner, (_SURVEY, 0, 0, log.row, log.incarnation, 0, 0, 0, 0, 0, 0))
         if not answer[1] & _DONE:
             return None  # not served now; its owner says LOOK when it is
-        bounds = LogBounds(*answer[5:9])
+        bounds = LogBounds(*answer[BOUNDS])
         self._logs.lies_in(log, answer[9])
         if not log.surveyed:
             # Nobody else writes such files, and nobody is asked to swap any: an earlier life of ours left them.

@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from appliance.channels.partition_table import HIGH_WATERMARK, SLOT_LOG_END
-from appliance.channels.request_channel import FETCH_DIRECTORY, NOTICE_ID, REQUEST_ID_LIMIT, Op, RequestFlag
+from appliance.channels.request_channel import (
+    FETCH_DIRECTORY,
+    NOTICE_ID,
+    REQUEST_ID_LIMIT,
+    Op,
+    RequestFlag,
+    fetch_request,
+    produce_request,
+)
 from appliance.channels.roles import Role
 from appliance.channels.wiring import Attachment
 from appliance.cluster import CONSUMER_OFFSETS, TopicPartition
@@ -140,22 +148,20 @@ class InternalLogs:
             return False
         block.view[: len(batch)] = batch
         identity = next(self._ids) % (REQUEST_ID_LIMIT - 1) + 1
-        if not writer.put(
-            _PRODUCE,
-            _LONE if self._is_lone() else 0,
-            _ACKS_ALL,
+        append = produce_request(
             identity,
             0,
             place.row,
             place.incarnation,
-            -1,
+            _LONE if self._is_lone() else 0,
+            _ACKS_ALL,
             block.position,
             len(batch),
             _PRODUCE_VERSION,
             COMMIT_TIMEOUT_MS,
             0,
-            0,
-        ):
+        )
+        if not writer.put(*append):
             self._pool.give(block)
             return False
         self._waiting[identity] = _Append(place, block, done)
@@ -170,22 +176,10 @@ class InternalLogs:
             return True
         identity = next(self._ids) % (REQUEST_ID_LIMIT - 1) + 1
         files_version = self._attachment.partitions.files_version(place.row)
-        if not writer.put(
-            _FETCH,
-            _MIN_ONE_BATCH,
-            0,
-            identity,
-            0,
-            place.row,
-            place.incarnation,
-            -1,
-            0,
-            READ_BYTES,
-            -1,
-            offset,
-            0,
-            0,
-        ):
+        fetch = fetch_request(
+            identity, 0, place.row, place.incarnation, _MIN_ONE_BATCH, -1, READ_BYTES, -1, offset
+        )
+        if not writer.put(*fetch):
             return False
         self._waiting[identity] = _Reading(place, files_version, done)
         self._touched.add(place.worker)

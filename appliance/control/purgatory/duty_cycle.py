@@ -24,7 +24,14 @@ from collections import deque
 from typing import Any, Final
 
 from appliance.channels.partition_table import ACTIVE_SEGMENT, HIGH_WATERMARK, WATCHERS
-from appliance.channels.purgatory_channel import CompletionReason, PurgatoryOp
+from appliance.channels.purgatory_channel import (
+    OP,
+    POKED_BYTES,
+    POKED_HIGH_WATERMARK,
+    POKED_ROW,
+    CompletionReason,
+    PurgatoryOp,
+)
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.supervised import obey_supervisor
 from appliance.channels.supervision import SupervisionSocket
@@ -120,14 +127,14 @@ class PurgatoryDutyCycle:
 
     def _poked(self, messages: list[tuple[Any, ...]]) -> None:
         for message in messages:
-            if message[0] != _POKE:
-                self._wrong(f"message {message[0]} from a worker")
+            if message[OP] != _POKE:
+                self._wrong(f"message {message[OP]} from a worker")
                 continue
-            row = message[3]
-            for operation in self._purgatory.poke(row, message[4], message[5]):
+            row = message[POKED_ROW]
+            for operation in self._purgatory.poke(row, message[POKED_HIGH_WATERMARK], message[POKED_BYTES]):
                 self._complete(operation, _SATISFIED)
             begun_at = self._table.cells[self._table.at(row) + ACTIVE_SEGMENT]
-            if begun_at < message[4]:
+            if begun_at < message[POKED_HIGH_WATERMARK]:
                 for operation in self._purgatory.watching(row):
                     if operation.is_left_behind(row, begun_at):
                         self._purgatory.satisfy(operation.key)

@@ -181,9 +181,10 @@ class ZooKeeperStore:
         wanted = list(paths)
         for start in range(0, len(wanted), _READS_AT_ONCE):
             some = wanted[start : start + _READS_AT_ONCE]
-            for path, answer in zip(some, self._get_together(some), strict=True):
-                if answer is not None:
-                    found[path] = Node(path, answer[0], _stat(answer[1]))
+            for path, node in zip(some, self._get_together(some), strict=True):
+                if node is not None:
+                    data, stat = node
+                    found[path] = Node(path, data, _stat(stat))
         return found
 
     def _get_together(self, paths: Sequence[str]) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.channels.request_channel import Op
+from appliance.channels.request_channel import Op, refusal
 from appliance.errors import ApplianceError
 from appliance.ioproc.handlers.produce import Answer
 from appliance.ioproc.partition import Partition
@@ -20,4 +20,4 @@ def alter_log_dir(partition: Partition, message: tuple[int, ...], moves: LogMove
     except ApplianceError as fault:
         partition.fault = fault
         error = int(code_for(fault))
-    return (_OP, 0, error, message[3], message[4], message[5], -1, -1, -1, 0, 0, 0, -1, -1)
+    return refusal(message, error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.channels.request_channel import Op
+from appliance.channels.request_channel import WANTED_EPOCH, Op
 from appliance.errors import RejectedRequest
 from appliance.ioproc.handlers.produce import Answer
 from appliance.ioproc.partition import Partition
@@ -18,7 +18,7 @@ def epoch_end(partition: Partition, message: tuple[int, ...]) -> Answer:
     Source: `Partition.lastOffsetForLeaderEpoch`.
     """
     error = leader_epoch_fault(message[7], partition.leader_epoch)
-    epoch, end_offset = (-1, -1) if error else partition.log.epoch_end_offset(message[11])
+    epoch, end_offset = (-1, -1) if error else partition.log.epoch_end_offset(message[WANTED_EPOCH])
     return epoch_end_answer(partition, message, epoch, end_offset=end_offset, error=error)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from appliance.channels.request_channel import Op, RejectReason, ResponseFlag
+from appliance.channels.request_channel import Op, RejectReason, Response, ResponseFlag, refusal
 from appliance.errors import ApplianceError, RejectedRequest
 from appliance.ioproc.partition import Partition
 from appliance.log.validator import CostlyBatch
@@ -28,7 +28,7 @@ _OUT_OF_ORDER: Final = int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 _MISSING_KEY: Final = int(RejectReason.MISSING_KEY)
 _TIMESTAMP: Final = int(RejectReason.TIMESTAMP)
 
-Answer = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int]
+Answer = Response
 
 
 def produce(
@@ -38,9 +38,8 @@ def produce(
 
     None: the batch grows over `cheap_bytes_max` when it is decompressed, and was not appended. 0 sets no such limit.
     """
-    request_id, item = message[3], message[4]
     if message[2] == ACKS_ALL and len(partition.isr) < partition.min_insync_replicas:
-        return (_OP, 0, _NOT_ENOUGH_REPLICAS, request_id, item, partition.row, -1, -1, -1, 0, 0, 0, -1, -1)
+        return refusal(message, _NOT_ENOUGH_REPLICAS)
     try:
         result = partition.log.append(
             batch, leader_epoch=partition.leader_epoch, cheap_bytes_max=cheap_bytes_max
@@ -50,34 +49,19 @@ def produce(
         if code == _OUT_OF_ORDER and partition.may_be_overtaken():
             code = _NOT_LEADER
         reason, earliest_ms, latest_ms = _reason(rejected)
-        return (
-            _OP,
-            0,
-            code,
-            request_id,
-            item,
-            partition.row,
-            earliest_ms,
-            latest_ms,
-            -1,
-            reason,
-            0,
-            0,
-            -1,
-            -1,
-        )
+        return refusal(message, code, reason=reason, earliest_ms=earliest_ms, latest_ms=latest_ms)
     except CostlyBatch:
         return None
     except ApplianceError as error:
         partition.fault = error
-        return (_OP, 0, int(code_for(error)), request_id, item, partition.row, -1, -1, -1, 0, 0, 0, -1, -1)
+        return refusal(message, int(code_for(error)))
     flags = _DUPLICATE if result.duplicate else 0
     return (
         _OP,
         flags,
         0,
-        request_id,
-        item,
+        message[3],
+        message[4],
         partition.row,
         result.base_offset,
         result.log_append_time_ms,

@@ -34,7 +34,7 @@ from appliance.channels.partition_table import (
     SLOT_LOG_END,
     PartitionTable,
 )
-from appliance.channels.request_channel import Op, RequestFlag
+from appliance.channels.request_channel import Op, RequestFlag, fetch_request
 from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.errors import RejectedRequest
@@ -219,21 +219,16 @@ class FetchHandler:
             wanted = item.wanted
             if self._goes_on(asker, item, route):
                 continue
-            operation = (
-                _FETCH,
-                flags,
-                0,
+            operation = fetch_request(
                 asker.request_id,
                 index,
                 route.row,
                 route.incarnation,
+                flags,
                 wanted.current_leader_epoch,
-                0,
                 max(0, min(wanted.partition_max_bytes, asker.max_bytes)),
                 wanted.last_fetched_epoch,
                 wanted.fetch_offset,
-                0,
-                0,
             )
             if not lines.place(route.worker, operation):
                 item.error = _NOT_LEADER

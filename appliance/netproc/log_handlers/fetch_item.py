@@ -13,7 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from appliance.channels.request_channel import FETCH_DIRECTORY, Op, ResponseFlag
+from appliance.channels.request_channel import (
+    ANSWER_EPOCH,
+    EPOCH_END_OFFSET,
+    FETCH_DIRECTORY,
+    Op,
+    ResponseFlag,
+)
 from appliance.channels.roles import Role
 from appliance.netproc.fetch_session import SessionPartition
 from appliance.netproc.segment_files import SegmentFile
@@ -84,7 +90,7 @@ class FetchItem:
         self.log_start = answer[8]
         self.last_stable_offset = answer[13]
         if answer[0] == _EPOCH_END:
-            self.diverging = DivergingEpoch(answer[12], answer[6])
+            self.diverging = DivergingEpoch(answer[ANSWER_EPOCH], answer[EPOCH_END_OFFSET])
         elif not self.error:
             self.segment = answer[6]
             self.directory = answer[1] & FETCH_DIRECTORY

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from typing import Protocol
 
 from appliance.channels.partition_table import PartitionTable
-from appliance.channels.request_channel import CONNECTION_LIMIT, Op
+from appliance.channels.request_channel import CONNECTION_LIMIT, Op, partition_request
 from appliance.channels.roles import Role
 from appliance.netproc.connection import Pending
 from appliance.netproc.log_handlers.finish import Finish
@@ -62,21 +62,18 @@ def operation(
     offset: int = 0,
 ) -> Operation:
     """What the owner of partition `item` is asked: a request by the field names of `channels.request_channel`."""
-    return (
-        int(op),
-        flags,
-        0,
-        asker.request_id,
-        item,
-        route.row,
-        route.incarnation,
-        epoch,
-        0,
-        length_bytes,
-        asker.pending.version,
-        offset,
-        0,
-        asker.pending.connection.connection_id % CONNECTION_LIMIT,
+    return partition_request(
+        op,
+        request_id=asker.request_id,
+        row=route.row,
+        incarnation=route.incarnation,
+        item=item,
+        flags=flags,
+        leader_epoch=epoch,
+        length_bytes=length_bytes,
+        api_version=asker.pending.version,
+        offset=offset,
+        connection=asker.pending.connection.connection_id % CONNECTION_LIMIT,
     )
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from appliance.channels.request_channel import CONNECTION_LIMIT, REJECT_REASON, Op, RequestFlag
+from appliance.channels.request_channel import CONNECTION_LIMIT, REJECT_REASON, RequestFlag, produce_request
 from appliance.channels.roles import Role
 from appliance.netproc.connection import Pending
 from appliance.netproc.leader_hints import with_hints
@@ -38,7 +38,6 @@ from appliance.protocol.produce import (
 HINTS_FROM_VERSION: Final = 10
 ACKS_ALL: Final = -1
 
-_PRODUCE: Final = int(Op.PRODUCE)
 _LONE: Final = int(RequestFlag.LONE)
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _UNKNOWN_TOPIC: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -116,20 +115,17 @@ class ProduceHandler:
             if wanted.records_length < 0:
                 asker.fail(item, _INVALID_RECORD)
                 continue
-            operation = (
-                _PRODUCE,
-                flags,
-                request.acks,
+            operation = produce_request(
                 request_id,
                 item,
                 route.row,
                 route.incarnation,
-                -1,
+                flags,
+                request.acks,
                 pool_position + wanted.records_position,
                 wanted.records_length,
                 pending.version,
                 max(request.timeout_ms, 0),
-                0,
                 connection,
             )
             if not lines.place(route.worker, operation):

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
+from typing import Final
 
 from appliance.protocol.records.crc32c import checksum
 from appliance.protocol.records.errors import CorruptBatch
@@ -67,6 +68,22 @@ NO_LEADER_EPOCH = -1
 SEQUENCE_MAX = 0x7FFFFFFF
 
 HEADER = Struct(">qiibIhiqqqhii")
+
+# Positions of the fields in what `HEADER` unpacks: `header[H_PRODUCER_ID]`. The names without H_ are byte offsets.
+H_BASE_OFFSET: Final = 0
+H_BATCH_LENGTH: Final = 1
+H_PARTITION_LEADER_EPOCH: Final = 2
+H_MAGIC: Final = 3
+H_CRC: Final = 4
+H_ATTRIBUTES: Final = 5
+H_LAST_OFFSET_DELTA: Final = 6
+H_BASE_TIMESTAMP: Final = 7
+H_MAX_TIMESTAMP: Final = 8
+H_PRODUCER_ID: Final = 9
+H_PRODUCER_EPOCH: Final = 10
+H_BASE_SEQUENCE: Final = 11
+H_RECORDS_COUNT: Final = 12
+
 PLACEMENT = Struct(">qiib")
 """The part before the checksum: base offset, batch length, leader epoch, magic."""
 PLACEMENT_BYTES = PLACEMENT.size
