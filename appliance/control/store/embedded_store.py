@@ -3,6 +3,7 @@
     metadata.db            the tree (node_table.py)
     metadata.db-wal, -shm  SQLite's write-ahead log; part of the data while they exist
     metadata.copy          a second form of the tree, here or in a log directory of another disk (metadata_copy.py)
+    metadata.reserve       room for a change on a full disk (reserve.py)
     metadata.sessions      who lives (session_file.py); worth nothing without processes
 
 Every change is one SQLite transaction with synchronous=FULL: it is on the disk before the call returns, and a
@@ -23,10 +24,10 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from appliance.clock import Clock
 from appliance.control.store.database_file import WAL_SUFFIX, damaged, open_database, told
@@ -47,8 +48,9 @@ from appliance.control.store.metadata_store import (
     parent_of,
 )
 from appliance.control.store.node_table import NODE_COLUMNS, Change, checksum
+from appliance.control.store.reserve import Reserve, is_full
 from appliance.control.store.session_file import SessionFile
-from appliance.errors import ApplianceError, StorageFault
+from appliance.errors import ApplianceError, DiskFull, StorageFault
 
 DATABASE_NAME: Final = "metadata.db"
 SESSIONS_NAME: Final = "metadata.sessions"
@@ -57,6 +59,8 @@ _SELECT: Final = f"SELECT {NODE_COLUMNS} FROM node WHERE path = ?"
 _SELECT_MANY: Final = f"SELECT {NODE_COLUMNS} FROM node WHERE path IN (SELECT value FROM json_each(?))"
 
 _MANY: Final = 500
+
+Result = TypeVar("Result")
 
 
 class EmbeddedStore:
@@ -69,7 +73,17 @@ class EmbeddedStore:
         StorageFault: it cannot be read or written.
     """
 
-    __slots__ = ("_clock", "_copy", "_database", "_events", "_path", "_sessions", "_watched", "session_id")
+    __slots__ = (
+        "_clock",
+        "_copy",
+        "_database",
+        "_events",
+        "_path",
+        "_reserve",
+        "_sessions",
+        "_watched",
+        "session_id",
+    )
 
     def __init__(self, directory: Path, clock: Clock, copy_directories: Sequence[Path] = ()) -> None:
         self._clock = clock
@@ -83,15 +97,16 @@ class EmbeddedStore:
             raise StorageFault(f"metadata store {self._path}: {error.strerror}") from error
         copies = tuple(copy_directories) or (directory,)
         self._sessions = SessionFile(directory / SESSIONS_NAME)
+        self._reserve = Reserve(directory, monotonic_s=time.monotonic)
         self._copy = MetadataCopy(copies[0], monotonic_s=time.monotonic)
         try:
             # A log directory may have gone from the settings; the data directory is always looked at.
             looked_at = (*copies, directory)
-            self._database, known = open_database(self._path, self._sessions, copies=looked_at, clock=clock)
-            self.session_id = self._begin_session(known)
+            self._with_room(lambda: self._open(looked_at))
             if self._copy.zxid:
                 forget_others(looked_at, self._copy.path)
-            self._bury_the_dead()
+            self._with_room(self._bury_the_dead)
+            self._reserve.fill()
         except ApplianceError:
             self._sessions.close()
             self._copy.close()
@@ -100,6 +115,32 @@ class EmbeddedStore:
             raise
 
     # Opening
+
+    def _open(self, copies: Sequence[Path]) -> None:
+        database, known = open_database(self._path, self._sessions, copies=copies, clock=self._clock)
+        try:
+            self._database = database
+            self.session_id = self._begin_session(known)
+        except BaseException:
+            database.close()
+            raise
+
+    def _with_room(self, work: Callable[[], Result]) -> Result:
+        """Does `work`; again with more room for as long as the disk is full and the reserve has some."""
+        while True:
+            try:
+                return work()
+            except StorageFault as fault:
+                # SQLite says of some of its files only that they cannot be opened.
+                if not (full := is_full(self._path)) and not isinstance(fault, DiskFull):
+                    raise
+                if self._reserve.give():
+                    continue
+                if full:
+                    raise DiskFull(
+                        f"{fault}; the disk is full and the reserve is used up: free some room"
+                    ) from fault
+                raise
 
     def _begin_session(self, known: CopyEnd | None) -> int:
         with self._transaction() as cursor:
@@ -189,16 +230,24 @@ class EmbeddedStore:
                 self.create(each)
 
     def set(self, path: str, data: bytes, *, version: int = ANY_VERSION) -> int:
-        with self._change() as change:
-            return change.set(SetData(path, data, version))
+        def work() -> int:
+            with self._change() as change:
+                return change.set(SetData(path, data, version))
+
+        return self._with_room(work)
 
     def delete(self, path: str, *, version: int = ANY_VERSION) -> None:
         self.multi([Delete(path, version)])
 
     def multi(self, operations: Sequence[Operation]) -> None:
+        adds = any(isinstance(each, Create) and each.data and not each.ephemeral for each in operations)
         for attempt in range(2):
             try:
-                self._multi(operations)
+                if adds:
+                    self._multi(operations)
+                else:
+                    self._with_room(lambda: self._multi(operations))  # it may be what makes room
+                self._reserve.fill()
                 return
             except NodeExists as refusal:
                 # It may be the node of a process that died a moment ago.

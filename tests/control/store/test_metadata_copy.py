@@ -30,6 +30,7 @@ from appliance.control.store.errors import (
 from appliance.control.store.metadata_copy import COMPACT_BYTES, COPY_NAME, end_of
 from appliance.control.store.metadata_store import Create, Delete, Operation, SetData
 from appliance.control.store.node_table import all_rows
+from appliance.control.store.reserve import RESERVE_NAME
 from appliance.errors import StorageFault
 from tests.control.store.test_embedded_store import forked, killed
 from tests.support.power_loss import LAYER
@@ -269,7 +270,7 @@ def test_copy_that_cannot_be_written_refuses_no_change_and_is_never_taken_for_a_
     (home / DATABASE_NAME).unlink()
     with pytest.raises(StoreDamaged, match="ends at transaction 1, but 4 was committed"):
         opened(home, other)
-    assert sorted(path.name for path in home.iterdir()) == [SESSIONS_NAME]
+    assert sorted(path.name for path in home.iterdir()) == [RESERVE_NAME, SESSIONS_NAME]
     assert (other / COPY_NAME).read_bytes() == kept
 
 
