@@ -12,10 +12,17 @@ import pytest
 
 from appliance.control.store.embedded_store import DATABASE_NAME
 from appliance.control.store.metadata_copy import COPY_NAME
+from appliance.protocol.apis.offset_commit import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetCommitTopic,
+)
 from appliance.protocol.records.record import Record, encode_batch
+from tests.cli.command import appliance
 from tests.support.broker import Appliance, BrokerFailed
 from tests.support.power_loss import LAYER
 from tests.support.wire import WireSocket
+from tests.system.offsets import SETTINGS, commit, committed, find, topic_id
 from tests.system.raw import create_topic, generations, produce, wait_until
 
 EIO_S = 2.5
@@ -32,12 +39,12 @@ def trigger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def broker(tmp_path: Path, trigger: Path) -> Iterator[Appliance]:
-    appliance = Appliance(tmp_path / "data", settings={"metadata.store": "embedded"})
-    appliance.start()
-    assert create_topic(appliance.port, TOPIC) == 0
-    yield appliance
+    started = Appliance(tmp_path / "data", settings={"metadata.store": "embedded"})
+    started.start()
+    assert create_topic(started.port, TOPIC) == 0
+    yield started
     trigger.unlink(missing_ok=True)
-    appliance.stop()
+    started.stop()
 
 
 def fail(trigger: Path, name: str, calls: str = "*") -> None:
@@ -110,3 +117,32 @@ def test_records_of_a_damaged_store_are_served_again_after_it_was_restored(broke
     assert "RESTORED" in broker.output()
     with WireSocket(broker.port, timeout_s=20) as connection:
         assert produce(connection, TOPIC, encode_batch([Record(b"x")])).base_offset == 1
+
+
+def test_store_that_is_lost_with_its_copy_is_rebuilt_from_a_log_directory(tmp_path: Path) -> None:
+    lost = Appliance(tmp_path / "lost", slots=2, settings={"metadata.store": "embedded", **SETTINGS})
+    lost.start()
+    assert create_topic(lost.port, TOPIC) == 0
+    topics = (OffsetCommitTopic(TOPIC, partitions=(OffsetCommitPartition(0, 3),)),)
+    with WireSocket(lost.port, timeout_s=20) as connection:
+        find(connection, "g")
+        assert not any(commit(connection, OffsetCommitRequest("g", topics=topics)))
+    produced = 0
+    while produced < 5:
+        for slot in range(2):
+            with WireSocket(lost.port + slot, timeout_s=20) as connection:
+                produced += produce(connection, TOPIC, encode_batch([Record(b"x")])).error == 0
+    before = topic_id(lost.port, TOPIC)
+    lost.stop()
+    for name in (DATABASE_NAME, COPY_NAME):
+        path = lost.data_dir / name
+        path.write_bytes(os.urandom(path.stat().st_size))
+    appliance("adopt", lost.data_dir / "slot-0", "--data-dir", tmp_path / "new").succeeded()
+    rebuilt = Appliance(tmp_path / "new", settings={"metadata.store": "embedded", **SETTINGS})
+    rebuilt.start()
+    assert topic_id(rebuilt.port, TOPIC) == before
+    with WireSocket(rebuilt.port, timeout_s=20) as connection:
+        assert produce(connection, TOPIC, encode_batch([Record(b"x")])).base_offset == produced
+        find(connection, "g")
+        assert committed(connection, "g", TOPIC) == 3
+    rebuilt.stop()

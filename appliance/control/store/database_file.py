@@ -138,7 +138,8 @@ def damaged(path: Path, why: str) -> StoreDamaged:
 def _refused(path: Path, why: str, remedy: str) -> StoreDamaged:
     return StoreDamaged(
         f"metadata store {path} is damaged ({why}), and {remedy}. Nothing was changed; the records in the log"
-        " directories are not affected. Keep all files; docs/metadata.md says how to restore the store",
+        " directories are not affected. Keep all files; docs/metadata.md says how to restore it, or to rebuild it"
+        " from the log directories",
         why,
     )
 
@@ -155,16 +156,26 @@ def _examined_patiently(path: Path, sessions: SessionFile, clock: Clock) -> sqli
                 raise
             why = damage.why
         else:
-            ends_at = counter(database, "zxid")
-            if pause_s is None or ends_at >= sessions.bell():
+            bell = sessions.bell()  # first: another session may commit meanwhile
+            ends_at = _ends_at(database, path)
+            if pause_s is None or ends_at >= bell:
                 return database
             # A write-ahead log that cannot be read looks like one that is not there.
             database.close()
-            why = f"it ends at transaction {ends_at}, but {sessions.bell()} was committed"
+            why = f"it ends at transaction {ends_at}, but {bell} was committed"
         _read_through(path)
         _logger.warning("metadata store %s looks damaged (%s): reading it once more", path, why)
         time.sleep(pause_s)
     raise AssertionError  # the last pause is None
+
+
+def _ends_at(database: sqlite3.Connection, path: Path) -> int:
+    try:
+        with told(path):
+            return counter(database, "zxid")
+    except BaseException:
+        database.close()
+        raise
 
 
 def _read_through(path: Path) -> None:
@@ -223,8 +234,8 @@ def _brought_together(
         _Parted: the database lacks more than can be made again.
     """
     with told(path):
-        zxid = counter(database, "zxid")
         bell = sessions.bell()
+        zxid = counter(database, "zxid")
         if copy is not None and copy.zxid > zxid:
             if not bell and copy.zxid > zxid + 1:
                 aside = set_aside(copy.path)
@@ -238,7 +249,7 @@ def _brought_together(
                     aside,
                 )
                 return None
-            _roll_forward(database, copy, zxid)
+            _roll_forward(database, copy)
             if copy.zxid > zxid + 1:
                 _logger.error(
                     "metadata store %s lacked transactions %d to %d; they were made again from its copy %s",
@@ -252,10 +263,12 @@ def _brought_together(
     return copy
 
 
-def _roll_forward(database: sqlite3.Connection, copy: CopyEnd, zxid: int) -> None:
+def _roll_forward(database: sqlite3.Connection, copy: CopyEnd) -> None:
     cursor = database.cursor()
     cursor.execute("BEGIN IMMEDIATE")
     try:
+        # Only here does no other session write: it may have committed, or taken back, what the copy was ahead.
+        zxid, end = counter(cursor, "zxid"), 0
         known, at = counter(cursor, "copy"), -1
         for frame, end, crc in read_frames(copy.path):
             if isinstance(frame, Begin):
@@ -270,7 +283,10 @@ def _roll_forward(database: sqlite3.Connection, copy: CopyEnd, zxid: int) -> Non
                 raise _Parted(f"it is not what its copy goes on from at transaction {zxid}")
             if end == copy.end_bytes:
                 break
-        set_counter(cursor, "copy", copy.crc)
+        if end != copy.end_bytes:
+            raise StorageFault(f"{copy.path} was changed by another process")
+        if copy.zxid > zxid:
+            set_counter(cursor, "copy", copy.crc)
         cursor.execute("COMMIT")
     except BaseException as error:
         with suppress(sqlite3.Error):
