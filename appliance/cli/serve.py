@@ -11,6 +11,7 @@ import click
 
 from appliance.cli.options import name_and_value
 from appliance.config import Settings, load_settings
+from appliance.errors import OperatorFault
 
 
 @click.command(short_help="Run the broker until it is stopped.")
@@ -43,12 +44,18 @@ def serve(
     settings = load_settings(config_path, given)
     from appliance.control.adoption.marker import refuse_unfinished
     from appliance.control.store.opening import refuse_other_store
+    from appliance.control.supervisor.first_look import refuse_fewer_slots, refuse_foreign
+    from appliance.control.supervisor.main import EXIT_REFUSED, run
 
-    refuse_unfinished(settings.data_dir)
-    refuse_other_store(settings)
+    try:
+        refuse_unfinished(settings.data_dir)
+        refuse_foreign(settings)
+        refuse_other_store(settings)
+        refuse_fewer_slots(settings)
+    except OperatorFault as fault:
+        click.echo(f"appliance: {fault}", err=True)
+        return EXIT_REFUSED  # systemd starts it again after any other failure
     click.echo(start_text(settings))
-
-    from appliance.control.supervisor.main import run
 
     code: int = run(settings, when_ready=try_text(settings, own_command()))
     return code

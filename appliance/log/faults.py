@@ -10,7 +10,7 @@ from typing import Final
 from appliance.errors import DiskFull, StorageFault
 
 # EFBIG is the limit of RLIMIT_FSIZE or of the file system: no room, whoever has set it.
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _HINTS: Final = {
@@ -19,12 +19,12 @@ _HINTS: Final = {
 }
 _IS_GONE: Final = frozenset({errno.ENOTDIR, errno.ESTALE})
 
-_COMES_BACK = _NO_ROOM | NO_DESCRIPTORS | {errno.ENOMEM, errno.EAGAIN, errno.EINTR}
+_COMES_BACK = NO_ROOM | NO_DESCRIPTORS | {errno.ENOMEM, errno.EAGAIN, errno.EINTR}
 
 
 def storage_fault(error: OSError, path: Path | str) -> StorageFault:
     """The fault for an error that a call on `path` met; to be raised from it."""
-    kind = DiskFull if error.errno in _NO_ROOM else StorageFault
+    kind = DiskFull if error.errno in NO_ROOM else StorageFault
     fault = kind(f"{path}: {error.strerror or error}{_HINTS.get(error.errno or 0, '')}")
     fault.os_error = error
     return fault

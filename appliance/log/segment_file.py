@@ -145,7 +145,9 @@ class SegmentFile:
                 written += os.pwrite(self._descriptor, rest[written - PLACEMENT_BYTES :], start + written)
         except OSError as error:
             # What was written must not be taken for a batch by a later recovery.
-            self._trim()
+            self._close_window()
+            self._truncate_after(error, start)
+            self.allocated_bytes = start
             raise storage_fault(error, self.path) from error
 
     def _allocate(self, needed: int) -> None:
@@ -155,17 +157,28 @@ class SegmentFile:
         stretch = min(max(have, STRETCH_BYTES_MIN), STRETCH_BYTES_MAX)
         wanted = max(needed, min(have + stretch, self.growth_bytes_max))
         try:
+            os.posix_fallocate(self._descriptor, have, wanted - have)
+        except OSError as error:
+            # A stretch ahead is a wish, the batch itself is the need.
+            self._truncate_after(error, have)
+            wanted = needed
             try:
                 os.posix_fallocate(self._descriptor, have, wanted - have)
-            except OSError:
-                # A stretch ahead is a wish, the batch itself is the need.
-                os.ftruncate(self._descriptor, have)
-                wanted = needed
-                os.posix_fallocate(self._descriptor, have, wanted - have)
-        except OSError as error:
-            os.ftruncate(self._descriptor, have)
-            raise storage_fault(error, self.path) from error
+            except OSError as again:
+                self._truncate_after(again, have)
+                raise storage_fault(again, self.path) from again
         self.allocated_bytes = wanted
+
+    def _truncate_after(self, error: OSError, size_bytes: int) -> None:
+        """Gives back what a failed call has taken.
+
+        Raises:
+            StorageFault: that fails, too. It is the fault of the two that is lasting: the directory has failed.
+        """
+        try:
+            os.ftruncate(self._descriptor, size_bytes)
+        except OSError as worse:
+            raise storage_fault(worse, f"{self.path} (after: {error.strerror})") from worse
 
     def _open_window(self) -> None:
         self._close_window()

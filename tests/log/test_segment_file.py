@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import errno
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from appliance.errors import CorruptFile, DiskFull, StorageFault
+from appliance.log.faults import is_lasting
 from appliance.log.segment_file import SMALL_BATCH_BYTES, STRETCH_BYTES_MIN, SegmentFile
 from appliance.protocol.records.batch import PLACEMENT, PLACEMENT_BYTES
 from tests.log.batches import batch_of
@@ -125,3 +127,37 @@ def test_headers_are_found_whatever_piece_is_read_at_once(file: SegmentFile) -> 
 def test_a_file_that_is_gone_is_a_storage_fault(tmp_path: Path) -> None:
     with pytest.raises(StorageFault):
         SegmentFile(tmp_path / "gone", 0).reserve(1)
+
+
+def io_error(*_: object) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def no_room(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("first", [no_room, io_error])
+def test_disk_that_fails_while_a_failed_allocation_is_given_back_is_a_lasting_fault_of_the_directory(
+    file: SegmentFile, monkeypatch: pytest.MonkeyPatch, first: Callable[..., None]
+) -> None:
+    append(file, batch_of([b"kept"]))
+    monkeypatch.setattr(os, "posix_fallocate", first)
+    monkeypatch.setattr(os, "ftruncate", io_error)
+    with pytest.raises(StorageFault) as fault:
+        append(file, batch_of([bytes(1 << 20)]), 1)
+    assert is_lasting(fault.value)
+    assert str(file.path) in str(fault.value)
+
+
+def test_disk_that_fails_while_a_failed_write_is_cut_off_is_a_lasting_fault_of_the_directory(
+    file: SegmentFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(file, batch_of([b"kept"]))
+    size_bytes = file.size_bytes
+    monkeypatch.setattr(os, "pwritev", no_room)
+    monkeypatch.setattr(os, "ftruncate", io_error)
+    with pytest.raises(StorageFault) as fault:
+        append(file, batch_of([bytes(SMALL_BATCH_BYTES + 1)]), 1)
+    assert is_lasting(fault.value)
+    assert file.size_bytes == size_bytes

@@ -22,9 +22,10 @@ from confluent_kafka.cimpl import NewTopic
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import BatchHeader, batches
 from appliance.protocol.records.record import Record, encode_batch
+from tests.cli.command import appliance
 from tests.support.apache_kafka import ApacheKafka, tool
 from tests.support.broker import Appliance
-from tests.support.wire import WireSocket
+from tests.support.wire import WireSocket, free_ports
 from tests.system.raw import new_producer_id, produce, wait_until
 
 pytestmark = pytest.mark.slow
@@ -341,6 +342,16 @@ def test_kafkas_tool_ends_a_transaction_that_was_open_when_it_was_adopted(left: 
 def test_a_running_kafka_is_not_adopted(left: Left) -> None:
     assert "is in use" in left.refusal
     assert "stop the broker" in left.refusal
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_kafkas_own_directory_is_not_served_and_stays_as_it_is(left: Left, how: str) -> None:
+    source = left.directories[how]
+    before = files(source)
+    outcome = appliance("serve", "--data-dir", source, "--port", free_ports())
+    assert outcome.code == 2
+    assert f"appliance adopt {source}" in outcome.errors
+    assert files(source) == before
 
 
 def test_a_dry_run_tells_and_makes_nothing(left: Left, tmp_path: Path) -> None:

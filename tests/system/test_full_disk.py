@@ -10,7 +10,7 @@ import os
 import resource
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
@@ -19,11 +19,13 @@ import psutil
 import pytest
 
 from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.delete_topics import DeleteTopicsRequest
 from appliance.protocol.apis.offset_commit import (
     OffsetCommitPartition,
     OffsetCommitRequest,
     OffsetCommitTopic,
 )
+from appliance.protocol.apis.topic_selector import TopicSelector
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.record import Record, decode_records, encode_batch
 from tests.support.broker import Appliance
@@ -289,6 +291,38 @@ def test_stop_on_a_full_disk_loses_nothing(disk: Disk, broker: Appliance) -> Non
     with WireSocket(broker.port, timeout_s=20) as connection:
         assert read_numbers(connection) == list(range(taken + 1))
         assert produce(connection, TOPIC, batch(0)).base_offset == taken + 1
+
+
+if "file system" in KINDS:
+
+    @pytest.mark.parametrize("slots", [1, pytest.param(3, marks=pytest.mark.slow)])
+    @pytest.mark.parametrize("end", [Appliance.stop, Appliance.kill])
+    @pytest.mark.parametrize("disk", ["file system"], indirect=True)
+    def test_appliance_starts_on_a_full_disk_and_deletes_topics_to_make_room(
+        disk: Disk, end: Callable[[Appliance], None], slots: int
+    ) -> None:
+        settings = {"log.segment.bytes": 2 * MIB, "log.segment.delete.delay.ms": 100}
+        broker = Appliance(disk.path / "data", slots=slots, settings=settings)
+        broker.start()
+        for topic in (TOPIC, OTHER):
+            assert create_topic(broker.port, topic) == 0
+        # Whichever slot leads.
+        for slot in range(slots):
+            with WireSocket(broker.port + slot, timeout_s=20) as connection:
+                for number in range(10):
+                    produce(connection, TOPIC, batch(number))
+        end(broker)
+        disk.fill(broker)
+        room = os.statvfs(disk.path)
+        assert room.f_bavail == 0
+        broker.start()
+        request = DeleteTopicsRequest((TopicSelector(name=TOPIC),), timeout_ms=10_000)
+        with WireSocket(broker.port, timeout_s=20) as connection:
+            (deleted,) = ask(connection, ApiKey.DELETE_TOPICS, request).responses
+            assert deleted.error_code == 0
+        wait_until(lambda: os.statvfs(disk.path).f_bavail * room.f_frsize > 2 * MIB, "room", timeout_s=30)
+        assert create_topic(broker.port, TOPIC) == 0
+        broker.stop()
 
 
 def test_full_disk_refuses_commits_and_loses_none_and_room_lets_them_in_again(

@@ -40,6 +40,11 @@ class BrokerSettings:
         "delete.topic.enable",
         doc="Whether clients may delete topics.",
     )
+    slots_removed_ok: bool = option(
+        False,
+        "slots.removed.ok",
+        doc="Whether to start with fewer slots than the data directory has partitions on: those are unavailable.",
+    )
     max_partitions: int = option(
         10_000,
         "max.partitions",

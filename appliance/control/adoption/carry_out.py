@@ -28,6 +28,7 @@ from appliance.control.adoption.plan import AdoptedTopic, AdoptionPlan
 from appliance.control.controller.takeover import new_id, plant
 from appliance.control.controller.topic_store import creation
 from appliance.control.store.embedded_store import DATABASE_NAME, SESSIONS_NAME, EmbeddedStore
+from appliance.control.store.metadata_copy import COPY_NAME
 from appliance.control.store.metadata_store import Create
 from appliance.control.store.znode_tree import PRODUCER_ID_BLOCK, ProducerIdBlockRecord, encode, id_text
 from appliance.errors import ApplianceDefect, OperatorFault, StorageFault
@@ -119,7 +120,7 @@ def carry_out(
 def _make_room(data_dir: Path, slot_directory: Path) -> None:
     marker = data_dir / MARKER
     ours = [slot_directory, *(data_dir / name for name in (DATABASE_NAME, SESSIONS_NAME))]
-    ours += [data_dir / f"{DATABASE_NAME}{suffix}" for suffix in ("-wal", "-shm")]
+    ours += [data_dir / f"{DATABASE_NAME}{suffix}" for suffix in ("-wal", "-shm")] + [data_dir / COPY_NAME]
     there = [path for path in ours if path.exists()]
     with storage_faults(data_dir):
         if there and not marker.exists():

@@ -6,9 +6,13 @@ opens a log, speaks with a client, waits for a worker. Dies: the supervisor rest
 producing and consuming, since nobody asks it on that way; what was being created or deleted is finished by
 its next life, whose controller epoch fences this one.
 
-A full disk, or a ZooKeeper that nobody reaches, keeps it from beginning: it says so, and tries again every RETRY_MS
-rather than die, since the data plane goes on without it. A session that is over, or may be, ends the process: the
-next one begins by reading. The registrations of slots stay meanwhile, in ZooKeeper by a session that it hands on.
+A full disk, an I/O error of the store's files or a ZooKeeper that does not answer keep it from beginning: it logs the
+reason and opens the store again, after RETRY_MS_MIN and then after twice as long each time, up to RETRY_MS_MAX, because
+the data plane goes on without it. The same faults in a controller that leads, and damage that an open store meets, end
+the process: the next one begins by reading, and the workers say hello to it. An I/O error looks like damage to SQLite,
+so the open alone decides, which reads everything several times. Only where it finds the store damaged and no copy to
+take its place does the appliance end. A session that is over, or may be, ends the process, too. The registrations of
+slots stay meanwhile, in ZooKeeper by a session that it hands on.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from contextlib import suppress
 from appliance.channels.child import EXIT_CANNOT_START, EXIT_CLEAN, Child
 from appliance.channels.controller_link import CONTROLLER_SOCKET
 from appliance.channels.metadata_image import ImagePublisher
-from appliance.channels.supervision import Failed, Ready, Stop
+from appliance.channels.supervision import Failed, Heartbeat, Ready, Stop
 from appliance.channels.wiring import Attachment
 from appliance.clock import Clock, SystemClock
 from appliance.cluster import BrokerSlot
@@ -31,16 +35,23 @@ from appliance.control.controller.controller import Controller
 from appliance.control.controller.duty_cycle import ControllerLoop, Superseded
 from appliance.control.controller.slot_states import SlotStates
 from appliance.control.controller.takeover import Fence, cluster_id, register, take_over, win
-from appliance.control.store.errors import SessionExpired, StoreRefusal
+from appliance.control.store.errors import SessionExpired, StoreDamaged, StoreRefusal
 from appliance.control.store.metadata_store import MetadataStore
 from appliance.control.store.opening import Registrations, open_store
-from appliance.errors import CorruptFile, StorageFault
+from appliance.errors import CorruptFile, HostFault, StorageFault
 from appliance.ipc.agent import DutyCycle, freeze_garbage
 from appliance.ipc.process_table import ProcessState
 
-RETRY_MS = 1_000
+RETRY_MS_MIN = 250
+RETRY_MS_MAX = 5_000
+
+_NS_PER_MS = 1_000_000
 
 _logger = logging.getLogger(__name__)
+
+
+class LedNoMore(HostFault):
+    """The store failed a controller that led. The next one must be another process: workers greet each once."""
 
 
 def run(child: Child) -> int:
@@ -49,35 +60,44 @@ def run(child: Child) -> int:
     registrations = Registrations(child.settings, clock)
     attachment = child.attach()
     attachment.row.start(os.getpid(), child.generation, now_ms=clock.now_ms(), now_ns=clock.monotonic_ns())
+    retry_ms = RETRY_MS_MIN
     try:
         while True:
             try:
                 _live(child, attachment, registrations, clock)
             except StorageFault as fault:
-                _logger.error("trying again in %d ms: %s", RETRY_MS, fault)
-                if not _told_to_stop(child, within_ms=RETRY_MS):
+                _logger.error("the metadata store is opened again in %d ms: %s", retry_ms, fault)
+                if not _told_to_stop(child, clock, within_ms=retry_ms):
+                    retry_ms = min(2 * retry_ms, RETRY_MS_MAX)
                     continue
             registrations.close()
             return EXIT_CLEAN
     except CorruptFile as damage:
-        # Starting again would not mend it.
+        # The store was read several times, and no copy can take its place: starting again would not mend it.
         child.supervision.send(Failed(str(damage), fatal=True))
         return EXIT_CANNOT_START
-    except (StoreRefusal, SessionExpired, Superseded) as change:
+    except (StoreRefusal, SessionExpired, Superseded, LedNoMore) as change:
         _logger.warning("beginning anew: %s", change)
         return EXIT_CANNOT_START
     finally:
         attachment.row.set_state(ProcessState.STOPPING)
 
 
-def _told_to_stop(child: Child, *, within_ms: int) -> bool:
-    """Waits for the supervisor's word; False when the time is up or it said something else."""
+def _told_to_stop(child: Child, clock: Clock, *, within_ms: int) -> bool:
+    """Waits for Stop, and answers heartbeats; False when the time is up."""
     poll = select.poll()
     poll.register(child.supervision.fileno(), select.POLLIN)
-    if not poll.poll(within_ms):
-        return False
-    words = child.supervision.receive()
-    return words is None or any(isinstance(word, Stop) for word in words)
+    until_ns = clock.monotonic_ns() + within_ms * _NS_PER_MS
+    while (left_ms := (until_ns - clock.monotonic_ns()) / _NS_PER_MS) > 0:
+        if not poll.poll(left_ms):
+            break
+        words = child.supervision.receive()
+        if words is None or any(isinstance(word, Stop) for word in words):
+            return True
+        for word in words:
+            if isinstance(word, Heartbeat):
+                child.supervision.send(word)
+    return False
 
 
 def _live(child: Child, attachment: Attachment, registrations: Registrations, clock: Clock) -> None:
@@ -85,9 +105,14 @@ def _live(child: Child, attachment: Attachment, registrations: Registrations, cl
     store = open_store(child.settings, clock)
     try:
         _serve(child, attachment, store, registrations=registrations, clock=clock)
+    except (StorageFault, StoreDamaged) as fault:
+        if attachment.row.snapshot().state is ProcessState.RUNNING:
+            raise LedNoMore(str(fault)) from fault
+        # Not the verdict on a damaged store yet: that is what opening it again says.
+        raise fault if isinstance(fault, StorageFault) else StorageFault(str(fault)) from fault
     finally:
         # A session that cannot say goodbye ends with its lock.
-        with suppress(StorageFault):
+        with suppress(StorageFault, StoreDamaged):
             store.close()
 
 

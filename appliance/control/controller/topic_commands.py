@@ -9,6 +9,7 @@ Kafka.
 |---|---|
 | INVALID_REQUEST | a topic named twice in one request; an assignment by hand beside a count |
 | INVALID_TOPIC_EXCEPTION | an illegal name; a name that collides (`a.b`, `a_b`: alike in metric names) |
+| INVALID_TOPIC_EXCEPTION | deleting an internal topic |
 | TOPIC_ALREADY_EXISTS | it exists, or is being deleted |
 | INVALID_PARTITIONS | a count of 0 or less; not more partitions than there are |
 | INVALID_REPLICATION_FACTOR | 0 or less; more than there are slots |
@@ -17,6 +18,9 @@ Kafka.
 | POLICY_VIOLATION | more partitions than one request, or the appliance, may have |
 | UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_TOPIC_ID | nothing to grow or delete |
 | TOPIC_DELETION_DISABLED | `delete.topic.enable` is off |
+
+Kafka 4.3 deletes internal topics when it is asked to: all committed offsets are lost. Here that is refused, with the
+code by which Kafka refuses to delete records of an internal topic.
 
 Source: Kafka's `ReplicationControlManager.java` and `Topic.java`, release 4.3.
 """
@@ -30,7 +34,7 @@ from uuid import UUID
 import msgspec
 
 from appliance.channels.control_channel import CreatePartitions, NewTopic
-from appliance.cluster import TopicImage, topic_name_fault
+from appliance.cluster import INTERNAL_TOPICS, TopicImage, topic_name_fault
 from appliance.config import BrokerSettings, validate_topic_configs
 from appliance.control.controller.placement import (
     InvalidAssignment,
@@ -166,6 +170,16 @@ def find_doomed(name_or_id: str | UUID, existing: Existing, *, broker: BrokerSet
     """
     if not broker.delete_topic_enable:
         raise RejectedRequest(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
+    topic = _found(name_or_id, existing)
+    if topic.name in INTERNAL_TOPICS:
+        raise RejectedRequest(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{topic.name}' is internal; deleting it would lose what all clients have stored there.",
+        )
+    return topic
+
+
+def _found(name_or_id: str | UUID, existing: Existing) -> TopicImage:
     if isinstance(name_or_id, str):
         topic = existing.topics.get(name_or_id)
         if topic is None:

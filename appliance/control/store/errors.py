@@ -11,15 +11,16 @@ ApplianceError
     ├── StorageFault
     │   ├── StoreUnavailable   the store does not answer in time; what became of a write is not known
     │   └── ChangeTooLarge     more than the store takes at once; nothing was changed
+    ├── CorruptFile
+    │   └── StoreDamaged       what the store keeps is damaged
     └── SessionExpired         the session is over: its ephemeral nodes are gone
 
-Damage is `CorruptFile`, a full disk `DiskFull` (appliance/errors.py). Names are ZooKeeper's
-(KeeperException).
+A full disk is `DiskFull` (appliance/errors.py). Names are ZooKeeper's (KeeperException).
 """
 
 from __future__ import annotations
 
-from appliance.errors import ApplianceError, HostFault, StorageFault
+from appliance.errors import ApplianceError, CorruptFile, HostFault, StorageFault
 
 
 class StoreRefusal(ApplianceError):
@@ -60,6 +61,18 @@ class StoreUnavailable(StorageFault):
 
 class ChangeTooLarge(StorageFault):
     """More than the store takes at once; nothing was changed, and asking again will not help."""
+
+
+class StoreDamaged(CorruptFile):
+    """What the store keeps is damaged.
+
+    Raised while the store opens, it is the verdict: no copy is whole either. Raised by a later call, it may come from
+    an I/O error that has passed: open the store again. `why` is what was found.
+    """
+
+    def __init__(self, text: str, why: str) -> None:
+        super().__init__(text)
+        self.why = why
 
 
 class SessionExpired(HostFault):

@@ -58,7 +58,7 @@ class Node(msgspec.Struct, frozen=True):
         return self.stat.version
 
 
-class Create(msgspec.Struct, frozen=True):
+class Create(msgspec.Struct, frozen=True, tag=True):
     """Refused with NodeExists, NoNode (no parent), NoChildrenForEphemerals."""
 
     path: str
@@ -66,7 +66,7 @@ class Create(msgspec.Struct, frozen=True):
     ephemeral: bool = False
 
 
-class SetData(msgspec.Struct, frozen=True):
+class SetData(msgspec.Struct, frozen=True, tag=True):
     """Refused with NoNode, BadVersion."""
 
     path: str
@@ -74,7 +74,7 @@ class SetData(msgspec.Struct, frozen=True):
     version: int = ANY_VERSION
 
 
-class Delete(msgspec.Struct, frozen=True):
+class Delete(msgspec.Struct, frozen=True, tag=True):
     """Refused with NoNode, BadVersion, NotEmpty."""
 
     path: str

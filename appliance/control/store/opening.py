@@ -6,6 +6,8 @@ other one, it would come up empty beside the logs of topics that nobody knows.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from appliance.clock import Clock
 from appliance.config import Settings
 from appliance.control.store.embedded_store import DATABASE_NAME, EmbeddedStore
@@ -34,8 +36,33 @@ def open_store(settings: Settings, clock: Clock) -> MetadataStore:
         StorageFault: it cannot be reached, read or written (StoreUnavailable: no ZooKeeper answers).
     """
     if settings.metadata.zookeeper_connect is None:
-        return EmbeddedStore(settings.data_dir, clock)
+        return EmbeddedStore(settings.data_dir, clock, copy_directories(settings))
     return _zookeeper(settings, clock, handed_on=False)
+
+
+def copy_directories(settings: Settings) -> tuple[Path, ...]:
+    """Where copies of the embedded store may be; the first is where the copy is kept.
+
+    That is a log directory on another file system than data.dir where there is one, since it outlives that disk;
+    otherwise data.dir, where it outlives damage of the file.
+    """
+    data_dir = settings.data_dir
+    places = [
+        directory
+        for slot in range(settings.slots)
+        for directory in settings.log_directories(slot)
+        if directory.is_dir()
+    ]
+    home = _device(data_dir)
+    elsewhere = [directory for directory in places if _device(directory) not in (home, None)]
+    return tuple(dict.fromkeys([*elsewhere, data_dir, *places]))
+
+
+def _device(directory: Path) -> int | None:
+    try:
+        return directory.stat().st_dev
+    except OSError:
+        return None
 
 
 class Registrations:

@@ -34,7 +34,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from appliance.errors import ApplianceDefect, HostFault
+from appliance.errors import ApplianceDefect, StorageFault
 
 BELL: Final = struct.Struct("<Q")
 FIRST_LOCK_BYTE: Final = 4096
@@ -69,16 +69,16 @@ class SessionFile:
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise HostFault(f"session file {path}: {error.strerror}") from error
+            raise StorageFault(f"session file {path}: {error.strerror}") from error
         self._inotify = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._inotify < 0:
             os.close(self._descriptor)
-            raise HostFault(f"inotify: {os.strerror(ctypes.get_errno())}")
+            raise StorageFault(f"inotify: {os.strerror(ctypes.get_errno())}")
         self._timer = _libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         if self._timer < 0:
             os.close(self._inotify)
             os.close(self._descriptor)
-            raise HostFault(f"timerfd: {os.strerror(ctypes.get_errno())}")
+            raise StorageFault(f"timerfd: {os.strerror(ctypes.get_errno())}")
         self._readable = select.epoll()
         self._readable.register(self._inotify, select.EPOLLIN)
         self._readable.register(self._timer, select.EPOLLIN)
@@ -93,21 +93,34 @@ class SessionFile:
         except OSError as error:
             if error.errno in {errno.EAGAIN, errno.EACCES}:
                 raise ApplianceDefect(f"session {session_id} lives already") from error
-            raise HostFault(f"session file {self._path}: {error.strerror}") from error
+            raise StorageFault(f"session file {self._path}: {error.strerror}") from error
 
     def lives(self, session_id: int) -> bool:
         """Whether another descriptor holds that session; not for asking about one's own."""
         found = fcntl.fcntl(self._descriptor, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK, session_id))
         return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
 
-    def ring(self, zxid: int) -> None:
-        """Tells the sessions that watch. A full disk cannot refuse it: the block is the file's first."""
+    def others_live(self) -> bool:
+        """Whether another descriptor holds any session."""
+        found = fcntl.fcntl(self._descriptor, fcntl.F_OFD_GETLK, _flock(fcntl.F_WRLCK, 0, count=0))
+        return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
+
+    def ring(self, zxid: int, *, durable: bool = False) -> None:
+        """Tells the sessions that watch. A full disk cannot refuse it: the block is the file's first.
+
+        `durable`: power that fails does not take the bell back.
+        """
         with suppress(OSError):
             os.pwrite(self._descriptor, BELL.pack(zxid), 0)
+            if durable:
+                os.fdatasync(self._descriptor)
 
     def bell(self) -> int:
-        """The transaction id that was rung last; 0 where none was."""
-        data = os.pread(self._descriptor, BELL.size, 0)
+        """The transaction id that was rung last; 0 where none was. Raises StorageFault."""
+        try:
+            data = os.pread(self._descriptor, BELL.size, 0)
+        except OSError as error:
+            raise StorageFault(f"session file {self._path}: {error.strerror}") from error
         return int(BELL.unpack(data)[0]) if len(data) == BELL.size else 0
 
     def listen(self) -> None:
@@ -116,7 +129,7 @@ class SessionFile:
             return
         mask = _IN_MODIFY | _IN_CLOSE_WRITE
         if _libc.inotify_add_watch(self._inotify, os.fsencode(self._path), mask) < 0:
-            raise HostFault(f"inotify on {self._path}: {os.strerror(ctypes.get_errno())}")
+            raise StorageFault(f"inotify on {self._path}: {os.strerror(ctypes.get_errno())}")
         self._listening = True
 
     def drain(self) -> bool:
@@ -140,7 +153,7 @@ class SessionFile:
         """
         seconds, ms = divmod(self._look_ms, _MS_PER_S)
         if _libc.timerfd_settime(self._timer, 0, _TIMER.pack(0, 0, seconds, ms * _NS_PER_MS), None) < 0:
-            raise HostFault(f"timerfd: {os.strerror(ctypes.get_errno())}")
+            raise StorageFault(f"timerfd: {os.strerror(ctypes.get_errno())}")
         self._look_ms *= 2
 
     def close(self) -> None:
@@ -151,5 +164,6 @@ class SessionFile:
         os.close(self._descriptor)
 
 
-def _flock(kind: int, session_id: int) -> bytes:
-    return _FLOCK.pack(kind, os.SEEK_SET, FIRST_LOCK_BYTE + session_id, 1, 0)
+def _flock(kind: int, session_id: int, count: int = 1) -> bytes:
+    """The lock of `count` sessions; 0: of all from there on."""
+    return _FLOCK.pack(kind, os.SEEK_SET, FIRST_LOCK_BYTE + session_id, count, 0)

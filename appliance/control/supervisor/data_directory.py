@@ -12,17 +12,22 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import select
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from appliance.control.store.reserve import Reserve
 from appliance.errors import DataDirectoryInUse, HostFault, OperatorFault
+from appliance.log.faults import NO_ROOM
 
 LOCK_FILE = ".lock"
 RUN_FILE = "run.json"
+
+_logger = logging.getLogger(__name__)
 
 
 class DataDirectory:
@@ -55,7 +60,7 @@ class DataDirectory:
             while not _try_lock(lock):
                 _wait_for_orphans(path, lock, deadline_ns)
             os.ftruncate(lock, 0)
-            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+            _despite_full_disk(path, lambda: os.pwrite(lock, f"{os.getpid()}\n".encode(), 0), LOCK_FILE)
         except OSError as error:
             os.close(lock)
             raise HostFault(f"data directory {path}: {error}") from error
@@ -65,11 +70,15 @@ class DataDirectory:
         return cls(path, lock)
 
     def write_run_file(self, facts: Mapping[str, object]) -> None:
-        """Replaces run.json whole."""
+        """Replaces run.json whole; leaves it out where the disk is full and the reserve is used up."""
         temporary = self.path / f"{RUN_FILE}.new"
-        try:
+
+        def write() -> None:
             temporary.write_text(json.dumps(facts) + "\n")
             temporary.replace(self.path / RUN_FILE)
+
+        try:
+            _despite_full_disk(self.path, write, RUN_FILE)
         except OSError as error:
             raise HostFault(f"data directory {self.path}: {error}") from error
 
@@ -80,6 +89,26 @@ class DataDirectory:
         with suppress(OSError):
             os.ftruncate(self.lock, 0)
         os.close(self.lock)
+
+
+def _despite_full_disk(path: Path, write: Callable[[], object], name: str) -> None:
+    """Writes a file that the data plane can do without. A full disk must not keep the appliance from starting, because
+    then nobody could delete a topic to make room. Raises OSError where something else is wrong."""
+    reserve = Reserve(path, monotonic_s=time.monotonic)
+    while True:
+        try:
+            write()
+            return
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+        if not reserve.give():
+            _logger.error(
+                "data directory %s: the disk is full, %s is not written: free some room",
+                path,
+                name,
+            )
+            return
 
 
 def _try_lock(lock: int) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import resource
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 from appliance.channels.control_channel import AllocateProducerIds, NewTopic, ProducerIdBlock
 from appliance.channels.supervision import Ready
 from appliance.config import BrokerSettings
 from appliance.control.store.embedded_store import DATABASE_NAME
+from appliance.control.store.metadata_copy import COPY_NAME
 from appliance.protocol.errors import ErrorCode
 from tests.control.controller.conftest import NewInstance
 from tests.control.controller.instance import Instance
@@ -66,13 +68,31 @@ def test_controller_that_waits_for_room_stops_when_told(new_instance: NewInstanc
     assert instance.stop() == 0
 
 
-def test_damaged_store_is_named_and_ends_the_appliance(instance: Instance) -> None:
+def damage(path: Path, start: int, end: int) -> bytes:
+    data = bytearray(path.read_bytes())
+    data[start:end] = b"\xa5" * (end - start)
+    path.write_bytes(data)
+    return bytes(data)
+
+
+def test_damaged_store_is_restored_from_its_copy_and_the_controller_epoch_goes_on(instance: Instance) -> None:
+    instance.create("t")
+    instance.stop()
+    before = instance.read_store("/controller_epoch")
+    damage(instance.settings.data_dir / DATABASE_NAME, 4096, 8192)
+    instance.start()
+    assert "t" in instance.image.topics
+    check_served(instance)
+    instance.stop()
+    assert int(instance.read_store("/controller_epoch")) == int(before) + 1
+
+
+def test_store_damaged_together_with_its_copy_is_named_and_ends_the_appliance(instance: Instance) -> None:
     instance.create("t")
     instance.stop()
     path = instance.settings.data_dir / DATABASE_NAME
-    data = bytearray(path.read_bytes())
-    data[4096:8192] = b"\xa5" * 4096
-    path.write_bytes(data)
+    data = damage(path, 4096, 8192)
+    damage(path.with_name(COPY_NAME), 10, 20)
     instance.launch()
     failed = instance.failure()
     assert failed.fatal

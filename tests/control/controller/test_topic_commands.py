@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from appliance.channels.control_channel import CreatePartitions, NewTopic
-from appliance.cluster import PartitionImage, TopicImage
+from appliance.cluster import INTERNAL_TOPICS, PartitionImage, TopicImage
 from appliance.config import BrokerSettings
 from appliance.control.controller.topic_commands import (
     Existing,
@@ -150,6 +150,15 @@ def test_deletion_finds_by_name_and_by_id() -> None:
     with pytest.raises(RejectedRequest) as refused:
         find_doomed("t", there, broker=BrokerSettings(delete_topic_enable=False))
     assert refused.value.code == ErrorCode.TOPIC_DELETION_DISABLED
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
+def test_internal_topics_cannot_be_deleted(name: str) -> None:
+    there = existing(topic(name, (0,)))
+    for wanted in (name, there.topics[name].topic_id):
+        with pytest.raises(RejectedRequest, match="internal") as refused:
+            find_doomed(wanted, there, broker=BrokerSettings())
+        assert refused.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 def test_duplicates_are_those_named_more_than_once() -> None:

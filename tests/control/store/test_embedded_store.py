@@ -20,7 +20,10 @@ from typing import Final
 import pytest
 
 from appliance.clock import SystemClock
-from appliance.control.store.embedded_store import CACHE_KIB, DATABASE_NAME, SESSIONS_NAME, EmbeddedStore
+from appliance.control.store.database_file import CACHE_KIB
+from appliance.control.store.embedded_store import DATABASE_NAME, SESSIONS_NAME, EmbeddedStore
+from appliance.control.store.errors import StoreDamaged
+from appliance.control.store.metadata_copy import COPY_NAME
 from appliance.control.store.metadata_store import Create, Delete, EventKind, SetData, WatchEvent
 from appliance.control.store.session_file import SessionFile
 from appliance.errors import CorruptFile, DiskFull, StorageFault
@@ -254,10 +257,12 @@ def test_what_returned_is_there_when_everything_died(tmp_path: Path) -> None:
 
 
 def filled(directory: Path) -> Path:
+    """A store, and no copy of it (test_metadata_copy.py is about that)."""
     store = opened(directory)
     store.create("/t")
     store.multi([Create(f"/t/{number}", b"x" * 200) for number in range(300)])
     store.close()
+    (directory / COPY_NAME).unlink()
     return directory / DATABASE_NAME
 
 
@@ -292,20 +297,28 @@ def test_emptied_file_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
     assert "empty" in refused(tmp_path)
 
 
-def test_file_of_somebody_else_is_not_touched(tmp_path: Path) -> None:
+def test_database_of_another_program_is_not_touched(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / DATABASE_NAME) as other:
         other.execute("CREATE TABLE theirs (a)")
     other.close()
-    assert "somebody else" in refused(tmp_path)
+    assert "another program" in refused(tmp_path)
 
 
-def test_flipped_bit_in_a_node_is_found_when_it_is_read(tmp_path: Path) -> None:
+def test_flipped_bit_in_a_node_is_found_when_the_store_is_opened(tmp_path: Path) -> None:
     path = filled(tmp_path)
     data = bytearray(path.read_bytes())
     data[data.index(b"x" * 200) + 100] ^= 1
     path.write_bytes(data)
+    assert "checksum" in refused(tmp_path)
+
+
+def test_flipped_bit_in_a_node_is_found_when_it_is_read(tmp_path: Path) -> None:
+    path = filled(tmp_path)
     store = opened(tmp_path)
-    with pytest.raises(CorruptFile, match="checksum"):
+    with sqlite3.connect(path) as other:
+        other.execute("UPDATE node SET data = ? WHERE path = '/t/7'", (b"x" * 199 + b"y",))
+    other.close()
+    with pytest.raises(StoreDamaged, match="checksum"):
         store.get_many(f"/t/{number}" for number in range(300))
     store.close()
 
@@ -322,25 +335,33 @@ def test_lost_write_ahead_log_is_found_when_the_store_is_opened(tmp_path: Path) 
     killed(pid)
     os.close(said)
     (tmp_path / WAL_NAME).unlink()
+    (tmp_path / COPY_NAME).unlink()
     with pytest.raises(CorruptFile, match="was committed"):
         opened(tmp_path)
 
 
-def test_moved_away_database_is_a_new_beginning(tmp_path: Path) -> None:
+def test_missing_database_is_no_new_beginning(tmp_path: Path) -> None:
     filled(tmp_path).rename(tmp_path / "aside")
+    assert "missing" in refused(tmp_path)
+
+
+def test_new_beginning_is_made_once_the_session_file_is_gone_too(tmp_path: Path) -> None:
+    filled(tmp_path).rename(tmp_path / "aside")
+    (tmp_path / SESSIONS_NAME).unlink()
     store = opened(tmp_path)
     assert store.children("/") == []
     store.close()
 
 
-def test_restored_copy_is_taken_once_the_session_file_is_gone(tmp_path: Path) -> None:
+def test_restored_backup_is_taken_once_the_session_file_is_gone(tmp_path: Path) -> None:
     path = filled(tmp_path)
-    copy = path.read_bytes()
+    backup = path.read_bytes()
     store = opened(tmp_path)
-    store.create("/after the copy")
+    store.create("/after the backup")
     store.close()
-    path.write_bytes(copy)
-    assert SESSIONS_NAME in refused(tmp_path)
+    path.write_bytes(backup)
+    (tmp_path / COPY_NAME).unlink()
+    assert "was committed" in refused(tmp_path)
     (tmp_path / SESSIONS_NAME).unlink()
     store = opened(tmp_path)
     assert len(store.children("/t")) == 300

@@ -9,9 +9,10 @@ DISK_LAYER_SHADOW=DIR   what a power cut would leave is kept in DIR: the content
 DISK_LAYER_FAULTS=FILE  while FILE is there, each forced file whose path holds the text in FILE fails with EIO, once:
                         like Linux, which marks the pages clean and lets the next call succeed.
 DISK_LAYER_WAITS=FILE   while FILE is there, whoever forces a file whose path holds the text in FILE waits.
+DISK_LAYER_SQLITE=FILE  while FILE is there, SQLite's own calls fail; see `sqlite_faults.py` beside this file.
 
 Shown: nothing is acknowledged that was not forced, names included. Not shown: what a file system or a disk does that
-breaks its word, and SQLite, whose own calls do not pass here.
+breaks its word, and SQLite's own calls, which pass `sqlite_faults.py` alone.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import stat
 import threading
 import time
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 _SHADOW = os.environ.get("DISK_LAYER_SHADOW")
@@ -85,3 +87,6 @@ def fsync(descriptor: int) -> None:
 
 if _SHADOW is not None or _FAULTS is not None or _WAITS is not None:
     os.fdatasync, os.fsync = fdatasync, fsync  # type: ignore[assignment]
+
+if (_SQLITE := os.environ.get("DISK_LAYER_SQLITE")) is not None:
+    import_module("sqlite_faults").install(_SQLITE)
