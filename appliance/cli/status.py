@@ -7,6 +7,7 @@ memory cannot say is read from /proc: whether a process lives, and by its title 
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -56,9 +57,12 @@ def status(*, data_dir: Path, as_json: bool) -> int:
     """
     from appliance.channels.wiring import instance_name
 
-    if not data_dir.is_dir():
-        raise OperatorFault(f"{data_dir}: no such directory")
-    directory = data_dir.resolve()
+    try:
+        if not data_dir.is_dir():
+            raise OperatorFault(f"{data_dir}: no such directory")
+        directory = data_dir.resolve()
+    except PermissionError as error:
+        raise OperatorFault(f"{data_dir}: this user may not look into the directories above it") from error
     processes = processes_of(directory)
     runs = any(process["pid"] is not None for process in processes or [])
     if as_json:
@@ -87,30 +91,47 @@ def processes_of(directory: Path) -> list[dict[str, Any]] | None:
 
     None where it has no process table: it was stopped, or never started.
     """
-    from appliance.channels.wiring import instance_name
-
-    rows = _rows(instance_name(directory))
+    rows = _rows(directory)
     return None if rows is None else told_processes(rows, _run_facts(directory), now_ns=time.monotonic_ns())
 
 
-def _rows(instance: str) -> list[ProcessSnapshot] | None:
-    """The process table, copied; None where no instance has one."""
-    from appliance.ipc.process_table import ProcessTable
-    from appliance.ipc.shared_memory import Region, names
+def _rows(directory: Path) -> list[ProcessSnapshot] | None:
+    """Return a copy of the process table; None where no instance has one.
 
-    name = f"/{instance}-processes"
-    if name not in names(name):
-        return None
+    Raises:
+        OperatorFault: the data directory belongs to another user, and this one may not look into it.
+    """
+    from appliance.channels import runtime_directory
+    from appliance.channels.wiring import PROCESSES
+    from appliance.ipc.process_table import ProcessTable
+    from appliance.ipc.shared_memory import Region
+
+    # Root may look at what another user runs.
+    owner = directory.stat().st_uid
     try:
-        region = Region.open(name)
+        memory = runtime_directory.find(directory, owner=owner)
+        if memory is None:
+            return None
+        region = Region.open(f"{memory}/{PROCESSES}", owner=owner)
+    except PermissionError:
+        raise _belongs_to_another(directory, owner) from None
     except HostFault:
-        if name not in names(name):
+        if runtime_directory.find(directory, owner=owner) is None:
             return None  # it stopped just now
         raise
     try:
         return ProcessTable(region.view).snapshot()
     finally:
         region.close()
+
+
+def _belongs_to_another(directory: Path, owner: int) -> OperatorFault:
+    from appliance.log.lock_file import user_named
+
+    name, user = user_named(owner), user_named(os.geteuid())
+    return OperatorFault(
+        f"{directory} belongs to user {name}, and {user} may not look into it: run this as {name} or root"
+    )
 
 
 def _run_facts(directory: Path) -> dict[str, Any]:

@@ -48,6 +48,12 @@ class Settings:
         doc="Log directories of a slot, comma-separated: put each on its own disk. `{slot}` stands for the slot's"
         " number. Relative ones are in data.dir; without any, data.dir/slot-N is the only one.",
     )
+    data_directory_group: str | None = option(
+        None,
+        "data.directory.group",
+        doc="Group whose members may read log directories (0750, files 0640), for readers off the disk that run as"
+        " another user. Without it only the appliance's own user may (0700, files 0600).",
+    )
     host: str = option(
         "127.0.0.1",
         "host",

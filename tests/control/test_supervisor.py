@@ -269,6 +269,7 @@ def test_stop_follows_the_written_order_and_leaves_nothing(
 ) -> None:
     instance = start_instance()
     instance.wait_ready()
+    runtime_dir = instance.runtime_dir
     assert instance.stop(number) == 0
     stops = instance.wait_for(lambda note: note["event"] == "stop", count=len(RINGS))
     order = roles(sorted(stops, key=lambda note: note["at_ns"]))
@@ -277,7 +278,7 @@ def test_stop_follows_the_written_order_and_leaves_nothing(
         del order[: len(stage)]
     assert instance.names() == []
     assert not (instance.data_dir / "run.json").exists()
-    assert not instance.runtime_dir.exists()
+    assert not runtime_dir.exists()
 
 
 def test_ctrl_c_in_a_terminal_stops_in_good_order(start_instance: StartInstance) -> None:
@@ -385,7 +386,7 @@ def test_start_after_a_killed_instance_waits_for_its_children_and_cleans_up(
     second.wait_ready()
     orphaned = first.wait_event("ioproc 0.0", "orphaned")
     assert second.wait_event("controller", "born")["at_ns"] - orphaned["at_ns"] >= 400_000_000
-    assert re.search(r"removed \d+ shared memory names", second.errors())
+    assert re.search(r"removed \d+ files of shared memory", second.errors())
     assert second.stop() == 0
     assert second.names() == []
 
@@ -398,7 +399,8 @@ def test_start_refuses_orphans_that_never_leave_and_names_them(start_instance: S
     assert psutil.wait_procs(obedient, timeout=PATIENCE_S)[1] == []
     second = start_instance("shutdown.timeout.ms=100")
     assert second.process.wait(PATIENCE_S) == 3
-    assert f"whose supervisor is gone (pid {first.pid_of('purgatory')})" in second.errors()
+    wanted = f"an earlier appliance left: pid {first.pid_of('purgatory')} (appliance: purgatory, user "
+    assert wanted in second.errors()
 
 
 def test_taken_port_is_named(start_instance: StartInstance, tmp_path: Path) -> None:
