@@ -11,6 +11,7 @@ import signal
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import setproctitle
@@ -21,7 +22,14 @@ from appliance.clock import SystemClock
 from appliance.config import Settings
 from appliance.control.supervisor.data_directory import DataDirectory
 from appliance.control.supervisor.entry_points import ENTRY_POINTS, load_all
-from appliance.control.supervisor.listening import PortTaken, close_all, listeners
+from appliance.control.supervisor.listening import (
+    PortTaken,
+    address_of,
+    close_all,
+    listeners,
+    listening_host,
+    open_to_other_hosts,
+)
 from appliance.control.supervisor.permissions import PRIVATE_UMASK, check_log_directories, readers_group
 from appliance.control.supervisor.signals import SUPERVISOR_SIGNALS
 from appliance.control.systemd import Notifier, listening_sockets
@@ -91,6 +99,8 @@ def _run(settings: Settings, entry_points: Mapping[RoleKind, str], notifier: Not
         check_log_directories(settings, group)
         bound = listeners(settings, listening_sockets())
         try:
+            settings = replace(settings, host=listening_host(settings, bound))
+            _say_open_to_others(settings, bound)
             return _serve(settings, entry_points, directory=directory, bound=bound, notifier=notifier)
         finally:
             close_all(bound.values())
@@ -130,7 +140,7 @@ def _serve(
     wiring = wires.Wiring(
         settings, instance, runtime_dir, doorbells, _emptied_slots(settings), _clean_directories(settings)
     )
-    address = f"{settings.host}:{settings.port}"
+    address = _addresses(bound)
 
     def say_ready() -> None:
         with suppress(OSError):
@@ -158,6 +168,27 @@ def _serve(
             os.close(eventfd)
         with suppress(HostFault):
             runtime_directory.remove(settings.data_dir)
+
+
+def _addresses(bound: Mapping[int, socket.socket]) -> str:
+    """Return where the appliance listens: slot 0's address, or each slot's where systemd passed different hosts."""
+    hosts = {sock.getsockname()[0] for sock in bound.values()}
+    return ", ".join(map(address_of, bound.values())) if len(hosts) > 1 else address_of(bound[0])
+
+
+def _say_open_to_others(settings: Settings, bound: Mapping[int, socket.socket]) -> None:
+    addresses = open_to_other_hosts(bound)
+    if not addresses:
+        return
+    _logger.warning(
+        "listening without authentication on %s: anybody who reaches this port can read, write and delete everything",
+        ", ".join(addresses),
+    )
+    if settings.tells_arrival_address:
+        _logger.info(
+            "clients are told to connect to the address that they came by; behind NAT or a port forward set"
+            " advertised.host"
+        )
 
 
 def _emptied_slots(settings: Settings) -> frozenset[int]:
