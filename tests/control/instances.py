@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -113,6 +114,13 @@ class Instance:
         assert came, f"waited in vain; notes {self.notes}"
         assert len(found) >= count, f"only {found}; the end: {self.errors()}"
         return found[:count]
+
+    def wait_said(self, text: str) -> None:
+        """Returns when standard error has `text`."""
+        deadline = time.monotonic() + PATIENCE_S
+        while text not in self.errors():
+            assert time.monotonic() < deadline, self.errors()
+            time.sleep(0.01)
 
     def wait_event(self, role: str, event: str, generation: int = 1) -> Note:
         """The note of that event in that life."""

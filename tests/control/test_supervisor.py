@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import signal
 import socket
+import sys
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -38,6 +40,9 @@ STOP_ORDER = (
     {"purgatory"},
     {"controller"},
 )
+
+# Takes a terminal as its own, as a shell's job has one, and becomes the command after it.
+IN_TERMINAL = "import os, sys; os.open(sys.argv[1], os.O_RDWR); os.execvp(sys.argv[2], sys.argv[2:])"
 
 
 def roles(notes: list[Note]) -> list[str]:
@@ -263,7 +268,7 @@ def test_killed_supervisor_takes_its_children_along(start_instance: StartInstanc
 # Stop
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_stop_follows_the_written_order_and_leaves_nothing(
     start_instance: StartInstance, number: signal.Signals
 ) -> None:
@@ -287,6 +292,37 @@ def test_ctrl_c_in_a_terminal_stops_in_good_order(start_instance: StartInstance)
     os.killpg(instance.process.pid, signal.SIGINT)
     assert instance.process.wait(PATIENCE_S) == 0
     assert len(instance.wait_for(lambda note: note["event"] == "stop", count=len(RINGS))) == len(RINGS)
+
+
+def test_sighup_is_ignored_and_says_so(start_instance: StartInstance) -> None:
+    instance = start_instance()
+    instance.wait_ready()
+    for _ in range(2):
+        instance.process.send_signal(signal.SIGHUP)
+    instance.wait_said("SIGHUP is ignored")
+    assert instance.events("stop") == []
+    instance.kill("purgatory")
+    instance.wait_event("purgatory", "attached", 2)
+    assert instance.stop() == 0
+
+
+@pytest.mark.parametrize("shell", [(), ("nohup",)], ids=["in the foreground", "under nohup"])
+def test_closed_terminal_stops_what_was_not_told_to_outlive_it(
+    start_instance: StartInstance, shell: tuple[str, ...]
+) -> None:
+    near, far = pty.openpty()
+    instance = start_instance(wrapper=(sys.executable, "-c", IN_TERMINAL, os.ttyname(far), *shell))
+    instance.wait_ready()
+    os.close(far)
+    os.close(near)
+    if shell:
+        # No terminal ever told it; whoever sends the signal by hand is told that it means nothing.
+        instance.process.send_signal(signal.SIGHUP)
+        instance.wait_said("SIGHUP is ignored")
+        assert instance.stop() == 0
+        return
+    assert instance.process.wait(PATIENCE_S) == 0, instance.errors()
+    assert "the terminal was closed (SIGHUP): stopping" in instance.errors()
 
 
 def test_stop_before_ready_is_clean(start_instance: StartInstance) -> None:
