@@ -51,11 +51,13 @@ def create(data_dir: Path) -> Path:
     raise HostFault(f"no free name for a directory in {path.parent} after {_TRIES} tries")
 
 
-def find(data_dir: Path, *, owner: int | None = None) -> Path | None:
+def find(data_dir: Path, *, owner: int | None = None, pid: int | None = None) -> Path | None:
     """Return the private directory of the instance on `data_dir`; None where there is none.
 
     Args:
         owner: the user id that it must belong to; None for this process's user.
+        pid: a process of the instance, through which to look where the service has a /dev/shm of its own
+            (TemporaryFileSystem= of systemd); None for the /dev/shm of this process alone.
 
     Raises:
         PermissionError: this user may not read the data directory.
@@ -65,7 +67,12 @@ def find(data_dir: Path, *, owner: int | None = None) -> Path | None:
             path = Path(os.fsdecode(file.read(_PATH_BYTES_MAX).strip()))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return path if is_private_directory(path, owner=owner) else None
+    if is_private_directory(path, owner=owner):
+        return path
+    root = f"/proc/{pid}/root"
+    if pid is not None and is_private_directory(path, owner=owner, root=root):
+        return Path(f"{root}{path}")
+    return None
 
 
 def remove(data_dir: Path) -> int:

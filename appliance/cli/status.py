@@ -91,11 +91,12 @@ def processes_of(directory: Path) -> list[dict[str, Any]] | None:
 
     None where it has no process table: it was stopped, or never started.
     """
-    rows = _rows(directory)
-    return None if rows is None else told_processes(rows, _run_facts(directory), now_ns=time.monotonic_ns())
+    facts = _run_facts(directory)
+    rows = _rows(directory, facts)
+    return None if rows is None else told_processes(rows, facts, now_ns=time.monotonic_ns())
 
 
-def _rows(directory: Path) -> list[ProcessSnapshot] | None:
+def _rows(directory: Path, facts: Mapping[str, Any]) -> list[ProcessSnapshot] | None:
     """Return a copy of the process table; None where no instance has one.
 
     Raises:
@@ -108,15 +109,17 @@ def _rows(directory: Path) -> list[ProcessSnapshot] | None:
 
     # Root may look at what another user runs.
     owner = directory.stat().st_uid
+    recorded = facts.get("pid")
+    pid = recorded if isinstance(recorded, int) else None
     try:
-        memory = runtime_directory.find(directory, owner=owner)
+        memory = runtime_directory.find(directory, owner=owner, pid=pid)
         if memory is None:
             return None
         region = Region.open(f"{memory}/{PROCESSES}", owner=owner)
     except PermissionError:
         raise _belongs_to_another(directory, owner) from None
     except HostFault:
-        if runtime_directory.find(directory, owner=owner) is None:
+        if runtime_directory.find(directory, owner=owner, pid=pid) is None:
             return None  # it stopped just now
         raise
     try:

@@ -169,16 +169,17 @@ def create_directory(path: Path) -> bool:
     return True
 
 
-def is_private_directory(path: Path, *, owner: int | None = None) -> bool:
+def is_private_directory(path: Path, *, owner: int | None = None, root: str = "") -> bool:
     """Return whether `path` is named as by `directory_candidate` and is a directory that `owner` alone may use.
 
     Args:
         owner: a user id; None for this process's user.
+        root: where to look for it, if not in this process's file system: `/proc/42/root`.
     """
     if path.parent != _SHARED or not _DIRECTORY_NAME.fullmatch(path.name):
         return False
     try:
-        found = os.lstat(path)
+        found = os.lstat(f"{root}{path}")
     except OSError:
         return False
     wanted = os.geteuid() if owner is None else owner

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,7 @@ def test_what_a_stranger_locks_holds_nobody_up_for_long(
     defaults = dict(lock_within.__kwdefaults__ or {})
     assert defaults == {"wait_ms": lock_file.WAIT_MAX_MS}
     monkeypatch.setitem(lock_within.__kwdefaults__ or {}, "wait_ms", 100)
+    wait: AbstractContextManager[object]
     if name == "a move":
         locked, wait = tmp_path, settling(tmp_path, waits=True)
     else:

@@ -18,6 +18,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -155,15 +156,15 @@ class _Attacker:
     def attack(self) -> list[str]:
         self._done = []
         for root in (self._data_dir, *self._private_directories()):
-            self._try(f"list {root}", lambda root=root: os.listdir(root))
-            self._try(f"create in {root}", lambda root=root: self._create(root / "planted"))
+            self._try(f"list {root}", partial(os.listdir, root))
+            self._try(f"create in {root}", partial(self._create, root / "planted"))
             for name in self._guesses():
                 self._files(root / name)
-                self._try(f"create {root / name}", lambda path=root / name: self._create(path))
+                self._try(f"create {root / name}", partial(self._create, root / name))
             for folder, _, files in os.walk(root):
                 for name in files:
                     self._files(Path(folder, name))
-            self._try(f"rename {root}", lambda root=root: os.rename(root, f"{root}.gone"))
+            self._try(f"rename {root}", partial(os.rename, root, f"{root}.gone"))
         self._sockets()
         self._processes()
         return self._done
@@ -225,7 +226,7 @@ class _Attacker:
             for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM):
                 with socket.socket(socket.AF_UNIX, kind) as sock:
                     address = f"\0{name[1:]}" if name.startswith("@") else name
-                    self._try(f"connect to {name}", lambda sock=sock, address=address: sock.connect(address))
+                    self._try(f"connect to {name}", partial(sock.connect, address))
 
     def _processes(self) -> None:
         for process in psutil.process_iter():
@@ -235,15 +236,13 @@ class _Attacker:
                 ):
                     continue
                 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
-                    self._try(
-                        f"{number.name} to {process.pid}", lambda pid=process.pid, n=number: os.kill(pid, n)
-                    )
-                for name in ("mem", "fd", "map_files", "environ"):
+                    self._try(f"{number.name} to {process.pid}", partial(os.kill, process.pid, number))
+                for name in ("fd", "map_files"):
                     path = f"/proc/{process.pid}/{name}"
-                    opened = (
-                        os.listdir if name in {"fd", "map_files"} else lambda path: os.open(path, os.O_RDONLY)
-                    )
-                    self._try(f"open {path}", lambda opened=opened, path=path: opened(path))
+                    self._try(f"list {path}", partial(os.listdir, path))
+                for name in ("mem", "environ"):
+                    path = f"/proc/{process.pid}/{name}"
+                    self._try(f"open {path}", partial(os.open, path, os.O_RDONLY))
 
     def _try(self, what: str, action: Callable[[], object]) -> None:
         with suppress(OSError):

@@ -125,6 +125,18 @@ def test_everything_on_the_disk_is_private_whatever_the_umask(broker: Appliance)
         assert {name: oct(mode) for name, mode in found.items() if mode & 0o077} == {}
 
 
+def test_status_finds_a_service_that_has_a_shared_memory_of_its_own(home: Path, owner: Owner) -> None:
+    """As under systemd's TemporaryFileSystem=/dev/shm, where no other user can fill it."""
+    own = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o mode=1777 none /dev/shm && exec "$@"', "sh")
+    broker = Appliance(home / "data", wrapper=(*own, *owner.wrapper))
+    broker.start()
+    assert runtime_directory.find(broker.data_dir, owner=owner.uid) is None
+    assert {row.role for row in broker.processes()} > {"supervisor", "controller", "netproc 0"}
+    broker.kill_role("netproc")
+    assert wait_for_all(broker.is_whole, WITHIN_S)
+    broker.stop()
+
+
 @pytest.mark.parametrize("starts", [1, 2], ids=["configured from the start", "configured later"])
 def test_a_member_of_the_readers_group_reads_logs_and_locks_nothing(
     broker: Appliance, owner: Owner, starts: int
