@@ -3,15 +3,19 @@
     /dev/shm/appliance-<32 random hex digits>/    mode 0700
         processes, partitions, image-7, ...       shared memory (wiring.py)
         controller.zmq, acceptor.zmq, acceptor.fd Unix sockets
+        instance                                  flock'ed while a process of the instance lives
     DATA_DIR/runtime-directory                    mode 0600: the path of the directory above
 
 The name is random in each life, so no other user can take it before us. Tools find it through the file in the data
 directory, which only the data directory's owner can read. The file is written before the directory is created, so
-that whatever a killed instance leaves is found and removed at the next start.
+that whatever a killed instance leaves is found and removed at the next start. Where the data directory went, too, the
+next start of any instance of this user removes it, because nobody holds the lock. The lock's file gets its name when
+it is locked, so a directory that is being made is never taken for a dead one's.
 """
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 from contextlib import suppress
@@ -25,11 +29,13 @@ from appliance.ipc.shared_memory import (
     directory_candidate,
     is_private_directory,
     names,
+    private_directories,
     remove_directory,
 )
 
 RUNTIME_FILE: Final = "runtime-directory"
 
+_HELD: Final = "instance"
 _TRIES: Final = 100
 _PATH_BYTES_MAX: Final = 256
 
@@ -49,6 +55,38 @@ def create(data_dir: Path) -> Path:
             return path
         _logger.warning("%s is taken by somebody else; the appliance takes another name", path)
     raise HostFault(f"no free name for a directory in {path.parent} after {_TRIES} tries")
+
+
+def hold(path: Path) -> int:
+    """Mark a private directory as that of a living instance; return the descriptor, which children keep open.
+
+    Raises:
+        HostFault: /dev/shm cannot be written.
+    """
+    try:
+        descriptor = os.open(
+            path / f"{_HELD}.new", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, MODE
+        )
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.rename(path / f"{_HELD}.new", path / _HELD)
+    except OSError as error:
+        raise HostFault(f"{path}: {error.strerror}") from error
+    return descriptor
+
+
+def remove_dead() -> list[Path]:
+    """Remove the private directories of this user's instances of which no process lives; return them."""
+    removed: list[Path] = []
+    for path in private_directories():
+        with suppress(OSError, HostFault):
+            descriptor = os.open(path / _HELD, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                remove_directory(path)
+                removed.append(path)
+            finally:
+                os.close(descriptor)
+    return removed
 
 
 def find(data_dir: Path, *, owner: int | None = None, pid: int | None = None) -> Path | None:

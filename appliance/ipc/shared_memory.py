@@ -186,6 +186,12 @@ def is_private_directory(path: Path, *, owner: int | None = None, root: str = ""
     return stat.S_ISDIR(found.st_mode) and found.st_uid == wanted and not found.st_mode & 0o077
 
 
+def private_directories() -> list[Path]:
+    """Return every private directory of this process's user."""
+    found = (_SHARED / name for name in os.listdir(_SHARED) if _DIRECTORY_NAME.fullmatch(name))
+    return [path for path in found if is_private_directory(path)]
+
+
 def empty_directory(path: Path) -> int:
     """Remove every file in a private directory; return how many there were."""
     left = names(path)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from appliance.channels import runtime_directory
-from appliance.channels.runtime_directory import RUNTIME_FILE, create, find, remove
+from appliance.channels.runtime_directory import RUNTIME_FILE, create, find, hold, remove, remove_dead
 from appliance.errors import HostFault
 from appliance.ipc.shared_memory import directory_candidate
 from tests.support.private_directory import private_directory
@@ -49,6 +50,27 @@ def test_no_two_lives_have_the_same_name(tmp_path: Path) -> None:
         assert lives[-1].stat().st_mode & 0o777 == 0o700
         remove(tmp_path)
     assert len(set(lives)) == 3
+
+
+def test_a_dead_life_whose_data_directory_went_is_removed_and_no_living_one(tmp_path: Path) -> None:
+    directories = {}
+    for name in ("living", "dead", "being made"):
+        (tmp_path / name).mkdir()
+        directories[name] = create(tmp_path / name)
+    living, dead = hold(directories["living"]), hold(directories["dead"])
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+        os._exit(0)
+    os.close(dead)
+    assert directories["dead"] not in remove_dead(), "a process of it lives"
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert directories["dead"] in remove_dead()
+    assert {name for name, path in directories.items() if path.exists()} == {"living", "being made"}
+    os.close(living)
+    for name in ("living", "being made"):
+        remove(tmp_path / name)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ from appliance.errors import (
     OperatorFault,
 )
 from appliance.ipc.doorbell import Doorbell
+from appliance.ipc.shared_memory import remove_directory
 from appliance.log.file_names import CLEAN_SHUTDOWN, META_PROPERTIES
 
 # 0 is a clean stop; 1 a failure, 4 a stop in which something had to be killed (duty_cycle.py).
@@ -130,7 +131,10 @@ def _serve(
     stale = runtime_directory.remove(settings.data_dir)
     if stale:
         _logger.info("removed %d files of shared memory that a killed instance left", stale)
+    for path in runtime_directory.remove_dead():
+        _logger.info("removed %s, the shared memory of an instance whose processes are all dead", path)
     runtime_dir = runtime_directory.create(settings.data_dir)
+    held = runtime_directory.hold(runtime_dir)
     _raise_descriptor_limit(settings)
 
     # A stop ordered from here on waits for the duty cycle, so that nothing is left behind.
@@ -168,6 +172,8 @@ def _serve(
             os.close(eventfd)
         with suppress(HostFault):
             runtime_directory.remove(settings.data_dir)
+            remove_directory(runtime_dir)  # the data directory may be gone
+        os.close(held)
 
 
 def _addresses(bound: Mapping[int, socket.socket]) -> str:
