@@ -13,6 +13,7 @@ bytes are others than before; everything else is a comparison. So a `TopicImage`
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 import msgspec
 
@@ -56,17 +57,18 @@ _decode_without_topics = msgspec.msgpack.Decoder(_ImageWithoutTopics).decode
 _decode_topic = msgspec.msgpack.Decoder(TopicImage).decode
 
 
-def image_region_name(instance: str, version: int) -> str:
-    return f"/{instance}-image-{version}"
+def image_region_name(directory: Path, version: int) -> str:
+    """Return the path of one version's region in the instance's private directory."""
+    return f"{directory}/image-{version}"
 
 
 class ImagePublisher:
     """The controller's side. One per instance."""
 
-    __slots__ = ("_cells", "_encoded", "_instance", "_topics")
+    __slots__ = ("_cells", "_directory", "_encoded", "_topics")
 
-    def __init__(self, instance: str, pointer: memoryview) -> None:
-        self._instance = instance
+    def __init__(self, directory: Path, pointer: memoryview) -> None:
+        self._directory = directory
         self._cells = pointer.cast("B").cast("q")
         self._topics: dict[str, TopicImage] = {}
         self._encoded: dict[str, msgspec.Raw] = {}
@@ -80,7 +82,7 @@ class ImagePublisher:
         if image.version <= self.version:
             raise ApplianceDefect(f"image version {image.version} does not follow {self.version}")
         data = self._encode(image)
-        name = image_region_name(self._instance, image.version)
+        name = image_region_name(self._directory, image.version)
         unlink(name)  # a controller that died between writing and pointing left it
         region = Region.create(name, LENGTH.size + len(data))
         LENGTH.pack_into(region.view, 0, len(data))
@@ -88,7 +90,7 @@ class ImagePublisher:
         region.close()
         previous = self.version
         self._cells[0] = image.version
-        unlink(image_region_name(self._instance, previous - 1))
+        unlink(image_region_name(self._directory, previous - 1))
 
     def _encode(self, image: ClusterImage) -> bytes:
         before, encoded = self._topics, self._encoded
@@ -115,10 +117,10 @@ class ImagePublisher:
 class ImageReader:
     """Any process's side: `current()` decodes only when the version moved."""
 
-    __slots__ = ("_cells", "_encoded", "_image", "_instance")
+    __slots__ = ("_cells", "_directory", "_encoded", "_image")
 
-    def __init__(self, instance: str, pointer: memoryview) -> None:
-        self._instance = instance
+    def __init__(self, directory: Path, pointer: memoryview) -> None:
+        self._directory = directory
         self._cells = pointer.cast("B").cast("q")
         self._encoded: dict[str, msgspec.Raw] = {}
         self._image: ClusterImage | None = None
@@ -154,7 +156,7 @@ class ImageReader:
             if version == 0:
                 return None
             try:
-                region = Region.open(image_region_name(self._instance, version))
+                region = Region.open(image_region_name(self._directory, version))
             except HostFault:
                 continue
             try:

@@ -4,26 +4,25 @@ The supervisor makes a `Wiring` before it forks, creates the regions through it 
 A child makes an `Attachment` from the wiring it inherited and the generations of its peers, and keeps it right
 as the supervisor tells of peers that died (`peer_down`) and came back (`peer_up`).
 
-Names, all beginning with the instance so that the next start can remove what a killed one left:
+Each region is a file in the instance's private directory (runtime_directory.py), the ZeroMQ sockets beside it:
 
-    /<instance>-processes                          process table, one row per planned role
-    /<instance>-partitions                         partition table
-    /<instance>-image, -image-<version>            metadata image: pointer, versions
-    /<instance>-pool-<role>.g<generation>          payload pool of a network process or the coordinator
-    /<instance>-ring-<writer>.g<n>-<reader>.g<n>   one ring per ordered pair of living generations
+    processes                              process table, one row per planned role
+    partitions                             partition table
+    image, image-<version>                 metadata image: pointer, versions
+    pool-<role>.g<generation>              payload pool of a network process or the coordinator
+    ring-<writer>.g<n>-<reader>.g<n>       one ring per ordered pair of living generations
 """
 
 from __future__ import annotations
 
 import os
 import random
-import stat
-import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
+from typing import Final
 
 from appliance.channels.cleaner_channel import FROM_CLEANER, TO_CLEANER
 from appliance.channels.coordinator_channel import FROM_NETPROC, TO_NETPROC
@@ -34,11 +33,14 @@ from appliance.channels.replica_channel import FOLLOWED, MOVED
 from appliance.channels.request_channel import REQUEST, RESPONSE
 from appliance.channels.roles import Role, RoleKind, planned_roles, ring_routes, running_roles
 from appliance.config import Settings
-from appliance.errors import HostFault, OperatorFault
+from appliance.errors import HostFault
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.process_table import ProcessRow, ProcessTable, process_table_size_bytes
 from appliance.ipc.ring import RingReader, RingWriter, ring_size_bytes
 from appliance.ipc.shared_memory import Region, names, unlink
+
+PROCESSES: Final = "processes"
+"""Name of the process table in the private directory."""
 
 RING_MESSAGES: Mapping[tuple[RoleKind, RoleKind], Struct] = {
     (RoleKind.NETPROC, RoleKind.IOPROC): REQUEST,
@@ -66,33 +68,13 @@ POOL_READERS: Mapping[RoleKind, frozenset[RoleKind]] = {
 
 
 def instance_name(data_dir: Path) -> str:
-    """`appliance-` and ten hex digits of the data directory's real path: two instances never share a name."""
+    """Return `appliance-` and ten hex digits of the data directory's real path: what `status` calls the instance.
+
+    Nothing on the host has this name, because anybody can compute it.
+    """
     # A seed goes through SHA-512; hashlib would do the same, and load all of OpenSSL into every process.
     digest = random.Random(os.fsencode(data_dir.resolve())).getrandbits(40)
     return f"appliance-{digest:010x}"
-
-
-def runtime_dir(instance: str) -> Path:
-    """Directory of the instance's sockets: under systemd's $RUNTIME_DIRECTORY, else a private one in tmp.
-
-    Created with mode 0700; refused (OperatorFault) where somebody else owns it, since whoever can reach the
-    sockets can command the appliance.
-    """
-    base = os.environ.get("RUNTIME_DIRECTORY")
-    path = Path(base) / instance if base else Path(tempfile.gettempdir()) / f"{instance}.{os.getuid()}"
-    path.mkdir(mode=0o700, parents=False, exist_ok=True)
-    status = path.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise OperatorFault(f"runtime directory {path} is not a private directory of this user")
-    return path
-
-
-def remove_stale(instance: str) -> list[str]:
-    """Removes every shared-memory name of `instance`; the caller holds the data directory's lock."""
-    stale = names(f"/{instance}-")
-    for name in stale:
-        unlink(name)
-    return stale
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +116,18 @@ class Wiring:
 
     @property
     def processes_name(self) -> str:
-        return f"/{self.instance}-processes"
+        return f"{self.runtime_dir}/{PROCESSES}"
 
     @property
     def partitions_name(self) -> str:
-        return f"/{self.instance}-partitions"
+        return f"{self.runtime_dir}/partitions"
 
     @property
     def image_name(self) -> str:
-        return f"/{self.instance}-image"
+        return f"{self.runtime_dir}/image"
 
     def pool_name(self, role: Role, generation: int) -> str:
-        return f"/{self.instance}-pool-{role.token}.g{generation}"
+        return f"{self.runtime_dir}/pool-{role.token}.g{generation}"
 
     def pool_bytes(self, role: Role) -> int:
         settings = self.settings
@@ -155,7 +137,7 @@ class Wiring:
 
     def ring_name(self, writer: Role, writer_generation: int, reader: Role, reader_generation: int) -> str:
         return (
-            f"/{self.instance}-ring-{writer.token}.g{writer_generation}-{reader.token}.g{reader_generation}"
+            f"{self.runtime_dir}/ring-{writer.token}.g{writer_generation}-{reader.token}.g{reader_generation}"
         )
 
     # The supervisor's part
@@ -185,8 +167,8 @@ class Wiring:
     def remove_for(self, role: Role, generation: int) -> None:
         """Removes the names of a dead generation; memory goes when its last peer lets go."""
         mark = f"{role.token}.g{generation}"
-        for name in names(f"/{self.instance}-"):
-            kind, _, parties = name.removeprefix(f"/{self.instance}-").partition("-")
+        for name in names(self.runtime_dir):
+            kind, _, parties = name.removeprefix(f"{self.runtime_dir}/").partition("-")
             if kind in {"ring", "pool"} and mark in parties.split("-"):
                 unlink(name)
 
@@ -204,7 +186,7 @@ class Attachment:
         self.process_table = ProcessTable(self._processes.view)
         self.row: ProcessRow = self.process_table.row(wiring.process_row(role))
         self.partitions = PartitionTable(self._partitions.view, slots=wiring.settings.slots)
-        self.image = ImageReader(wiring.instance, self._image.view)
+        self.image = ImageReader(wiring.runtime_dir, self._image.view)
         self.image_pointer = self._image.view
         self.doorbell = self._doorbell(role)
         self.generations: dict[Role, int] = {}

@@ -51,6 +51,7 @@ def adopt(
     from appliance.control.adoption.plan import plan_adoption
     from appliance.control.controller.takeover import new_id
     from appliance.control.supervisor.data_directory import DataDirectory
+    from appliance.control.supervisor.permissions import PRIVATE_UMASK
     from appliance.log.kafka_directory import held, survey
 
     settings = load_settings(None, {"data.dir": data_dir} if data_dir is not None else {})
@@ -79,6 +80,7 @@ def adopt(
         if dry_run:
             return 0
         data = DataDirectory.hold(target, patience_ms=0)
+        os.umask(PRIVATE_UMASK)
         try:
             room = os.statvfs(target)
             if copied_bytes > room.f_bavail * room.f_frsize:

@@ -59,9 +59,12 @@ def status(*, data_dir: Path, as_json: bool, watch_s: float | None) -> int:
     QUEUE is what waits for a process now, IDLE the share of its life in which it had nothing to do. Ends with 1
     when nothing runs.
     """
-    if not data_dir.is_dir():
-        raise OperatorFault(f"{data_dir}: no such directory")
-    directory = data_dir.resolve()
+    try:
+        if not data_dir.is_dir():
+            raise OperatorFault(f"{data_dir}: no such directory")
+        directory = data_dir.resolve()
+    except PermissionError as error:
+        raise OperatorFault(f"{data_dir}: this user may not look into the directories above it") from error
     code = 0
 
     def show() -> None:
@@ -108,30 +111,50 @@ def processes_of(directory: Path) -> list[dict[str, Any]] | None:
 
     None where it has no process table: it was stopped, or never started.
     """
-    from appliance.channels.wiring import instance_name
+    facts = _run_facts(directory)
+    rows = _rows(directory, facts)
+    return None if rows is None else told_processes(rows, facts, now_ns=time.monotonic_ns())
 
-    rows = _rows(instance_name(directory))
-    return None if rows is None else told_processes(rows, _run_facts(directory), now_ns=time.monotonic_ns())
 
+def _rows(directory: Path, facts: Mapping[str, Any]) -> list[ProcessSnapshot] | None:
+    """Return a copy of the process table; None where no instance has one.
 
-def _rows(instance: str) -> list[ProcessSnapshot] | None:
-    """The process table, copied; None where no instance has one."""
+    Raises:
+        OperatorFault: the data directory belongs to another user, and this one may not look into it.
+    """
+    from appliance.channels import runtime_directory
+    from appliance.channels.wiring import PROCESSES
     from appliance.ipc.process_table import ProcessTable
-    from appliance.ipc.shared_memory import Region, names
+    from appliance.ipc.shared_memory import Region
 
-    name = f"/{instance}-processes"
-    if name not in names(name):
-        return None
+    # Root may look at what another user runs.
+    owner = directory.stat().st_uid
+    recorded = facts.get("pid")
+    pid = recorded if isinstance(recorded, int) else None
     try:
-        region = Region.open(name)
+        memory = runtime_directory.find(directory, owner=owner, pid=pid)
+        if memory is None:
+            return None
+        region = Region.open(f"{memory}/{PROCESSES}", owner=owner)
+    except PermissionError:
+        raise _belongs_to_another(directory, owner) from None
     except HostFault:
-        if name not in names(name):
+        if runtime_directory.find(directory, owner=owner, pid=pid) is None:
             return None  # it stopped just now
         raise
     try:
         return ProcessTable(region.view).snapshot()
     finally:
         region.close()
+
+
+def _belongs_to_another(directory: Path, owner: int) -> OperatorFault:
+    from appliance.log.lock_file import user_named
+
+    name, user = user_named(owner), user_named(os.geteuid())
+    return OperatorFault(
+        f"{directory} belongs to user {name}, and {user} may not look into it: run this as {name} or root"
+    )
 
 
 def _run_facts(directory: Path) -> dict[str, Any]:

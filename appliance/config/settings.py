@@ -27,6 +27,7 @@ _PORT_MAX: Final = 65535
 _SLOT: Final = "{slot}"
 _LOG_DIRS_MAX: Final = 63
 _DATA_DIR: Final = Path("data")
+_WILDCARDS: Final = frozenset({"0.0.0.0", "::", ""})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,12 @@ class Settings:
         "log.dirs",
         doc="Log directories of a slot, comma-separated: put each on its own disk. `{slot}` stands for the slot's"
         " number. Relative ones are in data.dir; without any, data.dir/slot-N is the only one.",
+    )
+    data_directory_group: str | None = option(
+        None,
+        "data.directory.group",
+        doc="Group whose members may read log directories (0750, files 0640), for readers off the disk that run as"
+        " another user. Without it only the appliance's own user may (0700, files 0600).",
     )
     host: str = option(
         "127.0.0.1",
@@ -72,7 +79,8 @@ class Settings:
     advertised_host: str | None = option(
         None,
         "advertised.host",
-        doc="Address that clients are told to connect to, where it differs from `host`.",
+        doc="Address that clients are told to connect to. Without it, they are told `host`, or, where `host` means"
+        " every address (0.0.0.0, ::), the address that they came by. Set it behind NAT or a port forward.",
     )
     network: NetworkSettings = field(default_factory=NetworkSettings)
     io: IoSettings = field(default_factory=IoSettings)
@@ -110,8 +118,14 @@ class Settings:
             object.__setattr__(self, "broker", resolved)
 
     @property
+    def tells_arrival_address(self) -> bool:
+        """Whether each client is told the address that it came by, because no single one is right for all."""
+        return self.advertised_host is None and self.host in _WILDCARDS
+
+    @property
     def client_host(self) -> str:
-        """The host clients are told: `advertised_host`, else `host` (loopback where that means "any")."""
+        """The host for tools on this host and for registrations: `advertised_host`, else `host` (loopback where that
+        means "any"; clients that ask are then told the address that they came by)."""
         if self.advertised_host is not None:
             return self.advertised_host
         return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)

@@ -1,29 +1,41 @@
-"""Named shared memory: the supervisor creates a region, the processes open it, the next start removes it.
+"""Shared memory: files in a private directory of /dev/shm, which the supervisor creates and the next start removes.
+
+    /dev/shm/appliance-<32 random hex digits>/    mode 0700, of one instance
+        processes, partitions, image-7, ...       mode 0600, one file a region
+
+Everybody may create files in /dev/shm, so a name there can be taken by another user before we use it. Only the
+directory has such a name, and nobody can guess it: 128 random bits, created exclusively, another one where it is
+taken. Inside it nobody else can create, open or even list anything, so the names there can be plain.
 
 A region is created sparse and zero-filled, so every structure in this room takes zeros for "empty"; the
-supervisor never writes a byte of it. Names look like `/appliance-<instance>-<what>`.
+supervisor never writes a byte of it. A region that is opened is checked: a regular file of the expected owner with
+mode 0600.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
+import re
+import stat
 from pathlib import Path
-
-import posix_ipc
+from typing import Final
 
 from appliance.errors import HostFault
 from appliance.ipc.fence import require_total_store_order
 
-NAME_LENGTH_MAX = 250
-MODE = 0o600
+MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
 
-_DIRECTORY = Path("/dev/shm")
+_SHARED: Final = Path("/dev/shm")
+_DIRECTORY_NAME: Final = re.compile(r"appliance-[0-9a-f]{32}")
+_OPEN_FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class Region:
-    """One mapping of one shared-memory object; `view` is all of it, writable.
+    """One mapping of one shared-memory file; `view` is all of it, writable. `name` is the file's path.
 
     The mapping keeps the memory alive, also after `unlink`. It holds one descriptor (Python's mmap keeps a copy).
     """
@@ -38,46 +50,62 @@ class Region:
 
     @classmethod
     def create(cls, name: str, size_bytes: int) -> Region:
-        """A new region of `size_bytes` zeros that only this user may open.
+        """Create a region of `size_bytes` zeros at the path `name`. Only this user may open it.
 
         Raises:
             HostFault: the name is taken, or the host has no memory or descriptor for it.
             UnsupportedProcessor: not x86-64.
         """
         require_total_store_order()
-        if not name.startswith("/") or "/" in name[1:] or len(name) > NAME_LENGTH_MAX:
-            raise ValueError(f"shared memory name {name!r} is not '/' and one path component")
         if size_bytes <= 0:
             raise ValueError(f"shared memory {name} of {size_bytes} bytes")
         try:
-            memory = posix_ipc.SharedMemory(name, posix_ipc.O_CREX, mode=MODE, size=size_bytes)
-        except (posix_ipc.Error, OSError) as error:
+            descriptor = os.open(name, _OPEN_FLAGS | os.O_CREAT | os.O_EXCL, MODE)
+        except OSError as error:
+            raise HostFault(f"shared memory {name} of {size_bytes} bytes: {error.strerror}") from error
+        try:
+            os.ftruncate(descriptor, size_bytes)
+            return cls(name, mmap.mmap(descriptor, size_bytes))
+        except (OSError, ValueError) as error:
+            unlink(name)
             raise HostFault(f"shared memory {name} of {size_bytes} bytes: {error}") from error
-        return cls._map(name, memory)
+        finally:
+            os.close(descriptor)
 
     @classmethod
-    def open(cls, name: str) -> Region:
-        """An existing region, at its full size.
+    def open(cls, name: str, *, owner: int | None = None) -> Region:
+        """Open an existing region at its full size.
+
+        Args:
+            name: its path.
+            owner: the user id that it must belong to; None for this process's user.
 
         Raises:
-            HostFault: there is none of that name, or it is not ours.
+            HostFault: there is none of that name, or it is not a private file of `owner`.
             UnsupportedProcessor: not x86-64.
         """
         require_total_store_order()
         try:
-            memory = posix_ipc.SharedMemory(name)
-        except (posix_ipc.Error, OSError) as error:
-            raise HostFault(f"shared memory {name}: {error}") from error
-        return cls._map(name, memory)
-
-    @classmethod
-    def _map(cls, name: str, memory: posix_ipc.SharedMemory) -> Region:
+            descriptor = os.open(name, _OPEN_FLAGS)
+        except OSError as error:
+            raise HostFault(f"shared memory {name}: {error.strerror}") from error
         try:
-            return cls(name, mmap.mmap(memory.fd, memory.size))
+            found = os.fstat(descriptor)
+            wanted = os.geteuid() if owner is None else owner
+            if (
+                not stat.S_ISREG(found.st_mode)
+                or found.st_uid != wanted
+                or stat.S_IMODE(found.st_mode) != MODE
+            ):
+                raise HostFault(
+                    f"shared memory {name}: not a file of user {wanted} with mode {MODE:04o}"
+                    f" (owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o})"
+                )
+            return cls(name, mmap.mmap(descriptor, found.st_size))
         except (OSError, ValueError) as error:
             raise HostFault(f"mapping shared memory {name}: {error}") from error
         finally:
-            memory.close_fd()
+            os.close(descriptor)
 
     def discard(self, position: int, length_bytes: int) -> None:
         """Gives whole pages back to the system; they read as zeros afterwards. Both page-aligned."""
@@ -86,7 +114,7 @@ class Region:
     def resident_bytes(self) -> int:
         """How much of the object the system holds in memory now, or -1 when it has been unlinked."""
         try:
-            return (_DIRECTORY / self.name[1:]).stat().st_blocks * 512
+            return os.stat(self.name).st_blocks * 512
         except FileNotFoundError:
             return -1
 
@@ -98,17 +126,87 @@ class Region:
 
 
 def unlink(name: str) -> bool:
-    """Removes the name; mappings live on. False when there was none."""
+    """Remove a region's name; mappings live on. False when there was none."""
     try:
-        posix_ipc.unlink_shared_memory(name)
-    except posix_ipc.ExistentialError:
+        os.unlink(name)
+    except FileNotFoundError:
         return False
     return True
 
 
-def names(prefix: str) -> list[str]:
-    """The names of all regions that begin with `prefix` ("/appliance-…"), sorted. Finds what a dead instance
-    left.
+def names(directory: str | Path) -> list[str]:
+    """Return the paths of everything in a private directory, sorted; none where there is no directory."""
+    try:
+        return sorted(f"{directory}/{entry}" for entry in os.listdir(directory))
+    except FileNotFoundError:
+        return []
+
+
+def directory_candidate() -> Path:
+    """Return the path of a private directory that nobody can guess, for `create_directory`."""
+    return _SHARED / f"appliance-{os.urandom(16).hex()}"
+
+
+def create_directory(path: Path) -> bool:
+    """Create a private directory. False when the name is taken: try another one.
+
+    Raises:
+        HostFault: the system refuses it, or another user could rename what is created there.
     """
-    wanted = prefix.removeprefix("/")
-    return sorted(f"/{entry}" for entry in os.listdir(_DIRECTORY) if entry.startswith(wanted))
+    parent = path.parent
+    try:
+        mode = os.stat(parent).st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise HostFault(
+                f"{parent} is writable by everybody and has no sticky bit: other users could replace our files"
+                f" (chmod 1777 {parent})"
+            )
+        os.mkdir(path, DIRECTORY_MODE)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise HostFault(f"shared memory directory {path}: {error.strerror}") from error
+    return True
+
+
+def is_private_directory(path: Path, *, owner: int | None = None, root: str = "") -> bool:
+    """Return whether `path` is named as by `directory_candidate` and is a directory that `owner` alone may use.
+
+    Args:
+        owner: a user id; None for this process's user.
+        root: where to look for it, if not in this process's file system: `/proc/42/root`.
+    """
+    if path.parent != _SHARED or not _DIRECTORY_NAME.fullmatch(path.name):
+        return False
+    try:
+        found = os.lstat(f"{root}{path}")
+    except OSError:
+        return False
+    wanted = os.geteuid() if owner is None else owner
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == wanted and not found.st_mode & 0o077
+
+
+def private_directories() -> list[Path]:
+    """Return every private directory of this process's user."""
+    found = (_SHARED / name for name in os.listdir(_SHARED) if _DIRECTORY_NAME.fullmatch(name))
+    return [path for path in found if is_private_directory(path)]
+
+
+def empty_directory(path: Path) -> int:
+    """Remove every file in a private directory; return how many there were."""
+    left = names(path)
+    return sum(map(unlink, left))
+
+
+def remove_directory(path: Path) -> None:
+    """Remove a private directory with its files. Does nothing when it is gone.
+
+    Raises:
+        HostFault: the system refuses it.
+    """
+    try:
+        empty_directory(path)
+        os.rmdir(path)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise HostFault(f"shared memory directory {path}: {error.strerror}") from error

@@ -37,6 +37,7 @@ from appliance.log.file_names import (
 )
 from appliance.log.kraft_metadata import METADATA_DIRECTORY, KraftMetadata, read_kraft_metadata
 from appliance.log.leader_epochs import LeaderEpochs
+from appliance.log.lock_file import holders_named
 from appliance.log.meta_properties import read_properties
 from appliance.log.partition_metadata import read_topic_id
 from appliance.log.producer_state import ProducerEntry, Producers
@@ -111,7 +112,9 @@ def held(path: Path) -> Iterator[None]:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise DataDirectoryInUse(f"{path} is in use: stop the broker that runs on it first") from None
+            raise DataDirectoryInUse(
+                f"{path} is in use by {holders_named(lock)}: stop the broker that runs on it first"
+            ) from None
         yield
     finally:
         os.close(lock)

@@ -41,6 +41,7 @@ from appliance.log.file_names import (
 )
 from appliance.log.flush import FlushQueue, FlushTask
 from appliance.log.handed_over import HandedOver
+from appliance.log.lock_file import holders_named, open_lock_file
 from appliance.log.meta_properties import claim
 from appliance.log.offset_checkpoints import OffsetCheckpoints
 from appliance.log.partition_log import PartitionLog, nowhere
@@ -84,14 +85,17 @@ def _locked(path: Path, *, is_shared: bool) -> int:
     """
     kind = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
     with storage_faults(path):
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = open_lock_file(path)
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
         # Java locks by the other kind, and neither kind sees the other.
         fcntl.lockf(lock, kind | fcntl.LOCK_NB)
     except OSError:
+        holders = holders_named(lock)
         os.close(lock)
-        raise DataDirectoryInUse(f"{path.parent} is used by another instance, which holds {path}") from None
+        raise DataDirectoryInUse(
+            f"{path.parent} is used by another instance, which holds {path}: {holders}"
+        ) from None
     return lock
 
 

@@ -303,6 +303,13 @@ class LogMoves(Generic[Moved]):
         _log.info("partition %s has moved to %s", name, partition.log.directory.parent)
 
     def _settled(self, move: _Move[Moved], settlement: Settlement, fault: StorageFault | None) -> None:
+        if fault is not None and isinstance(fault.os_error, BlockingIOError):
+            # Somebody holds the new place's lock: nothing was begun, and both places are as they were.
+            _log.warning(
+                "partition %s has moved, but its old place stays for now: %s", settlement.partition, fault
+            )
+            self._submit(settlement.run, partial(self._settled, move, settlement))
+            return
         self._directories.settled(settlement)
         if fault is None:
             self._removed()

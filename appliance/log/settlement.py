@@ -28,6 +28,7 @@ from appliance.log.checkpoint import sync_directory
 from appliance.log.faults import storage_fault, storage_faults
 from appliance.log.file_names import DIRECTORY_DELETED, MOVED_HERE, marked_directory_name
 from appliance.log.flush import flush_files
+from appliance.log.lock_file import lock_within
 
 
 @dataclass(slots=True)
@@ -79,10 +80,12 @@ def take_mark_off(directory: Path) -> None:
 
 @contextmanager
 def settling(target: Path, *, waits: bool) -> Iterator[bool]:
-    """Keeps anybody else from settling the move to `target`; whether nobody does. Who dies lets go.
+    """Keep every other process from settling the move to `target`; yield whether none does. A process that dies
+    lets go.
 
     Raises:
-        StorageFault: the directory cannot be opened.
+        StorageFault: the directory cannot be opened, or it `waits` and somebody holds the lock for longer than
+            `lock_file.WAIT_MAX_MS`.
     """
     try:
         descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -93,7 +96,10 @@ def settling(target: Path, *, waits: bool) -> Iterator[bool]:
         raise storage_fault(error, target) from error
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if waits:
+                lock_within(descriptor, target)
+            else:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             yield False
         else:

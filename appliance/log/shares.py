@@ -23,7 +23,6 @@ A slot of one worker and no replica has its directories WHOLE, and none of this 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Collection, Iterator
@@ -36,6 +35,7 @@ from appliance.errors import StorageFault
 from appliance.log.checkpoint import replace_file, sync_directory
 from appliance.log.faults import storage_faults
 from appliance.log.file_names import CLEAN_SHUTDOWN, LOCK
+from appliance.log.lock_file import lock_within, open_lock_file
 
 _CLOSED: Final = ".closed-"
 _TAKEN: Final = f"{_CLOSED}before"
@@ -103,15 +103,16 @@ FOLLOWERS: Final = Share(None, is_replicated=True)
 
 @contextmanager
 def one_at_a_time(directory: Path) -> Iterator[None]:
-    """Keeps the others out of what is of the whole directory meanwhile; a process that dies lets go.
+    """Keep the other processes out of what belongs to the whole directory. A process that dies lets go.
 
     Raises:
-        StorageFault: the directory refuses it.
+        StorageFault: the directory refuses it, or somebody holds the lock for longer than `lock_file.WAIT_MAX_MS`.
     """
+    path = directory / _BETWEEN
     with storage_faults(directory):
-        descriptor = os.open(directory / _BETWEEN, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_lock_file(path)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock_within(descriptor, path)
         yield
     finally:
         os.close(descriptor)

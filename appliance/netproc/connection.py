@@ -68,6 +68,17 @@ class Pending:
             pool.give(block)
 
 
+def arrival_host(local_host: str) -> str:
+    """Return the address that a client came by, as the client writes it, given that of the accepted socket.
+
+    An IPv4 client of an IPv6 socket did not use the mapped address; a zone means nothing on another host.
+    """
+    host = local_host.partition("%")[0]
+    if host.startswith("::ffff:") and "." in host:
+        host = host[7:]
+    return sys.intern(host)  # many connections came by few addresses
+
+
 class Connection:
     """State only; `intake` reads, `outlet` writes, the processor decides."""
 
@@ -95,6 +106,7 @@ class Connection:
         "start",
         "starved",
         "stash",
+        "told_host",
         "wanted_bytes",
         "was_sent_records",
     )
@@ -109,6 +121,7 @@ class Connection:
         peer_port: int,
         now_ns: int,
         is_local: bool = False,
+        told_host: str | None = None,
     ) -> None:
         self.sock = sock
         self.fd = sock.fileno()
@@ -117,6 +130,7 @@ class Connection:
         self.peer_host = peer_host
         self.peer_port = peer_port
         self.is_local = is_local  # the client runs on this host
+        self.told_host = told_host  # instead of the host that the metadata image names, for every broker
         self.client_id: str | None = None
         self.closed = False
         # Receiving: bytes [start, end) of `block` are not yet cut into frames; a few of them wait in `stash`

@@ -23,15 +23,21 @@ MOVED: Final = frozenset({int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.F
 _Told = TypeVar("_Told", ProduceResult, FetchedPartition)
 
 
-def with_hints(routes: TopicRoutes, told: Sequence[_Told]) -> tuple[list[_Told], list[NodeEndpoint]]:
-    """What is told of partitions, those that have moved with who leads them now; and where these listen."""
+def with_hints(
+    routes: TopicRoutes, told: Sequence[_Told], told_host: str | None
+) -> tuple[list[_Told], list[NodeEndpoint]]:
+    """Return what is told of partitions, those that have moved with their leader now; and where the leaders listen.
+
+    Args:
+        told_host: the connection's host for every broker; None for the image's.
+    """
     hinted = [
         one._replace(current_leader=leader_hint(routes, one.topic, one.partition))
         if one.error_code in MOVED
         else one
         for one in told
     ]
-    return hinted, endpoints_of(routes, [one.current_leader for one in hinted])
+    return hinted, endpoints_of(routes, [one.current_leader for one in hinted], told_host)
 
 
 def leader_hint(routes: TopicRoutes, topic: str | UUID, partition: int) -> CurrentLeader | None:
@@ -43,10 +49,16 @@ def leader_hint(routes: TopicRoutes, topic: str | UUID, partition: int) -> Curre
     return CurrentLeader(route.leader, route.leader_epoch)
 
 
-def endpoints_of(routes: TopicRoutes, hints: Iterable[CurrentLeader | None]) -> list[NodeEndpoint]:
+def endpoints_of(
+    routes: TopicRoutes, hints: Iterable[CurrentLeader | None], told_host: str | None
+) -> list[NodeEndpoint]:
     """Where the leaders listen, each once."""
     image = routes.image
     wanted = {hint.leader_id for hint in hints if hint is not None}
     if image is None or not wanted:
         return []
-    return [NodeEndpoint(s.node_id, s.host, s.port, s.rack) for s in image.slots if s.node_id in wanted]
+    return [
+        NodeEndpoint(s.node_id, told_host or s.host, s.port, s.rack)
+        for s in image.slots
+        if s.node_id in wanted
+    ]

@@ -1,13 +1,16 @@
 """Requests that need no log: decode, let the API's handler decide, encode; ask the controller where it must.
 
-Metadata answers are the same for every client until the image changes, and dear to encode, so the body of an answer
-is kept under the bytes of its question and sent again with another correlation id.
+Metadata answers are the same for every client that came by the same address until the image changes, and they cost
+much to encode. So the body of an answer is kept under the bytes of its question, and sent again with another
+correlation id.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+
+import msgspec
 
 from appliance.channels.partition_table import PartitionTable
 from appliance.config import Settings
@@ -57,6 +60,9 @@ HANDLERS: Mapping[int, Handler] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
 }
 
+_Question = tuple[int, int, bytes, str | None]
+"""What an answer is kept under: slot, version, body of the request, host that the client is told."""
+
 KEPT_ANSWERS_MAX = 64
 KEPT_BYTES_MAX = 16 << 20
 
@@ -93,7 +99,7 @@ class LocalRequests:
         self._views = [
             LocalView(settings, routes, slot, producer_ids, partitions) for slot in range(settings.slots)
         ]
-        self._kept: dict[tuple[int, int, bytes], bytes] = {}
+        self._kept: dict[_Question, bytes] = {}
         self._kept_bytes = 0
         self._kept_version = -1
 
@@ -103,29 +109,34 @@ class LocalRequests:
         Raises:
             MalformedFrame: the body does not parse.
         """
-        key, version = pending.api_key, pending.version
+        key, version, connection = pending.api_key, pending.version, pending.connection
         keeps = key == ApiKey.METADATA
         question = b""
         if keeps:
             question = bytes(view[position:end])
-            kept = self._kept_answer((pending.connection.slot, version, question))
+            kept = self._kept_answer((connection.slot, version, question, connection.told_host))
             if kept is not None:
                 self._finish_body(pending, kept)
                 return
         request = decode_request(key, version, view, position, end)
         if keeps:
             check_asked_by_name(request, version)
-        result = HANDLERS[key](request, self._views[pending.connection.slot])
+        result = HANDLERS[key](request, self._view_of(connection))
         if isinstance(result, AskController):
             self._questions.ask(result, lambda response: self._answer_late(pending, response))
         elif keeps:
             body = encode_response_body(key, version, result)
-            self._keep((pending.connection.slot, version, question), body)
+            self._keep((connection.slot, version, question, connection.told_host), body)
             self._finish_body(pending, body)
         else:
             if key == ApiKey.API_VERSIONS:
                 result = result.of_version(version)
             self._answer(pending, result)
+
+    def _view_of(self, connection: Connection) -> LocalView:
+        view = self._views[connection.slot]
+        host = connection.told_host
+        return view if host is None else msgspec.structs.replace(view, told_host=host)
 
     def _answer(self, pending: Pending, response: Any) -> None:
         frame = encode_response(pending.api_key, pending.version, response, pending.correlation_id)
@@ -141,7 +152,7 @@ class LocalRequests:
         header = ApiKey(pending.api_key).response_header_version(pending.version)
         self._finish(pending, [response_frame(header, pending.correlation_id, body)])
 
-    def _kept_answer(self, key: tuple[int, int, bytes]) -> bytes | None:
+    def _kept_answer(self, key: _Question) -> bytes | None:
         version = self._routes.version
         if version != self._kept_version:
             self._kept.clear()
@@ -150,7 +161,7 @@ class LocalRequests:
             return None
         return self._kept.get(key)
 
-    def _keep(self, key: tuple[int, int, bytes], body: bytes) -> None:
+    def _keep(self, key: _Question, body: bytes) -> None:
         if len(self._kept) >= KEPT_ANSWERS_MAX or self._kept_bytes > KEPT_BYTES_MAX:
             self._kept.clear()
             self._kept_bytes = 0

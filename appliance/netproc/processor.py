@@ -37,7 +37,7 @@ from appliance.ipc.buffer_pool import BufferPool
 from appliance.ipc.process_table import BYTES_IN, BYTES_OUT, CONNECTIONS, ERRORS, REQUESTS, ProcessState
 from appliance.journal import RateLimited
 from appliance.netproc.apis import Apis
-from appliance.netproc.connection import Connection, Pending, Piece
+from appliance.netproc.connection import Connection, Pending, Piece, arrival_host
 from appliance.netproc.connections import Connections
 from appliance.netproc.coordinator_line import ANSWER_NS, CoordinatorLine
 from appliance.netproc.fan_out import FanOut
@@ -92,6 +92,7 @@ class Processor:
         self._clock = clock
         self._warn = warn
         self._settings = settings
+        self._tells_arrival_address = settings.tells_arrival_address
         self._cells = attachment.row.cells
         self._connections = Connections()
         self._cycle = DutyCycle(attachment.doorbell, attachment.row, monotonic_ns=clock.monotonic_ns)
@@ -266,6 +267,7 @@ class Processor:
                 sock.close()
                 self._closed_hosts.append(assignment.peer_host)
                 continue
+            local_host = sock.getsockname()[0]
             connection = Connection(
                 sock,
                 connection_id=assignment.connection_id,
@@ -273,7 +275,8 @@ class Processor:
                 peer_host=sys.intern(assignment.peer_host),  # many are of few
                 peer_port=assignment.peer_port,
                 now_ns=now_ns,
-                is_local=sock.getsockname()[0] == assignment.peer_host,
+                is_local=local_host == assignment.peer_host,
+                told_host=arrival_host(local_host) if self._tells_arrival_address else None,
             )
             if connection.is_local:
                 unpace(sock)

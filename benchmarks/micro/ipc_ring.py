@@ -20,7 +20,12 @@ from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.fence import full_fence
 from appliance.ipc.process_table import ProcessTable, process_table_size_bytes
 from appliance.ipc.ring import RingReader, RingWriter, ring_size_bytes
-from appliance.ipc.shared_memory import Region, unlink
+from appliance.ipc.shared_memory import (
+    Region,
+    create_directory,
+    directory_candidate,
+    remove_directory,
+)
 
 MESSAGE = struct.Struct("<QQQQQQQQ")
 SLOTS = 4096
@@ -29,8 +34,10 @@ ROUNDS = 5
 
 def region(what: str, size_bytes: int) -> Region:
     """A nameless region: unlinked as soon as it is mapped."""
-    made = Region.create(f"/appliance-bench{os.getpid()}-{what}", size_bytes)
-    unlink(made.name)
+    directory = directory_candidate()
+    create_directory(directory)
+    made = Region.create(f"{directory}/{what}", size_bytes)
+    remove_directory(directory)
     return made
 
 

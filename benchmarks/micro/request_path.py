@@ -28,13 +28,14 @@ from appliance.channels.controller_link import ControllerLink
 from appliance.channels.metadata_image import ImagePublisher
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.supervision import SupervisionSocket, socket_pair
-from appliance.channels.wiring import Attachment, Wiring, instance_name, remove_stale, runtime_dir
+from appliance.channels.wiring import Attachment, Wiring
 from appliance.clock import SystemClock
 from appliance.cluster import BrokerSlot, ClusterImage, PartitionImage, TopicImage
 from appliance.config import load_settings
 from appliance.ioproc.worker import Worker
 from appliance.ipc.agent import freeze_garbage
 from appliance.ipc.doorbell import Doorbell
+from appliance.ipc.shared_memory import create_directory, directory_candidate, remove_directory
 from appliance.netproc.connection import Connection
 from appliance.netproc.fan_out import FanOut
 from appliance.netproc.processor import Processor
@@ -50,10 +51,10 @@ class Bench:
 
     def __init__(self, data_dir: Path) -> None:
         settings = load_settings(None, {"data.dir": str(data_dir), "network.processes": "1"})
-        instance = instance_name(data_dir)
-        remove_stale(instance)
+        memory = directory_candidate()
+        create_directory(memory)
         doorbells = {role: Doorbell.create_eventfd() for role in (NETPROC, IOPROC)}
-        self.wiring = Wiring(settings, instance, runtime_dir(instance), doorbells)
+        self.wiring = Wiring(settings, "appliance-bench", memory, doorbells)
         self.wiring.create_standing_regions()
         self.wiring.create_for(NETPROC, 1, {})
         self.wiring.create_for(IOPROC, 1, {NETPROC: 1})
@@ -74,7 +75,7 @@ class Bench:
         partition = PartitionImage(0, 0, 1, 0, 0, (0,), (0,))
         topics = {TOPIC: TopicImage(TOPIC, topic_id, (partition,))}
         slots = (BrokerSlot(0, "127.0.0.1", 9092),)
-        ImagePublisher(instance, net.image_pointer).publish(ClusterImage(1, "bench", 0, 1, slots, topics))
+        ImagePublisher(memory, net.image_pointer).publish(ClusterImage(1, "bench", 0, 1, slots, topics))
         self.processor = Processor(
             net,
             ControllerLink(self.wiring, NETPROC, 1, context=context),
@@ -116,7 +117,7 @@ class Bench:
         return taken - begun, served - taken, answered - served, len(self.client.recv(1 << 16))
 
     def close(self) -> None:
-        remove_stale(self.wiring.instance)
+        remove_directory(self.wiring.runtime_dir)
 
 
 def produce_frame() -> bytes:

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from appliance.channels import runtime_directory
 from appliance.channels.roles import planned_roles
-from appliance.channels.wiring import instance_name
+from appliance.channels.wiring import PROCESSES, instance_name
 from appliance.cli.status import living_process, role_names
 from appliance.config import IoSettings, NetworkSettings, Settings
 from appliance.ipc.process_table import process_table_size_bytes
-from appliance.ipc.shared_memory import Region, unlink
+from appliance.ipc.shared_memory import Region
 from tests.cli.command import appliance
 
 SETTINGS = Settings(network=NetworkSettings(processes=2), io=IoSettings(workers=2))
@@ -48,7 +49,9 @@ class Instance:
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
-        self.name = f"/{instance_name(data_dir)}-processes"
+        data_dir.chmod(0o700)
+        self.memory = runtime_directory.create(data_dir)
+        self.name = f"{self.memory}/{PROCESSES}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         Region.create(self.name, process_table_size_bytes(len(ROLES))).close()
 
@@ -71,7 +74,7 @@ class Instance:
     def close(self) -> None:
         for role in list(self.processes):
             self.kill(role)
-        unlink(self.name)
+        runtime_directory.remove(self.data_dir)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from appliance.channels.wiring import instance_name
+from appliance.channels import runtime_directory
 from tests.control.stand_ins import DIARY, STAGE
 from tests.support.ready import is_readable
 from tests.support.wire import free_ports
@@ -114,6 +115,13 @@ class Instance:
         assert len(found) >= count, f"only {found}; the end: {self.errors()}"
         return found[:count]
 
+    def wait_said(self, text: str) -> None:
+        """Returns when standard error has `text`."""
+        deadline = time.monotonic() + PATIENCE_S
+        while text not in self.errors():
+            assert time.monotonic() < deadline, self.errors()
+            time.sleep(0.01)
+
     def wait_event(self, role: str, event: str, generation: int = 1) -> Note:
         """The note of that event in that life."""
         return self.wait_for(
@@ -144,13 +152,15 @@ class Instance:
 
     def names(self) -> list[str]:
         """The shared memory of this instance."""
-        prefix = instance_name(self.data_dir)
-        return sorted(name for name in os.listdir("/dev/shm") if name.startswith(prefix))
+        memory = runtime_directory.find(self.data_dir)
+        return [] if memory is None else sorted(path.name for path in memory.iterdir() if path.is_file())
 
     @property
     def runtime_dir(self) -> Path:
-        """Where this instance's sockets are."""
-        return Path(tempfile.gettempdir()) / f"{instance_name(self.data_dir)}.{os.getuid()}"
+        """Return where this instance's shared memory and sockets are; it must run, or have been killed."""
+        found = runtime_directory.find(self.data_dir)
+        assert found is not None, "no private directory"
+        return found
 
     def errors(self) -> str:
         """Standard error so far, all of it once the processes are gone."""
@@ -194,9 +204,7 @@ class Instance:
         self._diary.shutdown(socket.SHUT_RDWR)
         self._diary.close()
         self._reader.join(PATIENCE_S)
-        for name in self.names():
-            Path("/dev/shm", name).unlink(missing_ok=True)
-        shutil.rmtree(self.runtime_dir, ignore_errors=True)
+        runtime_directory.remove(self.data_dir)
         shutil.rmtree(self._stage, ignore_errors=True)
         for stream in (self.process.stdout, self.process.stderr):
             assert stream is not None

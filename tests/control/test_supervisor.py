@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import signal
 import socket
+import sys
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -38,6 +40,9 @@ STOP_ORDER = (
     {"purgatory"},
     {"controller"},
 )
+
+# Takes a terminal as its own, as a shell's job has one, and becomes the command after it.
+IN_TERMINAL = "import os, sys; os.open(sys.argv[1], os.O_RDWR); os.execvp(sys.argv[2], sys.argv[2:])"
 
 
 def roles(notes: list[Note]) -> list[str]:
@@ -263,12 +268,13 @@ def test_killed_supervisor_takes_its_children_along(start_instance: StartInstanc
 # Stop
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_stop_follows_the_written_order_and_leaves_nothing(
     start_instance: StartInstance, number: signal.Signals
 ) -> None:
     instance = start_instance()
     instance.wait_ready()
+    runtime_dir = instance.runtime_dir
     assert instance.stop(number) == 0
     stops = instance.wait_for(lambda note: note["event"] == "stop", count=len(RINGS))
     order = roles(sorted(stops, key=lambda note: note["at_ns"]))
@@ -277,7 +283,7 @@ def test_stop_follows_the_written_order_and_leaves_nothing(
         del order[: len(stage)]
     assert instance.names() == []
     assert not (instance.data_dir / "run.json").exists()
-    assert not instance.runtime_dir.exists()
+    assert not runtime_dir.exists()
 
 
 def test_ctrl_c_in_a_terminal_stops_in_good_order(start_instance: StartInstance) -> None:
@@ -286,6 +292,37 @@ def test_ctrl_c_in_a_terminal_stops_in_good_order(start_instance: StartInstance)
     os.killpg(instance.process.pid, signal.SIGINT)
     assert instance.process.wait(PATIENCE_S) == 0
     assert len(instance.wait_for(lambda note: note["event"] == "stop", count=len(RINGS))) == len(RINGS)
+
+
+def test_sighup_is_ignored_and_says_so(start_instance: StartInstance) -> None:
+    instance = start_instance()
+    instance.wait_ready()
+    for _ in range(2):
+        instance.process.send_signal(signal.SIGHUP)
+    instance.wait_said("SIGHUP is ignored")
+    assert instance.events("stop") == []
+    instance.kill("purgatory")
+    instance.wait_event("purgatory", "attached", 2)
+    assert instance.stop() == 0
+
+
+@pytest.mark.parametrize("shell", [(), ("nohup",)], ids=["in the foreground", "under nohup"])
+def test_closed_terminal_stops_what_was_not_told_to_outlive_it(
+    start_instance: StartInstance, shell: tuple[str, ...]
+) -> None:
+    near, far = pty.openpty()
+    instance = start_instance(wrapper=(sys.executable, "-c", IN_TERMINAL, os.ttyname(far), *shell))
+    instance.wait_ready()
+    os.close(far)
+    os.close(near)
+    if shell:
+        # No terminal ever told it; whoever sends the signal by hand is told that it means nothing.
+        instance.process.send_signal(signal.SIGHUP)
+        instance.wait_said("SIGHUP is ignored")
+        assert instance.stop() == 0
+        return
+    assert instance.process.wait(PATIENCE_S) == 0, instance.errors()
+    assert "the terminal was closed (SIGHUP): stopping" in instance.errors()
 
 
 def test_stop_before_ready_is_clean(start_instance: StartInstance) -> None:
@@ -385,7 +422,7 @@ def test_start_after_a_killed_instance_waits_for_its_children_and_cleans_up(
     second.wait_ready()
     orphaned = first.wait_event("ioproc 0.0", "orphaned")
     assert second.wait_event("controller", "born")["at_ns"] - orphaned["at_ns"] >= 400_000_000
-    assert re.search(r"removed \d+ shared memory names", second.errors())
+    assert re.search(r"removed \d+ files of shared memory", second.errors())
     assert second.stop() == 0
     assert second.names() == []
 
@@ -398,7 +435,8 @@ def test_start_refuses_orphans_that_never_leave_and_names_them(start_instance: S
     assert psutil.wait_procs(obedient, timeout=PATIENCE_S)[1] == []
     second = start_instance("shutdown.timeout.ms=100")
     assert second.process.wait(PATIENCE_S) == 3
-    assert f"whose supervisor is gone (pid {first.pid_of('purgatory')})" in second.errors()
+    wanted = f"an earlier appliance left: pid {first.pid_of('purgatory')} (appliance: purgatory, user "
+    assert wanted in second.errors()
 
 
 def test_taken_port_is_named(start_instance: StartInstance, tmp_path: Path) -> None:

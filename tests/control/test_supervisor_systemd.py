@@ -17,6 +17,9 @@ from tests.support.wire import free_ports
 
 Environment = dict[str, str]
 
+# Bash hands the descriptor whose number is its first argument on as systemd would.
+AS_SYSTEMD = 'exec 3<&"$0"; LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"'
+
 
 class Systemd:
     """The receiving end of NOTIFY_SOCKET."""
@@ -95,10 +98,9 @@ def test_children_do_not_see_what_was_meant_for_the_service(
 def test_socket_bound_by_systemd_is_used(start_instance: StartInstance) -> None:
     port = free_ports()
     given = socket.create_server(("127.0.0.1", port))
-    as_systemd = 'exec 3<&"$0"; LISTEN_PID=$$ LISTEN_FDS=1 exec "$@"'
     instance = start_instance(
         port=port,
-        wrapper=("/bin/bash", "-c", as_systemd, str(given.fileno())),
+        wrapper=("/bin/bash", "-c", AS_SYSTEMD, str(given.fileno())),
         pass_fds=(given.fileno(),),
     )
     instance.wait_ready()
@@ -108,6 +110,55 @@ def test_socket_bound_by_systemd_is_used(start_instance: StartInstance) -> None:
     assert f"socket:[{inode}]" in held
     assert instance.stop() == 0, instance.errors()
     given.close()
+
+
+def test_ready_line_tells_the_address_of_the_socket_that_systemd_bound(start_instance: StartInstance) -> None:
+    port = free_ports()
+    with socket.create_server(("127.0.0.2", port)) as given:
+        instance = start_instance(
+            "host=0.0.0.0",
+            port=port,
+            wrapper=("/bin/bash", "-c", AS_SYSTEMD, str(given.fileno())),
+            pass_fds=(given.fileno(),),
+        )
+        assert instance.wait_ready().startswith(f"appliance ready on 127.0.0.2:{port} ")
+        assert instance.stop() == 0, instance.errors()
+    assert f"slot 0 listens on 127.0.0.2:{port}, the socket that systemd passed" in instance.errors()
+    assert "without authentication" not in instance.errors()
+
+
+def test_socket_of_systemd_that_other_hosts_reach_is_warned_of(start_instance: StartInstance) -> None:
+    port = free_ports()
+    with socket.create_server(("0.0.0.0", port)) as given:
+        instance = start_instance(
+            port=port,
+            wrapper=("/bin/bash", "-c", AS_SYSTEMD, str(given.fileno())),
+            pass_fds=(given.fileno(),),
+        )
+        assert instance.wait_ready().startswith(f"appliance ready on 0.0.0.0:{port} ")
+        assert instance.stop() == 0, instance.errors()
+    assert f"listening without authentication on 0.0.0.0:{port}" in instance.errors()
+
+
+@pytest.mark.parametrize("kind", ["another port", "a Unix socket"])
+def test_socket_of_systemd_that_no_slot_can_use_is_refused_by_name(
+    start_instance: StartInstance, tmp_path: Path, kind: str
+) -> None:
+    port = free_ports(2)
+    if kind == "another port":
+        given, wanted = socket.create_server(("127.0.0.1", port + 1)), f"a socket on 127.0.0.1:{port + 1}"
+    else:
+        given, wanted = socket.socket(socket.AF_UNIX), "a socket that is not TCP"
+        given.bind(str(tmp_path / "s"))
+    with given:
+        instance = start_instance(
+            port=port,
+            wrapper=("/bin/bash", "-c", AS_SYSTEMD, str(given.fileno())),
+            pass_fds=(given.fileno(),),
+        )
+        assert instance.process.wait(30) == 2
+    assert f"systemd passed {wanted}" in instance.errors()
+    assert "ListenStream=" in instance.errors()
 
 
 def test_notifier_is_silent_without_systemd() -> None:

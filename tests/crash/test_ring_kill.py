@@ -7,18 +7,17 @@ import random
 import signal
 import time
 from collections.abc import Iterator
-from itertools import count
 from struct import Struct
 from zlib import crc32
 
 import pytest
 
 from appliance.ipc.ring import RingReader, RingWriter, ring_size_bytes
-from appliance.ipc.shared_memory import Region, unlink
+from appliance.ipc.shared_memory import Region
+from tests.support.private_directory import private_directory
 
 MESSAGE = Struct("<QQQQQQQQ")
 _NUMBER = Struct("<Q")
-_names = count()
 
 
 def fields(number: int) -> tuple[int, ...]:
@@ -28,8 +27,8 @@ def fields(number: int) -> tuple[int, ...]:
 
 @pytest.fixture
 def view() -> Iterator[memoryview]:
-    region = Region.create(f"/appliance-test{os.getpid()}-kill{next(_names)}", ring_size_bytes(64))
-    unlink(region.name)
+    with private_directory() as memory:
+        region = Region.create(f"{memory}/ring", ring_size_bytes(64))
     yield region.view
     region.close()
 

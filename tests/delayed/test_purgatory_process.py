@@ -30,7 +30,7 @@ from appliance.channels.supervision import (
     SupervisionSocket,
     socket_pair,
 )
-from appliance.channels.wiring import Attachment, Wiring, remove_stale
+from appliance.channels.wiring import Attachment, Wiring
 from appliance.cluster import ClusterImage, PartitionImage, TopicImage
 from appliance.config import Settings
 from appliance.control.purgatory.main import run
@@ -38,6 +38,8 @@ from appliance.ioproc.pokes import Pokes
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.fence import full_fence
 from appliance.ipc.process_table import LOOPS
+from appliance.ipc.shared_memory import remove_directory
+from tests.support.private_directory import new_private_directory
 from tests.support.ready import is_readable
 
 IOPROC = Role(RoleKind.IOPROC, 0, 0)
@@ -55,11 +57,10 @@ class House:
     def __init__(self, data_dir: Path, *, ring_slots: int) -> None:
         settings = Settings(data_dir=data_dir)
         settings = replace(settings, network=replace(settings.network, processes=2, ring_slots=ring_slots))
-        self.instance = f"appliance-test{os.getpid()}"
-        remove_stale(self.instance)
+        self.memory = new_private_directory()
         roles = [PURGATORY, *PEERS]
         bells = {role: Doorbell.create_eventfd() for role in roles}
-        self.wiring = Wiring(settings, self.instance, data_dir, bells)
+        self.wiring = Wiring(settings, "appliance-test", self.memory, bells)
         self.wiring.create_standing_regions()
         self.generations = dict.fromkeys(PEERS, 1)
         for role in PEERS:
@@ -194,7 +195,7 @@ class House:
             peer.peer_down(PURGATORY)
         for bell in self.wiring.doorbells.values():
             os.close(bell)
-        remove_stale(self.instance)
+        remove_directory(self.memory)
 
 
 @pytest.fixture
@@ -356,7 +357,7 @@ def test_the_next_life_clears_words_that_the_last_one_left(house: House) -> None
     partitions = tuple(PartitionImage(n, 10 + n, 1, 0, 0, (0,), (0,)) for n in range(3))
     topic = TopicImage("t", UUID(int=7), partitions)
     image = ClusterImage(1, "c", 0, 0, (), {"t": topic})
-    ImagePublisher(house.instance, house.peers[IOPROC].image_pointer).publish(image)
+    ImagePublisher(house.memory, house.peers[IOPROC].image_pointer).publish(image)
     house.wait_for({10: 0, 12: 0, 40: 0})
     house.in_step()
     assert house.kill() == -signal.SIGKILL

@@ -14,11 +14,13 @@ from appliance.channels.controller_link import ControllerLink
 from appliance.channels.request_channel import ERROR, OP, REQUEST_ID, ROW, Op, RequestFlag
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.supervision import SupervisionSocket, socket_pair
-from appliance.channels.wiring import Attachment, Wiring, instance_name, remove_stale, runtime_dir
+from appliance.channels.wiring import Attachment, Wiring
 from appliance.clock import ManualClock, SystemClock
 from appliance.config import load_settings
 from appliance.ioproc.worker import OPENINGS_A_LOOK, Worker
 from appliance.ipc.doorbell import Doorbell
+from appliance.ipc.shared_memory import remove_directory
+from tests.support.private_directory import new_private_directory
 
 NETPROC, IOPROC = Role(RoleKind.NETPROC), Role(RoleKind.IOPROC, 0, 0)
 TOPIC_ID = UUID(int=7)
@@ -29,9 +31,8 @@ class Served:
 
     def __init__(self, data_dir: Path, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         settings = load_settings(None, {"data.dir": str(data_dir), "network.processes": "1"})
-        instance = instance_name(data_dir)
         doorbells = {role: Doorbell.create_eventfd() for role in (NETPROC, IOPROC)}
-        self.wiring = Wiring(settings, instance, runtime_dir(instance), doorbells)
+        self.wiring = Wiring(settings, "appliance-test", new_private_directory(), doorbells)
         self.wiring.create_standing_regions()
         self.wiring.create_for(NETPROC, 1, {})
         self.wiring.create_for(IOPROC, 1, {NETPROC: 1})
@@ -73,7 +74,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
     for end in made.ends:
         end.close()
     context.destroy(linger=0)
-    remove_stale(made.wiring.instance)
+    remove_directory(made.wiring.runtime_dir)
 
 
 def test_who_is_led_already_is_answered_before_the_last_log_is_open(served: Served) -> None:

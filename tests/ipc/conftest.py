@@ -7,11 +7,11 @@ import signal
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import count
 
 import pytest
 
-from appliance.ipc.shared_memory import Region, names, unlink
+from appliance.ipc.shared_memory import Region
+from tests.support.private_directory import private_directory
 
 MakeRegion = Callable[[int], Region]
 
@@ -51,16 +51,12 @@ class ForkedChild:
 
 Fork = Callable[[Callable[[], object]], ForkedChild]
 
-_numbers = count()
-
 
 @pytest.fixture
 def instance() -> Iterator[str]:
-    """A name prefix of this test's own; whatever begins with it is removed afterwards."""
-    prefix = f"/appliance-test{os.getpid()}x{next(_numbers)}-"
-    yield prefix
-    for name in names(prefix):
-        unlink(name)
+    """Yield a private directory of this test's own, with a slash behind it."""
+    with private_directory() as path:
+        yield f"{path}/"
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from appliance.errors import HostFault
 from appliance.ipc.errors import UnsupportedProcessor
 from appliance.ipc.fence import require_total_store_order
-from appliance.ipc.shared_memory import Region, names, unlink
+from appliance.ipc.shared_memory import Region, create_directory, names, unlink
 
 from .conftest import Fork, MakeRegion
 
@@ -24,8 +24,9 @@ def test_new_region_is_zeros_and_takes_no_memory(make_region: MakeRegion) -> Non
 
 def test_region_is_open_to_its_user_only(instance: str, make_region: MakeRegion) -> None:
     make_region(4096)
-    [name] = names(instance)
-    assert (Path("/dev/shm") / name[1:]).stat().st_mode & 0o777 == 0o600
+    [name] = names(instance.rstrip("/"))
+    assert os.stat(name).st_mode & 0o777 == 0o600
+    assert os.stat(instance).st_mode & 0o777 == 0o700
 
 
 def test_what_one_process_writes_another_reads(make_region: MakeRegion, fork: Fork) -> None:
@@ -49,10 +50,41 @@ def test_a_missing_name_is_a_host_fault(instance: str) -> None:
         Region.open(f"{instance}nothing")
 
 
-@pytest.mark.parametrize("name", ["no-slash", "/two/parts", "/" + "x" * 300])
-def test_a_name_that_is_no_name_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="name"):
-        Region.create(name, 4096)
+@pytest.mark.parametrize("what", ["a symbolic link", "another mode", "another owner", "a pipe"])
+def test_a_file_that_is_not_a_private_one_of_ours_is_not_opened(instance: str, what: str) -> None:
+    name = f"{instance}planted"
+    Region.create(name, 4096).close()
+    match what:
+        case "a symbolic link":
+            os.rename(name, f"{instance}aside")
+            os.symlink(f"{instance}aside", name)
+        case "another mode":
+            os.chmod(name, 0o660)
+        case "another owner":
+            if os.geteuid() != 0:
+                with pytest.raises(HostFault):
+                    Region.open(name, owner=0)
+                return
+            os.chown(name, 65534, -1)
+        case _:
+            os.unlink(name)
+            os.mkfifo(name, 0o600)
+    with pytest.raises(HostFault):
+        Region.open(name)
+
+
+def test_a_directory_name_that_is_taken_is_left_alone(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.symlink_to(tmp_path / "elsewhere")
+    assert not create_directory(taken)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_parent_in_which_others_could_rename_our_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(HostFault, match="sticky"):
+        create_directory(tmp_path / "open" / "ours")
 
 
 def test_mapping_outlives_its_name(make_region: MakeRegion) -> None:
@@ -88,10 +120,10 @@ def test_names_left_by_a_killed_process_are_found_and_removed(instance: str, for
         os.kill(os.getpid(), 9)
 
     assert fork(die).join() == -9
-    left = names(instance)
+    left = names(instance.rstrip("/"))
     assert left == [f"{instance}{number}" for number in range(3)]
     assert all(unlink(name) for name in left)
-    assert names(instance) == []
+    assert names(instance.rstrip("/")) == []
 
 
 def test_a_child_that_ends_does_not_take_the_region_along(instance: str, make_region: MakeRegion) -> None:
@@ -99,7 +131,7 @@ def test_a_child_that_ends_does_not_take_the_region_along(instance: str, make_re
     region = make_region(4096)
     code = f"from appliance.ipc.shared_memory import Region; Region.open({region.name!r}).view[0] = 9"
     subprocess.run([sys.executable, "-c", code], check=True)
-    assert names(instance) == [region.name]
+    assert names(instance.rstrip("/")) == [region.name]
     assert region.view[0] == 9
 
 

@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, cast
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from kafka.protocol.consumer import FetchRequest as StrangerFetchRequest
 from kafka.protocol.consumer import FetchResponse as StrangerFetchResponse
@@ -38,7 +38,6 @@ from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.ring import RingReader, RingWriter, ring_size_bytes
-from appliance.ipc.shared_memory import names, unlink
 from appliance.netproc.connection import Connection, FilePiece, Pending, Piece
 from appliance.netproc.fetch_session import FetchSessions
 from appliance.netproc.log_handlers.fetch import FetchHandler
@@ -47,6 +46,7 @@ from appliance.netproc.segment_files import SegmentFiles
 from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
 from appliance.netproc.worker_lines import WorkerLines
 from appliance.protocol.headers import parse_request_header
+from tests.support.private_directory import private_directory
 
 FETCH: Final = 1
 INCARNATION: Final = 9
@@ -86,14 +86,14 @@ class NetworkProcess:
     Slot 1 has its workers too. Of each partition there is a segment of SEGMENT_BYTES; `content` is what lies in it.
     """
 
-    def __init__(self, instance: str, directory: Path, *, partitions: int) -> None:
+    def __init__(self, memory: Path, directory: Path, *, partitions: int) -> None:
         pointer = memoryview(bytearray(POINTER_BYTES))
-        self.publisher = ImagePublisher(instance, pointer)
+        self.publisher = ImagePublisher(memory, pointer)
         self.topic_ids = {"t": UUID(int=5), "u": UUID(int=6)}
         self._leaders = [0] * partitions
         self.table = PartitionTable(memoryview(bytearray(table_size_bytes(2 * partitions, 2))), slots=2)
         self.publish()
-        self.routes = TopicRoutes(ImageReader(instance, pointer), workers=len(WORKERS))
+        self.routes = TopicRoutes(ImageReader(memory, pointer), workers=len(WORKERS))
         self.directory = directory
         self.content: dict[int, bytes] = {}
         for partition in range(partitions):
@@ -363,14 +363,10 @@ class NetworkProcess:
 
 @contextmanager
 def network_process(directory: Path, *, partitions: int = 4) -> Iterator[NetworkProcess]:
-    instance = f"appliance-fetching-{uuid4().hex[:8]}"
-    try:
-        made = NetworkProcess(instance, directory, partitions=partitions)
+    with private_directory() as memory:
+        made = NetworkProcess(memory, directory, partitions=partitions)
         yield made
         made.close()
-    finally:
-        for name in names(f"/{instance}"):
-            unlink(name)
 
 
 def fetch_frame(wanted: Sequence[Wanted], version: int, *, replica_id: int, **fields: int) -> memoryview:

@@ -13,7 +13,7 @@ import pytest
 
 from appliance.channels.coordinator_channel import INLINE_BYTES, INLINE_FRAME_BYTES, CoordinatorOp
 from appliance.channels.roles import COORDINATOR, Role, RoleKind
-from appliance.channels.wiring import Attachment, Wiring, remove_stale
+from appliance.channels.wiring import Attachment, Wiring
 from appliance.config import Settings
 from appliance.control.coordinator.request_lines import (
     ANSWERS_AT_ONCE,
@@ -25,6 +25,7 @@ from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.process_table import BYTES_OUT
+from appliance.ipc.shared_memory import remove_directory
 from appliance.netproc.connection import Connection, Pending
 from appliance.netproc.coordinator_line import (
     QUIET_BYTES_MAX,
@@ -38,6 +39,7 @@ from appliance.protocol.apis.join_group import JoinGroupRequest
 from appliance.protocol.apis.offset_commit import OffsetCommitRequest
 from appliance.protocol.headers import parse_request_header
 from appliance.protocol.messages import encode_request
+from tests.support.private_directory import new_private_directory
 
 NETPROC = Role(RoleKind.NETPROC, 0)
 LARGE = bytes(INLINE_FRAME_BYTES + 1)
@@ -55,10 +57,9 @@ class Conversation:
     def __init__(self, data_dir: Path) -> None:
         settings = Settings(data_dir=data_dir)
         settings = replace(settings, network=replace(settings.network, processes=1))
-        self.instance = f"appliance-test{os.getpid()}"
-        remove_stale(self.instance)
+        self.memory = new_private_directory()
         bells = {role: Doorbell.create_eventfd() for role in (NETPROC, COORDINATOR)}
-        self.wiring = Wiring(settings, self.instance, data_dir, bells)
+        self.wiring = Wiring(settings, "appliance-test", self.memory, bells)
         self.wiring.create_standing_regions()
         self.wiring.create_for(NETPROC, 1, {})
         self.wiring.create_for(COORDINATOR, 1, {NETPROC: 1})
@@ -124,7 +125,7 @@ def conversation(tmp_path: Path) -> Iterator[Conversation]:
     yield made
     made.client.close()
     made.connection.sock.close()
-    remove_stale(made.instance)
+    remove_directory(made.memory)
 
 
 def told(conversation: Conversation) -> list[Any]:

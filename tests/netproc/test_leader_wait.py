@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from uuid import UUID, uuid4
+from pathlib import Path
+from uuid import UUID
 
 import pytest
 
@@ -18,9 +19,9 @@ from appliance.channels.partition_table import (
 from appliance.clock import ManualClock
 from appliance.cluster import NO_LEADER, ClusterImage, PartitionImage, TopicImage
 from appliance.ipc.agent import Timers
-from appliance.ipc.shared_memory import names, unlink
 from appliance.netproc.log_handlers.leader_wait import HOLD_MS, LOOK_MS, WAITING_MAX, LeaderWait
 from appliance.netproc.topic_routes import TopicRoutes
+from tests.support.private_directory import private_directory
 
 ROW, INCARNATION = 1, 9
 
@@ -28,15 +29,15 @@ ROW, INCARNATION = 1, 9
 class NetworkProcess:
     """What of one takes part; the test is its duty cycle. Slot 0 leads t-0, in epoch 4."""
 
-    def __init__(self, instance: str) -> None:
+    def __init__(self, memory: Path) -> None:
         pointer = memoryview(bytearray(POINTER_BYTES))
-        self.publisher = ImagePublisher(instance, pointer)
+        self.publisher = ImagePublisher(memory, pointer)
         self.table = PartitionTable(memoryview(bytearray(table_size_bytes(2, 2))), slots=2)
         self.clock = ManualClock(0)
         self.timers = Timers()
         self.topic_id = UUID(int=5)
         self.lead(0, 4)
-        routes = TopicRoutes(ImageReader(instance, pointer), workers=1)
+        routes = TopicRoutes(ImageReader(memory, pointer), workers=1)
         self.wait = LeaderWait(routes, self.table, self.timers, self.clock)
         self.answered: list[int] = []
 
@@ -71,10 +72,8 @@ class NetworkProcess:
 
 @pytest.fixture
 def process() -> Iterator[NetworkProcess]:
-    instance = f"appliance-leader-wait-{uuid4().hex[:8]}"
-    yield NetworkProcess(instance)
-    for name in names(f"/{instance}"):
-        unlink(name)
+    with private_directory() as memory:
+        yield NetworkProcess(memory)
 
 
 def test_it_is_answered_once_the_image_names_another_leader(process: NetworkProcess) -> None:

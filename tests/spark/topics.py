@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import TopicPartition
 
+from appliance.channels import runtime_directory
 from spark_connector.batch_query import plan_batch
 from spark_connector.chunk import Corruption
 from spark_connector.directory import Directories
@@ -20,7 +21,7 @@ from spark_connector.record_batches import record_batches
 from tests.clients.adapters.aiokafka import AiokafkaClient
 from tests.clients.adapters.confluent import ConfluentClient
 from tests.clients.client import CODECS, Client, Received, Record
-from tests.support.broker import SHARED_MEMORY, Appliance, shared_memory_names
+from tests.support.broker import Appliance
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,8 +52,7 @@ def until(holds: Callable[[], bool], what: str, *, patience_s: float = PATIENCE_
 def end(broker: Appliance) -> None:
     """Kills a broker that is not wanted any more, and removes what the next start would have removed."""
     broker.kill()
-    for name in shared_memory_names(broker.data_dir):
-        (SHARED_MEMORY / name).unlink(missing_ok=True)
+    runtime_directory.remove(broker.data_dir)
 
 
 def write_by_several_clients(address: str, topic: str, *, rounds: int = 1) -> None:

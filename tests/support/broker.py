@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol
 
 import psutil
 
-from appliance.channels.wiring import instance_name
+from appliance.channels import runtime_directory
 from appliance.cli.status import living_process, processes_of
 from appliance.control.supervisor.duty_cycle import EXIT_KILLED
 from tests.support.store import chosen_options
@@ -34,7 +34,6 @@ START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
 _C_LIBRARY: Final = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
-SHARED_MEMORY: Final = Path("/dev/shm")
 
 
 class Broker(Protocol):
@@ -133,6 +132,7 @@ class Appliance:
         arguments: further flags of `appliance serve`.
         output_to: a file to which all its lives' output is appended.
         build: a directory with another build of the appliance for the same interpreter; none for this tree.
+        wrapper: a command that runs the one after it in its own process, as another user perhaps.
     """
 
     def __init__(
@@ -144,7 +144,9 @@ class Appliance:
         arguments: Sequence[str] = (),
         output_to: Path | None = None,
         build: Path | None = None,
+        wrapper: Sequence[str] = (),
     ) -> None:
+        self._wrapper = tuple(wrapper)
         self._output_to = output_to
         self._build = build
         self.data_dir = data_dir
@@ -156,6 +158,7 @@ class Appliance:
         self._process: subprocess.Popen[str] | None = None
         self._output: Output | None = None
         self._family: dict[int, psutil.Process] = {}
+        self._memory: Path | None = None
 
     @property
     def address(self) -> str:
@@ -202,6 +205,7 @@ class Appliance:
         for slot in range(self.slots):
             if not answers_api_versions(self.port + slot, deadline - time.monotonic()):
                 self._give_up(f"said ready, but port {self.port + slot} does not answer ApiVersions")
+        self._memory = _memory_of(self.data_dir)
         self._remember_family()
 
     def stop(self) -> None:
@@ -219,7 +223,7 @@ class Appliance:
         except subprocess.TimeoutExpired:
             self._give_up(f"did not stop within {STOP_TIMEOUT_S:.0f} s of SIGTERM")
         _, alive = psutil.wait_procs(list(self._family.values()), timeout=STOP_TIMEOUT_S)
-        left_names = sorted(shared_memory_names(self.data_dir))
+        left_names = [str(self._memory)] if self._memory is not None and self._memory.exists() else []
         if code != 0:
             self._give_up(f"exited with {code} after SIGTERM")
         if alive:
@@ -304,7 +308,15 @@ class Appliance:
         return [root, *root.children(recursive=True)]
 
     def _command(self) -> list[str]:
-        command = [*_command(), "serve", "--data-dir", str(self.data_dir), "--port", str(self.port)]
+        command = [
+            *self._wrapper,
+            *_command(),
+            "serve",
+            "--data-dir",
+            str(self.data_dir),
+            "--port",
+            str(self.port),
+        ]
         command += ["--slots", str(self.slots)]
         if self._settings:
             command += ["--config", str(self._write_configuration())]
@@ -325,8 +337,7 @@ class Appliance:
         assert self._output is not None
         text = f"the appliance {reason}\n{self._output.tail()}"
         self.kill()
-        for name in shared_memory_names(self.data_dir):
-            (SHARED_MEMORY / name).unlink(missing_ok=True)
+        runtime_directory.remove(self.data_dir)
         raise BrokerFailed(text)
 
     def _forget(self) -> None:
@@ -342,8 +353,16 @@ def end_with_the_test_runner() -> None:
 
 
 def shared_memory_names(data_dir: Path) -> frozenset[str]:
-    """Names of the instance on `data_dir` in shared memory; those of others, which may run beside, are theirs."""
-    return frozenset(path.name for path in SHARED_MEMORY.glob(f"{instance_name(data_dir)}-*"))
+    """Return the names of the instance's shared memory and sockets, in its private directory."""
+    memory = _memory_of(data_dir)
+    return frozenset() if memory is None else frozenset(path.name for path in memory.iterdir())
+
+
+def _memory_of(data_dir: Path) -> Path | None:
+    """Return the private directory of the instance, whoever owns it; None where there is none."""
+    with suppress(FileNotFoundError):
+        return runtime_directory.find(data_dir, owner=data_dir.stat().st_uid)
+    return None
 
 
 def _command() -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.channels.wiring import instance_name, runtime_dir
+from appliance.channels import runtime_directory
 from appliance.control.supervisor.main import EXIT_IN_USE, EXIT_PORT_TAKEN
 from appliance.protocol.records.record import Record, encode_batch
 from tests.support.broker import Appliance, shared_memory_names
@@ -45,7 +45,7 @@ def assert_no_more_than(before: frozenset[str], now: frozenset[str]) -> None:
 
     How many images of the metadata there were depends on who was ready first; two are kept, three while one is made.
     """
-    images = {name for name in before | now if re.search(r"-image-\d+$", name)}
+    images = {name for name in before | now if re.search(r"^image-\d+$", name)}
     assert now - images <= before
     assert len(now & images) <= 3
 
@@ -60,13 +60,16 @@ def serve(data_dir: Path, port: int) -> subprocess.CompletedProcess[str]:
 def test_what_a_killed_instance_leaves_is_cleaned_at_the_next_start(broker: Appliance) -> None:
     assert create_topic(broker.port, TOPIC) == 0
     assert append(broker) == 0
-    runtime = runtime_dir(instance_name(broker.data_dir))
+    runtime = runtime_directory.find(broker.data_dir)
+    assert runtime is not None
     before = shared_memory_names(broker.data_dir)
     broker.kill()
     left = shared_memory_names(broker.data_dir)
     assert left == before, "nothing was left to clean: the test tests nothing"
-    assert list(runtime.iterdir())
     broker.start()
+    assert not runtime.exists()
+    runtime = runtime_directory.find(broker.data_dir)
+    assert runtime is not None
     assert_no_more_than(before, shared_memory_names(broker.data_dir))
     assert append(broker) == 1
     broker.stop()  # asserts that no name is left

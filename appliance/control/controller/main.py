@@ -195,7 +195,7 @@ def _lead(
             brokers=brokers,
             presume=image is not None or child.generation > 1,
             held=child.held,
-            publisher=ImagePublisher(child.wiring.instance, attachment.image_pointer),
+            publisher=ImagePublisher(child.wiring.runtime_dir, attachment.image_pointer),
             send=socket.send,
             alarms=loop.alarm,
             clock=clock,

@@ -6,6 +6,8 @@ refuses a second instance; `DATA_DIR/run.json` says more, for `appliance status`
 
     {"instance": "appliance-0123456789", "pid": 42, "host": "127.0.0.1", "port": 9092, "slots": 1,
      "started_ms": 1700000000000}
+
+Another user can open neither the directory nor the lock's file, and so cannot lock it.
 """
 
 from __future__ import annotations
@@ -21,8 +23,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from appliance.control.store.reserve import Reserve
+from appliance.control.supervisor.permissions import ReadersGroup, check_directory, make_files_private
 from appliance.errors import DataDirectoryInUse, HostFault, OperatorFault
 from appliance.log.faults import NO_ROOM
+from appliance.log.lock_file import holders_named, named, open_in, open_lock_file
 
 LOCK_FILE = ".lock"
 RUN_FILE = "run.json"
@@ -40,19 +44,20 @@ class DataDirectory:
         self.lock = lock
 
     @classmethod
-    def hold(cls, path: Path, *, patience_ms: int) -> DataDirectory:
-        """Creates `path` where there is none and takes its lock.
+    def hold(cls, path: Path, *, patience_ms: int, group: ReadersGroup | None = None) -> DataDirectory:
+        """Create `path` with mode 0700 where there is none, and take its lock.
 
-        Where the supervisor of an earlier instance is dead and its children are still stopping, waits for
-        them, at most `patience_ms`.
+        A directory that others may write or read is checked first (permissions.py). Where the supervisor of an
+        earlier instance is dead and its children are still stopping, waits for them, at most `patience_ms`.
 
         Raises:
             DataDirectoryInUse: another instance lives there; the text names its pid.
-            OperatorFault: the directory cannot be made or written.
+            OperatorFault: the directory cannot be made or written, or it belongs to another user.
         """
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            lock = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            check_directory(path, "data directory", group=group, has_logs=False)
+            lock = open_lock_file(path / LOCK_FILE)
         except OSError as error:
             raise OperatorFault(f"data directory {path}: {error.strerror}") from error
         deadline_ns = time.monotonic_ns() + patience_ms * 1_000_000
@@ -61,6 +66,7 @@ class DataDirectory:
                 _wait_for_orphans(path, lock, deadline_ns)
             os.ftruncate(lock, 0)
             _despite_full_disk(path, lambda: os.pwrite(lock, f"{os.getpid()}\n".encode(), 0), LOCK_FILE)
+            make_files_private(path)
         except OSError as error:
             os.close(lock)
             raise HostFault(f"data directory {path}: {error}") from error
@@ -121,11 +127,13 @@ def _try_lock(lock: int) -> bool:
 
 def _wait_for_orphans(path: Path, lock: int, deadline_ns: int) -> None:
     """Returns once a process that holds the lock has ended and it is worth another try."""
-    holders = holders_of(lock)
+    holders = open_in(lock)
     if not holders:
         # It ended while we looked, or belongs to a user whose descriptors we may not see.
         if time.monotonic_ns() >= deadline_ns:
-            raise DataDirectoryInUse(f"data directory {path} is in use by another appliance")
+            raise DataDirectoryInUse(
+                f"data directory {path} is in use: {path / LOCK_FILE} is locked by {holders_named(lock)}"
+            )
         time.sleep(0.01)
         return
     owner = os.pread(lock, 32, 0).strip().decode(errors="replace")
@@ -140,28 +148,10 @@ def _wait_for_orphans(path: Path, lock: int, deadline_ns: int) -> None:
                 poll.register(pidfds[-1], select.POLLIN)
         left_ms = (deadline_ns - time.monotonic_ns()) // 1_000_000
         if left_ms <= 0 or (pidfds and not poll.poll(left_ms)):
-            pids = ", ".join(str(pid) for pid in holders)
             raise DataDirectoryInUse(
-                f"data directory {path} is still held by processes of an appliance whose supervisor is gone"
-                f" (pid {pids}); they do not stop by themselves: end them"
+                f"data directory {path} is still held by processes that the supervisor of an earlier appliance left:"
+                f" {named(holders)}; they have not stopped within the time of a stop: end them"
             )
     finally:
         for pidfd in pidfds:
             os.close(pidfd)
-
-
-def holders_of(descriptor: int) -> list[int]:
-    """The other processes that have the file of `descriptor` open, as far as this user may look."""
-    wanted = os.fstat(descriptor)
-    found: list[int] = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) == os.getpid():
-            continue
-        with suppress(OSError):
-            for link in os.scandir(f"/proc/{entry}/fd"):
-                with suppress(OSError):
-                    status = os.stat(link.path)
-                    if (status.st_dev, status.st_ino) == (wanted.st_dev, wanted.st_ino):
-                        found.append(int(entry))
-                        break
-    return sorted(found)

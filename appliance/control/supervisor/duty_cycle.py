@@ -49,7 +49,7 @@ from appliance.control.supervisor.entry_points import Main
 from appliance.control.supervisor.fork import fork_child
 from appliance.control.supervisor.held import runs_no_more
 from appliance.control.supervisor.listening import close_all
-from appliance.control.supervisor.signals import SUPERVISOR_SIGNALS
+from appliance.control.supervisor.signals import SUPERVISOR_SIGNALS, has_terminal
 from appliance.control.supervisor.silence import Silence, processor_ns
 from appliance.control.systemd import Notifier
 from appliance.errors import HostFault
@@ -128,6 +128,7 @@ class Supervisor:
         self._hang_timeout_ms = 0 if is_alone else broker.worker_hang_timeout_ms
         self._asked_workers_ns = 0
         self._was_ready = False
+        self._had_terminal = has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
         self._stopping: Stopping | None = None
         self._exit_code = EXIT_CLEAN
 
@@ -177,7 +178,9 @@ class Supervisor:
     def _on_signals(self) -> None:
         with suppress(BlockingIOError):
             for number in os.read(self._wake_read, 64):
-                if number in SUPERVISOR_SIGNALS:
+                if number == signal.SIGHUP:
+                    self._on_hang_up()
+                elif number in SUPERVISOR_SIGNALS:
                     self._on_stop_order(signal.Signals(number).name)
 
     def _on_word(self, child: ChildRecord, events: int) -> None:
@@ -391,6 +394,16 @@ class Supervisor:
             _logger.warning("%s once more: killing what still runs", name)
             for child in self._children.values():
                 child.kill()
+
+    def _on_hang_up(self) -> None:
+        """Stop when the terminal that the appliance was started in was closed; go on otherwise."""
+        if self._had_terminal and not has_terminal():
+            self._on_stop_order("the terminal was closed (SIGHUP)")
+        else:
+            _logger.warning(
+                "SIGHUP is ignored: no file is read again. `appliance configs set` changes options that change while"
+                " it runs; a restart changes the others"
+            )
 
     def _begin_stop(self, total_ms: int) -> None:
         if self._stopping is not None:

@@ -18,10 +18,15 @@ import setproctitle
 
 from appliance import journal
 from appliance.channels.child import EXIT_CANNOT_START, EXIT_DEFECT, Child
+from appliance.channels.roles import RoleKind
 from appliance.channels.supervision import Failed
 from appliance.control.supervisor.entry_points import Main
+from appliance.control.supervisor.permissions import READERS_UMASK
 from appliance.control.supervisor.signals import SUPERVISOR_SIGNALS
 from appliance.errors import ApplianceDefect, ApplianceError, OperatorFault
+
+# Whose files readers of `data.directory.group` may open.
+_WRITE_LOGS = frozenset({RoleKind.IOPROC, RoleKind.REPLICA, RoleKind.CLEANER})
 
 _logger = logging.getLogger(__name__)
 
@@ -60,6 +65,8 @@ def _be(child: Child, main: Main, let_go: Callable[[], None]) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SUPERVISOR_SIGNALS)
         journal.start(str(child.role))
         setproctitle.setproctitle(f"appliance: {child.role}")
+        if child.role.kind in _WRITE_LOGS and child.wiring.settings.data_directory_group is not None:
+            os.umask(READERS_UMASK)
         let_go()
         code = main(child)
     except SystemExit as leaving:

@@ -7,11 +7,15 @@ keep-alive, buffer sizes): no system call per connection.
 from __future__ import annotations
 
 import errno
+import logging
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from appliance.config import NetworkSettings, Settings
 from appliance.errors import OperatorFault
+
+_logger = logging.getLogger(__name__)
 
 
 class PortTaken(OperatorFault):
@@ -19,30 +23,90 @@ class PortTaken(OperatorFault):
 
 
 def listeners(settings: Settings, given: Sequence[socket.socket] = ()) -> dict[int, socket.socket]:
-    """Slot → listening socket on `port + slot`, non-blocking.
+    """Return slot → listening socket on `port + slot`, non-blocking.
 
     Args:
         settings: host, ports and socket options.
-        given: sockets that systemd bound for us; one with a slot's port is used, any other is closed.
+        given: sockets that systemd bound for us; one with a slot's port is used in place of `host`.
 
     Raises:
         PortTaken: somebody else has a port.
-        OperatorFault: the host's address does not exist here, or the port is not allowed to us.
+        OperatorFault: the host's address does not exist here, the port is not allowed to us, or a given socket is of
+            no use to any slot.
     """
-    by_port = {sock.getsockname()[1]: sock for sock in given if sock.family != socket.AF_UNIX}
+    by_port = _by_port(settings, given)
     bound: dict[int, socket.socket] = {}
     try:
         for slot in range(settings.slots):
             port = settings.port + slot
             inherited = by_port.pop(port, None)
             sock = inherited or _bind(settings.host, port, slot=slot)
+            if inherited is not None:
+                _logger.info("slot %d listens on %s, the socket that systemd passed", slot, address_of(sock))
             bound[slot] = sock
             _set_up(sock, settings.network)
     except BaseException:
         close_all(bound.values())
         raise
-    close_all(by_port.values())
     return bound
+
+
+def address_of(sock: socket.socket) -> str:
+    """Return where a socket listens: `127.0.0.1:9092`, `[::1]:9092`."""
+    host, port = sock.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def listening_host(settings: Settings, bound: Mapping[int, socket.socket]) -> str:
+    """Return the host that the sockets are really bound to: `host`, unless systemd passed other ones.
+
+    Where they are bound to several, it is the wildcard, so that clients are told the address that they came by.
+    """
+    hosts = {sock.getsockname()[0] for sock in bound.values()}
+    if hosts == _resolved(settings.host, settings.port):
+        return settings.host
+    return hosts.pop() if len(hosts) == 1 else "0.0.0.0"
+
+
+def open_to_other_hosts(bound: Mapping[int, socket.socket]) -> list[str]:
+    """Return the addresses that other hosts may reach: all but those of the loopback interface."""
+    return [address_of(sock) for sock in bound.values() if not _is_loopback(sock.getsockname()[0])]
+
+
+def _is_loopback(host: str) -> bool:
+    return host.removeprefix("::ffff:").startswith("127.") or host == "::1"
+
+
+def _resolved(host: str, port: int) -> set[str]:
+    with suppress(OSError):
+        return {str(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0])}
+    return set()
+
+
+def _by_port(settings: Settings, given: Sequence[socket.socket]) -> dict[int, socket.socket]:
+    """Return port → socket that systemd passed. Every one must be of use: its unit says that somebody listens there."""
+    last = settings.port + settings.slots - 1
+    wanted = f"port {settings.port}" if settings.slots == 1 else f"ports {settings.port} to {last}"
+    found: dict[int, socket.socket] = {}
+    for sock in given:
+        if sock.family not in {socket.AF_INET, socket.AF_INET6} or sock.type != socket.SOCK_STREAM:
+            raise OperatorFault(
+                f"systemd passed a socket that is not TCP ({sock.getsockname()!r}): correct ListenStream= in the"
+                " socket's unit"
+            )
+        port = sock.getsockname()[1]
+        if not settings.port <= port <= last:
+            raise OperatorFault(
+                f"systemd passed a socket on {address_of(sock)}, and the appliance listens on {wanted}: correct"
+                " ListenStream= in the socket's unit, or the options port and slots"
+            )
+        if port in found:
+            raise OperatorFault(
+                f"systemd passed two sockets for port {port} ({address_of(found[port])}, {address_of(sock)}), and a"
+                " slot listens on one: use ListenStream=[::]:PORT for all addresses"
+            )
+        found[port] = sock
+    return found
 
 
 def close_all(sockets: Iterable[socket.socket]) -> None:

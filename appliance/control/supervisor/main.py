@@ -11,6 +11,7 @@ import signal
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import setproctitle
@@ -21,16 +22,31 @@ from appliance.clock import SystemClock
 from appliance.config import Settings
 from appliance.control.supervisor.data_directory import DataDirectory
 from appliance.control.supervisor.entry_points import ENTRY_POINTS, load_all
-from appliance.control.supervisor.listening import PortTaken, close_all, listeners
+from appliance.control.supervisor.listening import (
+    PortTaken,
+    address_of,
+    close_all,
+    listeners,
+    listening_host,
+    open_to_other_hosts,
+)
 from appliance.control.supervisor.memory_room import (
     memory_bytes,
     refuse_too_large_pools,
     shared_memory_bytes,
 )
+from appliance.control.supervisor.permissions import PRIVATE_UMASK, check_log_directories, readers_group
 from appliance.control.supervisor.signals import SUPERVISOR_SIGNALS
 from appliance.control.systemd import Notifier, listening_sockets
-from appliance.errors import ApplianceDefect, ApplianceError, DataDirectoryInUse, OperatorFault
+from appliance.errors import (
+    ApplianceDefect,
+    ApplianceError,
+    DataDirectoryInUse,
+    HostFault,
+    OperatorFault,
+)
 from appliance.ipc.doorbell import Doorbell
+from appliance.ipc.shared_memory import remove_directory
 from appliance.log.file_names import CLEAN_SHUTDOWN, META_PROPERTIES
 from appliance.version import VERSION
 
@@ -42,9 +58,6 @@ EXIT_PORT_TAKEN = 5
 # Above the time of a stop: children of a killed supervisor may use all of that before they let go of the
 # directory.
 ORPHANS_EXTRA_MS = 1_000
-
-# A Unix socket's path has 107 bytes; ZeroMQ and the names of our sockets want some of them.
-RUNTIME_PATH_BYTES_MAX = 80
 
 _logger = logging.getLogger(__name__)
 
@@ -94,10 +107,16 @@ def _run(
 ) -> int:
     refuse_too_large_pools(settings, shared_bytes=shared_memory_bytes(), memory_bytes=memory_bytes())
     patience_ms = settings.broker.shutdown_timeout_ms + ORPHANS_EXTRA_MS
-    directory = DataDirectory.hold(settings.data_dir, patience_ms=patience_ms)
+    group = readers_group(settings)
+    directory = DataDirectory.hold(settings.data_dir, patience_ms=patience_ms, group=group)
+    # Whatever umask we were started with: what is created from here on is ours alone (permissions.py).
+    os.umask(PRIVATE_UMASK)
     try:
+        check_log_directories(settings, group)
         bound = listeners(settings, listening_sockets())
         try:
+            settings = replace(settings, host=listening_host(settings, bound))
+            _say_open_to_others(settings, bound)
             return _serve(
                 settings,
                 entry_points,
@@ -125,19 +144,20 @@ def _serve(
     gc.disable()
     # Numpy's linear algebra starts a thread per core when a child imports it; nobody needs any of it.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from appliance.channels import runtime_directory
     from appliance.channels import wiring as wires
     from appliance.channels.roles import running_roles
     from appliance.control.supervisor.duty_cycle import Supervisor
 
     roles = running_roles(settings)
     instance = wires.instance_name(settings.data_dir)
-    runtime_dir = wires.runtime_dir(instance)
-    if len(os.fsencode(runtime_dir)) > RUNTIME_PATH_BYTES_MAX:
-        raise OperatorFault(f"runtime directory {runtime_dir} is too long for the path of a Unix socket")
-    stale = wires.remove_stale(instance)
+    stale = runtime_directory.remove(settings.data_dir)
     if stale:
-        _logger.info("removed %d shared memory names that a killed instance left", len(stale))
-    _empty(runtime_dir)
+        _logger.info("removed %d files of shared memory that a killed instance left", stale)
+    for path in runtime_directory.remove_dead():
+        _logger.info("removed %s, the shared memory of an instance whose processes are all dead", path)
+    runtime_dir = runtime_directory.create(settings.data_dir)
+    held = runtime_directory.hold(runtime_dir)
     _raise_descriptor_limit(settings)
 
     # A stop ordered from here on waits for the duty cycle, so that nothing is left behind.
@@ -147,7 +167,7 @@ def _serve(
     wiring = wires.Wiring(
         settings, instance, runtime_dir, doorbells, _emptied_slots(settings), _clean_directories(settings)
     )
-    address = f"{settings.host}:{settings.port}"
+    address = _addresses(bound)
 
     def say_ready() -> None:
         with suppress(OSError):
@@ -175,10 +195,31 @@ def _serve(
         supervisor.close()
         for eventfd in doorbells.values():
             os.close(eventfd)
-        wires.remove_stale(instance)
-        _empty(runtime_dir)
-        with suppress(OSError):
-            runtime_dir.rmdir()
+        with suppress(HostFault):
+            runtime_directory.remove(settings.data_dir)
+            remove_directory(runtime_dir)  # the data directory may be gone
+        os.close(held)
+
+
+def _addresses(bound: Mapping[int, socket.socket]) -> str:
+    """Return where the appliance listens: slot 0's address, or each slot's where systemd passed different hosts."""
+    hosts = {sock.getsockname()[0] for sock in bound.values()}
+    return ", ".join(map(address_of, bound.values())) if len(hosts) > 1 else address_of(bound[0])
+
+
+def _say_open_to_others(settings: Settings, bound: Mapping[int, socket.socket]) -> None:
+    addresses = open_to_other_hosts(bound)
+    if not addresses:
+        return
+    _logger.warning(
+        "listening without authentication on %s: anybody who reaches this port can read, write and delete everything",
+        ", ".join(addresses),
+    )
+    if settings.tells_arrival_address:
+        _logger.info(
+            "clients are told to connect to the address that they came by; behind NAT or a port forward set"
+            " advertised.host"
+        )
 
 
 def _emptied_slots(settings: Settings) -> frozenset[int]:
@@ -210,13 +251,6 @@ def _run_facts(settings: Settings, instance: str) -> dict[str, object]:
         "log_dirs": [list(map(str, settings.log_directories(slot))) for slot in range(settings.slots)],
         "started_ms": SystemClock().now_ms(),
     }
-
-
-def _empty(runtime_dir: Path) -> None:
-    """Removes the sockets that an instance left; called only while the data directory is held."""
-    for entry in runtime_dir.iterdir():
-        if not entry.is_dir():
-            entry.unlink(missing_ok=True)
 
 
 def _raise_descriptor_limit(settings: Settings) -> None:

@@ -1,8 +1,19 @@
-"""The signals that mean "stop" to the supervisor, and nothing to its children."""
+"""The signals that the supervisor acts on, and that mean nothing to its children."""
 
 from __future__ import annotations
 
+import os
 import signal
 
-# Ctrl-C and a closed terminal reach the whole process group; only the supervisor acts on them.
+# Ctrl-C and a closed terminal reach the whole process group; only the supervisor acts on them. SIGINT and SIGTERM
+# stop the appliance. SIGHUP stops it only when its terminal was closed (duty_cycle.py).
 SUPERVISOR_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def has_terminal() -> bool:
+    """Return whether this process has a controlling terminal that is still there."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

@@ -26,7 +26,7 @@ def describe_cluster(request: DescribeClusterRequest, view: LocalView) -> Descri
             error_code=error,
             error_message=error.message,
         )
-    brokers = [ClusterBroker(s.node_id, s.host, s.port, s.rack) for s in image.slots]
+    brokers = [ClusterBroker(s.node_id, s.host, s.port, s.rack) for s in view.brokers()]
     if request.include_fenced_brokers:
         brokers += _fenced(view)
     wanted = request.include_cluster_authorized_operations
@@ -41,7 +41,13 @@ def describe_cluster(request: DescribeClusterRequest, view: LocalView) -> Descri
 def _fenced(view: LocalView) -> list[ClusterBroker]:
     settings, live = view.settings, {slot.node_id for slot in view.image.slots}
     return [
-        ClusterBroker(slot, settings.client_host, settings.port + slot, settings.broker.rack, is_fenced=True)
+        ClusterBroker(
+            slot,
+            view.told_host or settings.client_host,
+            settings.port + slot,
+            settings.broker.rack,
+            is_fenced=True,
+        )
         for slot in range(settings.slots)
         if slot not in live
     ]

@@ -80,7 +80,7 @@ def _respond(request: MetadataRequest, view: LocalView, errors: dict[str, int]) 
     image = view.image
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else UNKNOWN_OPERATIONS
     return MetadataResponse(
-        brokers=tuple(MetadataBroker(s.node_id, s.host, s.port, s.rack) for s in image.slots),
+        brokers=tuple(MetadataBroker(s.node_id, s.host, s.port, s.rack) for s in view.brokers()),
         topics=tuple(_topics(request, view, errors, operations)),
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,

@@ -50,13 +50,17 @@ class ProducerIds:
 
 
 class LocalView(msgspec.Struct, frozen=True):
-    """The settings, the current metadata image, and the slot whose port the client spoke to."""
+    """The settings, the current metadata image, and the slot whose port the client spoke to.
+
+    `told_host`: what this client is told as the host of every broker; None for what the image says.
+    """
 
     settings: Settings
     routes: TopicRoutes
     slot: int
     producer_ids: ProducerIds
     partitions: PartitionTable
+    told_host: str | None = None
 
     @property
     def image(self) -> ClusterImage:
@@ -73,7 +77,10 @@ class LocalView(msgspec.Struct, frozen=True):
         return BrokerConfigs.of(self.image.broker_configs, slot)
 
     def brokers(self) -> Iterator[BrokerSlot]:
-        yield from self.image.slots
+        """Yield the brokers with the addresses that this client is told."""
+        host = self.told_host
+        for slot in self.image.slots:
+            yield slot if host is None else msgspec.structs.replace(slot, host=host)
 
 
 EMPTY_IMAGE = ClusterImage(

@@ -103,7 +103,7 @@ class FetchResponder:
         fetched = [item.fetched(read_committed=read_committed) for item in chosen]
         endpoints: Sequence[NodeEndpoint] = ()
         if has_moved and pending.version >= HINTS_FROM_VERSION:
-            fetched, endpoints = with_hints(self._routes, fetched)
+            fetched, endpoints = with_hints(self._routes, fetched, pending.connection.told_host)
         frames = encode_fetch_response(
             pending.version,
             pending.correlation_id,

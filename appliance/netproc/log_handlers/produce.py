@@ -169,7 +169,7 @@ class ProduceHandler:
             return
         results = [result for result in asker.results if result is not None]
         if asker.has_moved and pending.version >= HINTS_FROM_VERSION:
-            hinted, endpoints = with_hints(self._routes, results)
+            hinted, endpoints = with_hints(self._routes, results, pending.connection.told_host)
             frame = encode_produce_response(
                 pending.version, pending.correlation_id, hinted, node_endpoints=endpoints
             )

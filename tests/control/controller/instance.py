@@ -47,14 +47,15 @@ from appliance.channels.supervision import (
     SupervisionSocket,
     socket_pair,
 )
-from appliance.channels.wiring import Wiring, instance_name, remove_stale, runtime_dir
+from appliance.channels.wiring import Wiring
 from appliance.clock import SystemClock
 from appliance.cluster import ClusterImage, PartitionImage
 from appliance.config import BrokerSettings, IoSettings, MetadataSettings, Settings
 from appliance.control.controller.main import run
 from appliance.control.store.metadata_store import MetadataStore
 from appliance.control.store.opening import open_store
-from appliance.ipc.shared_memory import Region
+from appliance.ipc.shared_memory import Region, remove_directory
+from tests.support.private_directory import new_private_directory
 from tests.support.store import chosen_settings
 
 WAIT_S = 30.0
@@ -171,7 +172,6 @@ class Instance:
             broker=broker or BrokerSettings(),
             metadata=metadata or chosen_settings(data_dir),
         )
-        self.name = instance_name(data_dir)
         self.generation = 0
         self.pid = 0
         self._closed = False
@@ -187,10 +187,9 @@ class Instance:
         self.answers: dict[int, Body] = {}
         self.supervision: SupervisionSocket | None = None
         self.held: frozenset[Role] = frozenset()
-        remove_stale(self.name)
-        plan = Wiring(self.settings, self.name, runtime_dir(self.name), {})
+        plan = Wiring(self.settings, "appliance-test", new_private_directory(), {})
         bells = {role: os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for role in plan.planned}
-        self.wiring = Wiring(self.settings, self.name, plan.runtime_dir, bells)
+        self.wiring = Wiring(self.settings, "appliance-test", plan.runtime_dir, bells)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         self._asker = ControllerLink(self.wiring, NETPROC, 1, context=self._context)
         self._regions: list[Region] = []
@@ -209,10 +208,12 @@ class Instance:
         """Fresh shared memory, as after a restart of everything."""
         for region in self._regions:
             region.close()
-        remove_stale(self.name)
+        for path in self.wiring.runtime_dir.iterdir():
+            if path.is_file():
+                path.unlink()
         self.wiring.create_standing_regions()
         self._regions = [Region.open(self.wiring.image_name), Region.open(self.wiring.partitions_name)]
-        self.images = ImageReader(self.name, self._regions[0].view)
+        self.images = ImageReader(self.wiring.runtime_dir, self._regions[0].view)
         self.table = PartitionTable(self._regions[1].view, slots=self.settings.slots)
 
     def start(self, before: Callable[[], None] | None = None) -> None:
@@ -333,10 +334,7 @@ class Instance:
         self._context.term()
         for region in self._regions:
             region.close()
-        remove_stale(self.name)
-        for path in self.wiring.runtime_dir.iterdir():
-            path.unlink()
-        self.wiring.runtime_dir.rmdir()
+        remove_directory(self.wiring.runtime_dir)
         for bell in self.wiring.doorbells.values():
             os.close(bell)
 
