@@ -64,7 +64,9 @@ def status(*, data_dir: Path, as_json: bool, watch_s: float | None) -> int:
             raise OperatorFault(f"{data_dir}: no such directory")
         directory = data_dir.resolve()
     except PermissionError as error:
-        raise OperatorFault(f"{data_dir}: Permission denied: this user may not look into the directories above it") from error
+        raise OperatorFault(
+            f"{data_dir}: Permission denied: this user may not look into the directories above it"
+        ) from error
     code = 0
 
     def show() -> None:
