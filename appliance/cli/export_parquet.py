@@ -68,7 +68,9 @@ def parquet(
     again later it exports what came since.
     """
     if missing := [name for name in NEEDED if find_spec(name) is None]:
-        raise OperatorFault(f"{missing[0]} is not installed: pip install 'log-appliance[spark,spark-java]'")
+        raise OperatorFault(
+            f"{missing[0]} is not installed. In a clone of the appliance: pip install '.[spark,spark-java]'"
+        )
     from spark_connector.directory import Directories, Isolation
     from spark_connector.errors import DataLost
     from spark_connector.export.job import export_parquet
