@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from appliance.build import NAMES
 from appliance.cli.output import json_option, print_json, print_table, shown_bytes
 from appliance.config import IoSettings, NetworkSettings, Settings
 from appliance.errors import ConfigurationError, HostFault, OperatorFault
@@ -61,16 +62,20 @@ def status(*, data_dir: Path, as_json: bool) -> int:
     directory = data_dir.resolve()
     processes = processes_of(directory)
     runs = any(process["pid"] is not None for process in processes or [])
+    facts = _run_facts(directory)
     if as_json:
         print_json(
             {
                 "instance": instance_name(directory),
                 "data_dir": str(directory),
                 "running": runs,
+                "build": facts.get("build") if runs else None,
                 "processes": processes or [],
             }
         )
     elif processes and runs:
+        if (kind := facts.get("build")) in NAMES:
+            click.echo(NAMES[kind])
         _print(processes)
     if not runs:
         # Programs read it from the JSON; people from here.

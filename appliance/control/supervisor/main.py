@@ -16,6 +16,7 @@ from pathlib import Path
 import setproctitle
 
 from appliance import journal
+from appliance.build import build
 from appliance.channels.roles import SUPERVISOR, RoleKind
 from appliance.clock import SystemClock
 from appliance.config import Settings
@@ -177,6 +178,7 @@ def _clean_directories(settings: Settings) -> dict[Path, str]:
 def _run_facts(settings: Settings, instance: str) -> dict[str, object]:
     return {
         "instance": instance,
+        "build": build(),
         "pid": os.getpid(),
         "host": settings.host,
         "port": settings.port,
