@@ -64,7 +64,7 @@ def test_the_readme_has_a_column_of_the_pure_build_when_the_run_measured_it() ->
     place = heading.index(" pure ")
     assert "101" in row[place]
     assert len(row) == len(heading)
-    assert " pure " not in block(run([{"latency.p50_us": 70.0}]))
+    assert "| pure |" not in block(run([{"latency.p50_us": 70.0}]))
 
 
 def test_the_readme_marks_a_missing_rival_and_a_missed_goal() -> None:
