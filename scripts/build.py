@@ -18,6 +18,7 @@ import argparse
 import compileall
 import fcntl
 import hashlib
+import json
 import os
 import platform
 import shutil
@@ -26,6 +27,7 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -69,9 +71,12 @@ def build(kind: str, *, root: Path = ROOT, cache: Path | None = None) -> Path:
 def digest(kind: str, root: Path) -> str:
     """Return the digest of the sources, of how they are built and of the Python. Pages (`.md`) change no build."""
     made_from = hashlib.sha256(f"{kind} {platform.python_version()} {os.environ.get('CC', '')}".encode())
-    for path in (*_files(root), root / "setup.py", root / "pyproject.toml"):
+    for path in (*_files(root), root / "setup.py"):
         made_from.update(str(path.relative_to(root)).encode())
         made_from.update(path.read_bytes())
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    for table in ("build-system", "project"):  # the others are about tests and checks
+        made_from.update(json.dumps(project.get(table)).encode())
     return made_from.hexdigest()[:12]
 
 

@@ -45,6 +45,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+THIRD_PARTY_WARNINGS = (
+    # kafka-python 3 loads its 109 schemas with functions that Python deprecates: 218 warnings in each run.
+    "ignore:read_text is deprecated:DeprecationWarning:kafka.protocol.schemas.load_json",
+    "ignore:open_text is deprecated:DeprecationWarning:importlib.resources._legacy",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for line in THIRD_PARTY_WARNINGS:
+        config.addinivalue_line("filterwarnings", line)
+
+
 def pytest_report_header() -> str:
     return f"tested: the {NAMES[build()]} in {Path(appliance.__file__).parent.parent}"
 
