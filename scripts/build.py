@@ -58,9 +58,11 @@ def build(kind: str, *, root: Path = ROOT, cache: Path | None = None) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two callers want the same build: the second one finds it made
-        home = cache / f"{kind}-{digest(kind, root)}"
-        if not (home / "site").exists():
-            _make(kind, root, home)
+        # A build that may be compiled and is compiled is the same as one that must be.
+        homes = [
+            cache / f"{each}-{digest(each, root)}" for each in ((COMPILED, AUTO) if kind == AUTO else (kind,))
+        ]
+        home = next((each for each in homes if (each / "site").exists()), None) or _make(kind, root, homes)
         os.utime(home)
         for old in cache.glob("*-*"):
             if time.time() - old.stat().st_mtime > KEPT_SECONDS:
@@ -89,8 +91,9 @@ def _files(root: Path) -> list[Path]:
     )
 
 
-def _make(kind: str, root: Path, home: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=home.parent, prefix=".new-") as directory:
+def _make(kind: str, root: Path, homes: list[Path]) -> Path:
+    """Make a build and return where it is: in the first of `homes`, or in the last one when it is not compiled."""
+    with tempfile.TemporaryDirectory(dir=homes[0].parent, prefix=".new-") as directory:
         place = Path(directory)
         source = place / "source"
         for path in _files(root):
@@ -108,8 +111,10 @@ def _make(kind: str, root: Path, home: Path) -> None:
             with zipfile.ZipFile(next(made.glob("*.whl"))) as archive:
                 archive.extractall(made / "site")
         compileall.compile_dir(made / "site", quiet=1)
+        home = homes[0] if any((made / "site").rglob("*.so")) else homes[-1]
         shutil.rmtree(home, ignore_errors=True)
         made.rename(home)
+    return home
 
 
 def _make_wheel(kind: str, source: Path, into: Path) -> None:
