@@ -1,4 +1,4 @@
-# Two commands: `make run` serves, `make test` is the gate. Everything installs itself into .venv.
+# Two commands: `make run` serves, `make test` is the gate. Everything installs itself into .venv. `make help` lists all.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -8,35 +8,35 @@ DATA   ?= ./data
 # Byte code must be kept: without it every start compiles the house again.
 unexport PYTHONDONTWRITEBYTECODE
 
-# `make compiled` and `make pure` change what every start of this tree runs: the gate always tests the pure source.
-.PHONY: compiled pure test-compiled run test test-all test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-spark clients judges reformat docs clean
+.PHONY: help run compiled pure build test test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-spark system clients judges reformat
 
-$(VENV)/.installed: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
-	touch $@
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-$(VENV)/.installed-test: pyproject.toml $(VENV)/.installed
-	DIST_EXTRA_CONFIG=$(CURDIR)/scripts/wheels.cfg \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,spark,spark-java]'
-	touch $@
-
-run: $(VENV)/.installed
+# Installs the compiled build of these sources, once for each state of them (decision 0080).
+run: ## serve on 127.0.0.1:$(PORT), data in $(DATA); PORT=9192 DATA=/srv/log; Ctrl-C stops it
+	@$(PYTHON) scripts/install.py $(VENV)
 	@exec $(BIN)/appliance serve --data-dir $(DATA) --port $(PORT) --slots 1
 
-# Optional: the hot modules compiled by mypyc from the same source, beside it; `make pure` removes them again.
-compiled: $(VENV)/.installed-test
-	APPLIANCE_COMPILED=1 $(BIN)/python setup.py -q build_ext --inplace
+pure: ## from now on run the sources of this tree uncompiled; a change takes effect at the next start
+	@$(PYTHON) scripts/install.py $(VENV) --pure
 
-REMOVE_COMPILED := find appliance -name '*.so' -delete; rm -f *__mypyc*.so; rm -rf build
+compiled: ## take `make pure` back: run the compiled build
+	@$(PYTHON) scripts/install.py $(VENV) --auto
 
-pure:
-	@$(REMOVE_COMPILED)
+build: ## make the compiled build and print where it is; `make test` tests this one
+	@$(PYTHON) scripts/install.py $(VENV)
+	@$(BIN)/python scripts/build.py compiled
 
-# The unit and system tests over the compiled modules, but those that replace or step through what these do not let them.
-test-compiled: compiled
-	$(PYTEST) -q -m "not slow and not interpreted" --ignore=tests/clients; \
-		found=$$?; $(REMOVE_COMPILED); exit $$found
+# The tests' own needs, beside the build that `make run` runs.
+$(VENV)/.installed-test: pyproject.toml
+	@$(PYTHON) scripts/install.py $(VENV)
+	@DIST_EXTRA_CONFIG=$(CURDIR)/scripts/wheels.cfg $(PYTHON) scripts/install.py $(VENV) --extras test,spark,spark-java
+	@touch $@
+
+# The unit tests over the compiled modules, but those that replace or step through what these do not let them.
+test-compiled: judges
+	$(COMPILED) -q -m "not slow and not interpreted" $(addprefix --ignore=,$(SHIPPED))
 
 # The gate, quick checks first. One step alone: `make lint`, `make unit`, `make clients CLIENT=kcat`.
 # Against Apache Kafka, the judge of the client tests: `make clients APPLIANCE_JUDGE=kafka`. Against three slots, with a
@@ -53,19 +53,36 @@ SECOND_TRY := --reruns 1 --max-suite-reruns 3
 # Rooms whose tests have no process that serves, and wait for no time.
 PURE := $(addprefix tests/,config control/coordinator log properties protocol)
 
+# Rooms that test what is shipped: the compiled build, made once for each state of the sources. The other rooms test the
+# sources as they are.
+SHIPPED  := $(addprefix tests/,checker clients crash spark system)
+COMPILED := scripts/on-compiled.sh $(PYTEST) --import-mode=append
+
+STEP = @echo "== make test, step $(1): $(2) (`date +%H:%M:%S`) =="
+
 # What is checked computes, and what the judges are made of is waited for: in a fresh tree the two go side by side. So do
 # the types and the tests that wait for nothing, and the clients and Spark, who have brokers of their own and no bounds to keep.
-test: pure $(VENV)/.installed-test
+test: ## the gate: format, lint, types, contracts, and every test that is not marked slow; under 30 minutes
+	$(call STEP,1 of 5,install the tests' needs: 1.3 GB at the first time)
+	@$(MAKE) --no-print-directory $(VENV)/.installed-test
+	$(call STEP,2 of 5,make the compiled build: one to two minutes unless these sources were compiled before)
+	@$(BIN)/python scripts/build.py compiled
+	$(call STEP,3 of 5,format and lint and types and contracts beside the unit tests without processes)
 	@$(MAKE) --no-print-directory --jobs=2 check unit-pure
+	$(call STEP,4 of 5,unit tests with processes and then the system on the compiled build)
 	@$(MAKE) --no-print-directory unit-processes
+	@$(MAKE) --no-print-directory system
+	$(call STEP,5 of 5,Kafka clients beside Spark on the compiled build)
 	@$(MAKE) --no-print-directory --jobs=2 clients unit-spark
+	@echo "== make test: passed (`date +%H:%M:%S`) =="
 
 # Adds what is marked slow, examples that the gate does not try, librdkafka's own test-runner, all clients against three
 # slots, the controller and the system on a ZooKeeper, and all but the clients over the compiled modules.
-test-all: pure check judges
+test-all: check judges ## the gate and what is marked slow, more clients, ZooKeeper; hours
 	scripts/install-librdkafka.sh
-	$(PYTEST) --hypothesis-profile=explore
-	APPLIANCE_SLOTS=3 $(PYTEST) -q tests/clients
+	$(PYTEST) --hypothesis-profile=explore $(addprefix --ignore=,$(SHIPPED))
+	$(COMPILED) --hypothesis-profile=explore $(SHIPPED)
+	APPLIANCE_SLOTS=3 $(COMPILED) -q tests/clients
 	@$(MAKE) --no-print-directory test-zookeeper
 	@$(MAKE) --no-print-directory test-compiled
 
@@ -86,14 +103,14 @@ test-zookeeper: judges
 	@$(MAKE) --no-print-directory --jobs=2 zookeeper-first zookeeper-second
 
 zookeeper-first: judges
-	APPLIANCE_STORE=zookeeper $(PYTEST) -q $(FIRST_HALF) $(NOT_ON_ZOOKEEPER)
+	APPLIANCE_STORE=zookeeper $(COMPILED) -q $(FIRST_HALF) $(NOT_ON_ZOOKEEPER)
 
 zookeeper-second: judges
-	APPLIANCE_STORE=zookeeper $(PYTEST) -q $(SECOND_HALF) $(NOT_ON_ZOOKEEPER)
+	APPLIANCE_STORE=zookeeper $(COMPILED) -q $(SECOND_HALF) $(NOT_ON_ZOOKEEPER)
 
-check: format lint types contracts compiles
+check: format lint types contracts
 
-format: $(VENV)/.installed-test
+format: $(VENV)/.installed-test ## check the format; `make reformat` mends it
 	$(BIN)/ruff format --check --quiet
 
 lint: $(VENV)/.installed-test
@@ -105,43 +122,46 @@ types: $(VENV)/.installed-test
 contracts: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 
-# What mypyc makes of the hot modules, read by the C compiler: else only a build would notice, and the gate builds nothing.
+# What mypyc makes of the hot modules, read by the C compiler and not built: a quarter of the time of `make build`.
 compiles: $(VENV)/.installed-test
 	$(BIN)/python scripts/compiles.py
 
-unit: unit-pure unit-processes unit-spark
+unit: unit-pure unit-processes ## the unit tests, on the sources as they are
 
 unit-pure: judges
 	$(PYTEST) -q -m "not slow" $(PURE)
 
 unit-processes: judges
-	$(PYTEST) -q -m "not slow" $(SECOND_TRY) $(addprefix --ignore=,tests/clients tests/spark $(PURE))
+	$(PYTEST) -q -m "not slow" $(SECOND_TRY) $(addprefix --ignore=,$(SHIPPED) $(PURE))
 
-unit-spark: judges
-	$(PYTEST) -q -m "not slow" $(SECOND_TRY) tests/spark
+system: judges ## the system, crash and checker tests, on the compiled build
+	$(COMPILED) -q -m "not slow" $(SECOND_TRY) $(filter-out tests/clients tests/spark,$(SHIPPED))
 
-clients: judges
-	APPLIANCE_SLOTS=$(SLOTS) $(PYTEST) -q -m "not slow" $(SECOND_TRY) tests/clients$(if $(CLIENT),/test_$(CLIENT).py)
+unit-spark: judges ## the Spark tests, on the compiled build
+	$(COMPILED) -q -m "not slow" $(SECOND_TRY) tests/spark
+
+clients: judges ## the client tests, on the compiled build; CLIENT=kcat SLOTS=3
+	APPLIANCE_SLOTS=$(SLOTS) $(COMPILED) -q -m "not slow" $(SECOND_TRY) tests/clients$(if $(CLIENT),/test_$(CLIENT).py)
 
 # Random faults under load by hand; seed and faults are told, and what was found: `make checker MINUTES=60 SLOTS=3`.
 MINUTES ?= 5
 
-checker: $(VENV)/.installed-test
-	$(BIN)/python -m tests.checker --slots $(SLOTS) --duration-s $$(( $(MINUTES) * 60 ))
+checker: $(VENV)/.installed-test ## random faults under load on the compiled build; MINUTES=60 SLOTS=3
+	scripts/on-compiled.sh $(BIN)/python -m tests.checker --slots $(SLOTS) --duration-s $$(( $(MINUTES) * 60 ))
 
 judges: $(VENV)/.installed-test
 	@scripts/install-judges.sh
 
-reformat: $(VENV)/.installed-test
+reformat: $(VENV)/.installed-test ## format the sources
 	$(BIN)/ruff check --quiet --fix
 	$(BIN)/ruff format --quiet
 
 # The connector as the one file of `spark-submit --py-files`.
-spark-archive: $(VENV)/.installed-test
+spark-archive: $(VENV)/.installed-test ## the Spark connector as one file for `spark-submit --py-files`
 	@$(BIN)/python -m spark_connector.archive dist/log-appliance-spark.zip
 
 # A broker, a Kafka client's events, a stream in windows, a join, Parquet, a table and a plot: half a minute.
-demo-spark: $(VENV)/.installed-test
+demo-spark: $(VENV)/.installed-test ## a broker, a stream, a table and a plot in half a minute
 	@$(BIN)/python -c 'import matplotlib' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'matplotlib>=3.9'
 	@$(BIN)/python -m spark_connector.demo
 
@@ -166,15 +186,14 @@ BENCH   := .cache/bench/venv
 ROUNDS  ?= 5
 BROKERS ?= appliance,mock,kafka
 
-$(BENCH)/.installed: pyproject.toml
-	$(PYTHON) -m venv $(BENCH)
-	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
-	touch $@
+$(BENCH)/.installed-bench: pyproject.toml
+	@$(PYTHON) scripts/install.py $(BENCH) --pure --extras bench
+	@touch $@
 
 ifneq ($(filter spark_%,$(CASE)),)
 bench: bench-spark
 else
-bench: $(BENCH)/.installed
+bench: $(BENCH)/.installed-bench ## beside Apache Kafka and a mock in C, 25 to 45 minutes; CASE=latency ROUNDS=3
 	@scripts/install-librdkafka.sh
 	@$(BENCH)/bin/python -m benchmarks run $(CASE) --rounds $(ROUNDS) --brokers $(BROKERS) $(if $(QUICK),--quick) $(if $(ALL),--all) $(if $(ALSO),--also $(ALSO))
 endif
@@ -185,7 +204,7 @@ bench-all:
 	@$(MAKE) --no-print-directory bench ALL=1
 	@$(MAKE) --no-print-directory bench-spark
 
-bench-scaling: $(BENCH)/.installed
+bench-scaling: $(BENCH)/.installed-bench
 	@scripts/install-librdkafka.sh
 	@$(BENCH)/bin/python -m benchmarks run --scaling --rounds 1 --brokers appliance,kafka
 
@@ -198,21 +217,21 @@ bench-spark: $(VENV)/.installed-test
 	@scripts/install-spark-kafka.sh || true # the page says that it is missing
 	@$(BIN)/python -m benchmarks.spark.run $(filter spark_%,$(CASE))
 
-bench-plan: $(BENCH)/.installed
+bench-plan: $(BENCH)/.installed-bench ## what `make bench` would do, and how long it takes
 	@$(BENCH)/bin/python -m benchmarks plan $(CASE) --rounds $(ROUNDS) --brokers $(BROKERS) $(if $(QUICK),--quick) $(if $(ALL),--all) $(if $(ALSO),--also $(ALSO))
 
-bench-wakes: $(BENCH)/.installed
+bench-wakes: $(BENCH)/.installed-bench
 	@$(BENCH)/bin/python -m benchmarks wakes
 
-bench-publish: $(BENCH)/.installed
+bench-publish: $(BENCH)/.installed-bench ## write README, docs/scaling.md and pages from the newest kept runs
 	@$(BENCH)/bin/python -m benchmarks publish
 
-bench-cases: $(BENCH)/.installed
+bench-cases: $(BENCH)/.installed-bench
 	@$(BENCH)/bin/python -m benchmarks cases
 
-budget: $(BENCH)/.installed
+budget: $(BENCH)/.installed-bench
 	@$(BENCH)/bin/python -m benchmarks.micro.budget $(if $(KEEP),--keep)
 
-profile: $(BENCH)/.installed
+profile: $(BENCH)/.installed-bench
 	@scripts/install-librdkafka.sh
 	@$(BENCH)/bin/python -m benchmarks profile $(CASE) $(if $(NATIVE),--native) $(if $(SETTING),--setting $(SETTING))

@@ -1,17 +1,34 @@
-"""Builds the package. With APPLIANCE_COMPILED=1 the hot modules are compiled by mypyc from the same source.
+"""Build the package, with the hot modules compiled by mypyc where a C compiler works (decision 0080).
 
-Pure Python is complete and the default; see docs/decisions/0013.
+The environment variable APPLIANCE_BUILD chooses:
+
+    unset      Compile. Where that is impossible, say why and build pure Python. An editable installation is not
+               compiled, because a changed source would have no effect until the next compilation.
+    compiled   Compile, editable installations too. Fail where that is impossible.
+    pure       Do not compile.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-from setuptools import setup
+from setuptools import Distribution, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import BaseError
 from setuptools.extension import Extension
 
-# What a request runs through, from the socket to the segment and back. A module stands here only because compiling it
-# was measured to pay; it must work the same without.
+# The modules that handle a request, from the socket to the segment and back. A module is listed only if a measurement
+# showed that compiling it pays. It must behave the same when it is not compiled.
 HOT_MODULES = (
     "appliance/channels/partition_table.py",
     "appliance/channels/replica_channel.py",
@@ -95,15 +112,156 @@ HOT_MODULES = (
     "appliance/replicas/throttle.py",
 )
 
+GROUP = "appliance.compiled"
+"""mypyc puts the code of all hot modules into one library, `appliance/compiled__mypyc.*.so`. It lies inside the package
+because an editable installation maps packages only; a library at the top level would not be found."""
 
-def compiled_modules() -> list[Extension]:
-    """The extensions to build: none, unless asked for."""
-    if os.environ.get("APPLIANCE_COMPILED") != "1":
-        return []
+CHOICE = os.environ.get("APPLIANCE_BUILD", "")
+JOBS = len(os.sched_getaffinity(0))
+
+
+class CannotCompile(BaseError):
+    """The hot modules cannot be compiled on this machine. The text is the reason."""
+
+
+def say(text: str) -> None:
+    """Print a line of progress. `scripts/build.py` shows these lines, `pip install` only with --verbose."""
+    print(f"appliance: {text}", flush=True)
+
+
+@cache
+def obstacle() -> str | None:
+    """Return why this machine cannot compile a Python extension, or None when it can."""
+    compiler = os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"
+    with tempfile.TemporaryDirectory() as place:
+        source = Path(place, "probe.c")
+        source.write_text("#include <Python.h>\nint probe(void) { return PY_VERSION_HEX != 0; }\n")
+        include = sysconfig.get_paths()["include"]
+        command = [
+            *compiler.split(),
+            "-shared",
+            "-fPIC",
+            f"-I{include}",
+            str(source),
+            "-o",
+            f"{place}/probe.so",
+        ]
+        try:
+            tried = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as fault:
+            return f"the C compiler `{compiler}` cannot be started ({fault.strerror})"
+    if tried.returncode == 0:
+        return None
+    if "Python.h" in tried.stderr:
+        return "Python.h is missing (the package python3-dev or python3-devel has it)"
+    return f"the C compiler `{compiler}` does not work"
+
+
+class CompilingDistribution(Distribution):  # type: ignore[misc]
+    """A distribution whose extensions are known only when `build_ext` has run."""
+
+    def has_ext_modules(self) -> bool:
+        return CHOICE != "pure"
+
+
+class Wheel(bdist_wheel):  # type: ignore[misc]
+    """Name the wheel for every platform when nothing in it is compiled."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        self.root_is_pure = not self.distribution.ext_modules
+        tag: tuple[str, str, str] = super().get_tag()
+        return tag
+
+
+class CompileHotModules(build_ext):  # type: ignore[misc]
+    """Translate the hot modules to C and compile the files in parallel.
+
+    mypyc runs here and not when `setup.py` is read, because pip reads it several times for one installation.
+    """
+
+    def run(self) -> None:
+        if self.editable_mode and CHOICE != "compiled":
+            say("pure Python build: an editable installation is compiled only with APPLIANCE_BUILD=compiled")
+            return
+        try:
+            if (reason := obstacle()) is not None:
+                raise CannotCompile(reason)
+            self._compile()
+        except (BaseError, SystemExit, ImportError, OSError) as fault:
+            if CHOICE == "compiled":
+                raise
+            self._remove_compiled()
+            say(f"pure Python build, because the hot modules cannot be compiled: {str(fault).strip()[-300:]}")
+
+    def _compile(self) -> None:
+        began = time.monotonic()
+        say(f"compiling {len(HOT_MODULES)} modules, once; one to two minutes on two cores")
+        self.parallel = JOBS
+        self.extensions = self.distribution.ext_modules = translated(Path(self.build_temp) / "mypyc")
+        self.swig_opts = None  # its state before the first finalize_options, which ran without extensions
+        self.finalize_options()
+        super().run()
+        say(f"compiled {len(HOT_MODULES)} modules in {time.monotonic() - began:.0f} s")
+
+    def build_extensions(self) -> None:
+        compile_in_turn = self.compiler.compile
+
+        def compile_in_parallel(sources: list[str], **options: Any) -> list[str]:
+            """Compile each source by itself, the largest first. Return the object files."""
+            done = Progress(sources)
+
+            def compile_one(source: str) -> list[str]:
+                objects: list[str] = compile_in_turn([source], **options)
+                done.count(source)
+                return objects
+
+            by_size = sorted(sources, key=os.path.getsize, reverse=True)
+            with ThreadPoolExecutor(JOBS) as pool:
+                return [each for objects in pool.map(compile_one, by_size) for each in objects]
+
+        self.compiler.compile = compile_in_parallel
+        super().build_extensions()
+
+    def _remove_compiled(self) -> None:
+        """Leave no half of a compiled build behind: the pure modules work only without it."""
+        for extension in self.extensions or []:
+            Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
+        self.extensions = self.distribution.ext_modules = []
+
+
+class Progress:
+    """Says at most every ten seconds how much of a library's C is compiled. A library of one file is done too soon."""
+
+    def __init__(self, sources: list[str]) -> None:
+        self._sizes = {source: os.path.getsize(source) for source in sources}
+        self._compiled_bytes = 0
+        self._next_s = time.monotonic() + 10
+
+    def count(self, source: str) -> None:
+        self._compiled_bytes += self._sizes[source]
+        if len(self._sizes) > 1 and time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + 10
+            say(f"compiling: {self._compiled_bytes * 100 // sum(self._sizes.values())} %")
+
+
+def translated(target: Path) -> list[Extension]:
+    """Write the C of the hot modules to `target` and return the extensions to build from it.
+
+    The type check does not read the project's configuration: the gate has checked the types, and most of
+    what the broker imports is not installed where pip builds it.
+    """
     from mypyc.build import mypycify
 
-    extensions: list[Extension] = mypycify(list(HOT_MODULES), opt_level="3")
+    flags = ["--config-file=", "--ignore-missing-imports"]
+    extensions: list[Extension] = mypycify(
+        [*flags, *HOT_MODULES], opt_level="3", multi_file=True, group_name=GROUP, target_dir=str(target)
+    )
+    for extension in extensions:
+        # With a dotted group name mypyc writes the shared headers into a folder and includes them without its name.
+        extension.include_dirs.append(str(target / "appliance"))
+        extension.extra_compile_args.append("-fvisibility=hidden")
     return extensions
 
 
-setup(ext_modules=compiled_modules())
+commands: dict[str, Callable[..., Any]] = {"bdist_wheel": Wheel, "build_ext": CompileHotModules}
+setup(cmdclass=commands, distclass=CompilingDistribution)

@@ -6,6 +6,7 @@ What stands outside the marks, and `goals.toml`, is written by hand and stays.
 
 from collections import Counter
 from pathlib import Path
+from typing import Final
 
 from benchmarks import host, scaling_page
 from benchmarks.growth import METRICS
@@ -65,6 +66,17 @@ KEYS = (
     "fsync/requests_64.requests_s",
     "fsync/throughput_1k.in_mb_s",
 )
+PURE: Final = "pure"
+WITH_PURE: Final = (
+    "The column `appliance` is of what `make run` installs, the compiled build (decision 0080). "
+    "The column `pure` is of the same source uncompiled, as it runs where there is no C compiler."
+)
+WITHOUT_PURE: Final = (
+    "Measured is the build of `make compiled` (decision 0013); without it the same source runs in pure Python, "
+    "for 1.6 to 2 times the processor time a request."
+)
+"""Of the runs that were kept while `make run` started the pure build."""
+
 NO_RUN = "No run is kept yet: `make bench-scaling` makes one."
 
 
@@ -179,10 +191,13 @@ def summary(run: Run) -> str:
 def block(run: Run) -> str:
     """The table and the plot of docs/performance.md, as Markdown."""
     made = {row.figure.key: row for row in rows(run)}
+    shown = [made[key] for key in KEYS if key in made and OURS in made[key].values]
+    has_pure = any(PURE in row.values for row in shown)
+    pure = (" pure |", "--:|") if has_pure else ("", "")
     lines = [
-        f"| {run.machine['cores']} shared cores, {run.date} | appliance | Kafka | ÷ Kafka | ÷ mock | goal |",
-        "|---|--:|--:|--:|--:|---|",
-        *(_line(run, made[key]) for key in KEYS if key in made and OURS in made[key].values),
+        f"| {run.machine['cores']} shared cores, {run.date} | appliance |{pure[0]} Kafka | ÷ Kafka | ÷ mock | goal |",
+        f"|---|--:|{pure[1]}--:|--:|--:|---|",
+        *(_line(run, row, has_pure=has_pure) for row in shown),
     ]
     unbuilt = "; ".join(f"{workload.what} ({workload.name})" for workload in NOT_BUILT)
     return "\n".join(
@@ -191,8 +206,7 @@ def block(run: Run) -> str:
             "so below 1 is ahead where less is better. Every row, "
             "what was missed, why, and the next step: "
             f"[the latest results](../benchmarks/results/{run.name}.md#goals).",
-            "Measured is the compiled build, which `make run` makes (decision 0013); where nothing can be compiled the "
-            "same source runs in pure Python, for 1.6 to 2 times the processor time a request.",
+            WITH_PURE if has_pure else WITHOUT_PURE,
             "",
             *lines,
             "",
@@ -216,12 +230,13 @@ def _spark() -> list[str]:
     return [f"Spark ([figures](../{kept.relative_to(ROOT)})): {'; '.join(told)}."]
 
 
-def _line(run: Run, row: Row) -> str:
+def _line(run: Run, row: Row, *, has_pure: bool) -> str:
     ours, theirs = row.values[OURS], row.values.get("kafka")
     unit = f" {row.figure.unit}"
     cells = [
         f"{row.figure.title} {arrow(row)}",
         number(ours.median) + unit,
+        *([number(row.values[PURE].median) + unit if PURE in row.values else ""] if has_pure else []),
         number(theirs.median) + unit if theirs else absent(run, row, "kafka") or "missing",
         f"{row.ratios['kafka']:.2f}" if "kafka" in row.ratios else "missing",
         f"{row.ratios['mock']:.2f}" if "mock" in row.ratios else "",

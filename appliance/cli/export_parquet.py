@@ -72,7 +72,10 @@ def parquet(
     """
     needed = ("pyarrow",) if master is None else ("pyarrow", "pyspark")
     if missing := [name for name in needed if find_spec(name) is None]:
-        raise OperatorFault(f"{missing[0]} is not installed: pip install 'log-appliance[spark]'")
+        extras = "spark" if master is None else "spark,spark-java"
+        raise OperatorFault(
+            f"{missing[0]} is not installed. In a clone of the appliance: pip install '.[{extras}]'"
+        )
     from spark_connector.directory import Directories, Isolation
     from spark_connector.errors import DataLost
     from spark_connector.export.job import export_parquet

@@ -46,7 +46,7 @@ def segments(
     if is_address(to):
         if find_spec("pyarrow") is None:
             raise OperatorFault(
-                "pyarrow is not installed, which writes addresses: pip install 'log-appliance[spark]'"
+                "pyarrow is not installed, and addresses need it. In a clone of the appliance: pip install '.[spark]'"
             )
         from spark_connector.object_export import export_objects
 

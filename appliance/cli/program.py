@@ -15,6 +15,7 @@ from typing import Final
 
 import click
 
+from appliance.build import NAMES, build
 from appliance.cli.aliases import ALIASES
 from appliance.errors import ApplianceError, ConfigurationError, OperatorFault
 from appliance.version import VERSION
@@ -109,7 +110,22 @@ program = LazyGroup(
     help="A log broker for one big host: Kafka on the wire, Kafka's bytes on the disk.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-program = click.version_option(VERSION, prog_name="appliance", message="%(prog)s %(version)s")(program)
+
+
+def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        click.echo(f"appliance {VERSION} ({NAMES[build()]})")
+        context.exit()
+
+
+program = click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Show the version and whether this build is compiled, and exit.",
+)(program)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from appliance.build import NAMES
 from appliance.channels.counter_names import named_counters
 from appliance.cli.output import json_option, print_json, print_table, shown_bytes
 from appliance.cli.status_summary import print_summary, shown_duration, summary
@@ -91,12 +92,15 @@ def _show(directory: Path, *, as_json: bool) -> int:
                 "instance": instance_name(directory),
                 "data_dir": str(directory),
                 "running": runs,
+                "build": facts.get("build") if runs else None,
                 **told,
                 "processes": processes or [],
             }
         )
     elif processes and runs:
         print_summary(told, str(directory))
+        if (kind := facts.get("build")) in NAMES:
+            click.echo(NAMES[kind])
         _print(processes)
     if not runs:
         # Programs read it from the JSON; people from here.

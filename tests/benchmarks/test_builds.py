@@ -11,33 +11,42 @@ from benchmarks.brokers.builds import Kind
 
 
 @pytest.fixture
-def tree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def tree(tmp_path: Path) -> Path:
     """A small source tree, with a module that somebody compiled in place."""
     root = tmp_path / "tree"
-    for name in builds.SOURCES:
+    for name in ("appliance", "spark_connector", "pyspark_appliance"):
         (root / name).mkdir(parents=True)
         (root / name / "__init__.py").write_text("")
     (root / "appliance" / "ring.so").write_bytes(b"stale")
-    for name in builds.SETUP:
+    for name in ("setup.py", "pyproject.toml", "README.md"):
         (root / name).write_text("")
-    monkeypatch.setattr(builds, "ROOT", root)
-    monkeypatch.setattr(builds, "CACHE", tmp_path / "cache")
-    builds.build.cache_clear()
     return root
 
 
+def made_of(tree: Path) -> Path:
+    builds.build.cache_clear()
+    made = builds.build(Kind.PURE, tree)
+    builds.build.cache_clear()
+    return made
+
+
 def test_what_lies_compiled_in_the_work_tree_is_not_measured(tree: Path) -> None:
-    made = builds.build(Kind.PURE)
-    assert made.is_dir()
+    made = made_of(tree)
+    assert (made / "appliance" / "__init__.py").exists()
     assert not list(made.rglob("*.so"))
     assert (tree / "appliance" / "ring.so").exists()
 
 
 def test_a_changed_source_is_built_anew_and_the_same_one_is_not(tree: Path) -> None:
-    first = builds.build(Kind.PURE)
-    builds.build.cache_clear()
-    assert builds.build(Kind.PURE) == first
+    first = made_of(tree)
+    assert made_of(tree) == first
     (tree / "appliance" / "__init__.py").write_text("changed = True\n")
-    builds.build.cache_clear()
-    assert builds.build(Kind.PURE) != first
-    builds.build.cache_clear()
+    assert made_of(tree) != first
+
+
+def test_an_interrupted_build_leaves_nothing_that_the_next_call_takes_for_a_build(tree: Path) -> None:
+    (tree / "setup.py").unlink()
+    with pytest.raises(builds.Void):
+        made_of(tree)
+    (tree / "setup.py").write_text("")
+    assert (made_of(tree) / "appliance" / "__init__.py").exists()

@@ -56,6 +56,17 @@ def test_goals_remarks_and_rows_name_each_other() -> None:
     assert set(remarks_on_cases()) <= set(CASES)
 
 
+def test_the_readme_has_a_column_of_the_pure_build_when_the_run_measured_it() -> None:
+    measured = run([{"latency.p50_us": 70.0}])
+    measured.taken["pure"] = [{"latency.p50_us": 101.0}]
+    text = block(measured)
+    heading, _, row = (line.split("|") for line in text.splitlines() if line.startswith("|"))
+    place = heading.index(" pure ")
+    assert "101" in row[place]
+    assert len(row) == len(heading)
+    assert "| pure |" not in block(run([{"latency.p50_us": 70.0}]))
+
+
 def test_the_readme_marks_a_missing_rival_and_a_missed_goal() -> None:
     text = block(run([{"latency.p50_us": 70.0}]))
     verdict = "≤ 60: **missed**; ≤ 0.2× kafka: no ratio"

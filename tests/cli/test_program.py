@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance.build import NAMES, build
 from appliance.cli.program import COMMANDS
 from tests.cli.command import appliance, environment
 
@@ -20,8 +21,9 @@ from tests.cli.command import appliance, environment
 VERSION_PYTHONS = 5.0
 
 
-def test_version_is_the_distributions() -> None:
-    assert appliance("--version").succeeded().text == f"appliance {version('log-appliance')}\n"
+def test_version_is_the_distributions_and_names_the_build() -> None:
+    said = appliance("--version").succeeded().text
+    assert said == f"appliance {version('log-appliance')} ({NAMES[build()]})\n"
 
 
 def test_version_takes_no_more_processor_time_than_a_few_starts_of_python() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from appliance.cli.serve import start_text, try_text
+from appliance.build import build
+from appliance.cli.serve import build_text, start_text, try_text
 from appliance.config import load_settings
 
 
@@ -30,6 +31,13 @@ def test_unspecified_address_is_told_as_one_that_can_be_dialled() -> None:
 
 def test_slots_tell_their_ports() -> None:
     assert "3 slots on 127.0.0.1:9092 to 9094, data in /data" in text(slots="3")
+
+
+def test_the_build_is_named_and_how_to_get_the_faster_one() -> None:
+    assert build_text("compiled") == "appliance: compiled build"
+    assert "pure Python build" in build_text("pure")
+    assert "needs a C compiler" in build_text("pure")
+    assert build_text(build()) in text()
 
 
 def test_start_text_does_not_look_like_readiness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

