@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.brokers import builds
 from benchmarks.brokers.builds import Kind
+from benchmarks.void import Void
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_a_changed_source_is_built_anew_and_the_same_one_is_not(tree: Path) -> N
 
 def test_an_interrupted_build_leaves_nothing_that_the_next_call_takes_for_a_build(tree: Path) -> None:
     (tree / "setup.py").unlink()
-    with pytest.raises(builds.Void):
+    with pytest.raises(Void):
         made_of(tree)
     (tree / "setup.py").write_text("")
     assert (made_of(tree) / "appliance" / "__init__.py").exists()

@@ -22,6 +22,7 @@ ROOT: Final = Path(__file__).parent.parent.parent
 SOURCES: Final = ("appliance", "spark_connector", "pyspark_appliance")
 SETUP: Final = ("setup.py", "pyproject.toml", "README.md")
 INSTALL_S: Final = 900
+SDIST: Final = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
 
 
 def copy_of_the_tree(to: Path) -> Path:
@@ -62,6 +63,17 @@ class Installation:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
+
+    def source_distribution(self, tree: Path, to: Path) -> Path:
+        """Make the source distribution of a tree as `python -m build --sdist` does."""
+        self.pip_install("setuptools>=77")
+        words = [str(self._bin / "python"), "-c", SDIST, str(to)]
+        done = subprocess.run(
+            words, cwd=tree, capture_output=True, text=True, check=False, timeout=120, env=_clean({})
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        (made,) = to.glob("*.tar.gz")
+        return made
 
     def appliance(self, *arguments: object, given: str = "") -> str:
         """Run the installed command in a directory that is not the tree, and return what it printed."""
