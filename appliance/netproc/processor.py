@@ -294,8 +294,10 @@ class Processor:
         self._relief.owed_bytes -= connection.owed_bytes
         abandon(connection)
         for pending in list(connection.queue or ()):
-            if pending.drop is not None:
-                pending.drop()
+            # Without this assignment the request and its handler would refer to each other until the collector runs.
+            drop, pending.drop = pending.drop, None
+            if drop is not None:
+                drop()
         connection.queue = None
         self._answered.discard(connection)
         connection.sock.close()

@@ -110,7 +110,7 @@ class GroupBook:
 
     def due(self) -> list[OnTime]:
         """What is to be done now, in the order of the deadlines."""
-        return [task.value for task in self._wheel.advance(self._monotonic_ms())]
+        return [task.take() for task in self._wheel.advance(self._monotonic_ms())]
 
     def _monotonic_ms(self) -> int:
         return self.clock.monotonic_ns() // _NS_PER_MS
