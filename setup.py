@@ -23,6 +23,7 @@ HOT_MODULES = (
     "appliance/control/coordinator/offsets/offset_records.py",
     "appliance/control/coordinator/offsets/packed_offsets.py",
     "appliance/control/coordinator/request_lines.py",
+    "appliance/control/coordinator/request_queue.py",
     "appliance/control/coordinator/shard.py",
     "appliance/control/coordinator/topics.py",
     "appliance/ipc/agent.py",

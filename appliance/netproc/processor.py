@@ -298,6 +298,8 @@ class Processor:
             drop, pending.drop = pending.drop, None
             if drop is not None:
                 drop()
+        if connection.queue:
+            self._coordinator.leave(connection)
         connection.queue = None
         self._answered.discard(connection)
         connection.sock.close()

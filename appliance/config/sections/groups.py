@@ -45,6 +45,14 @@ class GroupSettings:
         minimum=1,
         doc="Members that a classic group may have.",
     )
+    request_max_bytes: int = option(
+        2**20,
+        "group.request.max.bytes",
+        unit="bytes",
+        minimum=4096,
+        doc="Longest request that names groups or offsets; a longer one closes its connection. What members say in"
+        " JoinGroup and SyncGroup is bounded by socket.request.max.bytes alone, commits by what a batch may be.",
+    )
     consumer_session_timeout_ms: int = option(
         45_000,
         "group.consumer.session.timeout.ms",

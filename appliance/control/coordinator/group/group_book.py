@@ -5,7 +5,8 @@ A handler changes a group, writes what it wants done into the book and returns; 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 from uuid import uuid4
 
 from appliance.clock import Clock
@@ -15,10 +16,12 @@ from appliance.control.coordinator.group.classic_member import OnTime
 from appliance.control.coordinator.group.consumer_group import ConsumerGroup
 from appliance.control.coordinator.group.effects import (
     Answer,
+    AnswerInPieces,
     Append,
     Client,
     CommittedOffsets,
     Effects,
+    GoOn,
     Record,
     Topics,
 )
@@ -119,6 +122,21 @@ class GroupBook:
 
     def answer(self, reply: object, response: object) -> None:
         self.effects.append(Answer(reply, response))
+
+    def answer_in_pieces(
+        self, reply: object, elements: Iterator[Any], make: Callable[[tuple[Any, ...]], Any]
+    ) -> None:
+        """Answer with `make` of the elements, which are asked for one by one; see `AnswerInPieces`."""
+        self.effects.append(AnswerInPieces(reply, elements, make))
+
+    def go_on(self, action: Callable[[], None]) -> None:
+        """Call `action` after others had their turn; it may write into this book."""
+
+        def run() -> Effects:
+            action()
+            return self.take_effects()
+
+        self.effects.append(GoOn(run))
 
     def append(self, group_id: str, records: tuple[Record, ...], then: Callable[[int], None]) -> None:
         """Has the records written; `then` gets 0 or the error code, and may write into this book."""
