@@ -49,6 +49,7 @@ HOT_MODULES = (
     "appliance/log/log_producers.py",
     "appliance/log/offset_index.py",
     "appliance/log/partition_log.py",
+    "appliance/log/producer_limits.py",
     "appliance/log/producer_state.py",
     "appliance/log/segment.py",
     "appliance/log/segment_file.py",

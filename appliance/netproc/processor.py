@@ -120,7 +120,9 @@ class Processor:
         routes = TopicRoutes(attachment.image, workers=attachment.wiring.settings.io.workers)
         self._routes = routes
         self._lines = WorkerLines(attachment, brief_wait=BriefWait(clock.monotonic_ns))
-        self._purgatory = PurgatoryLine(attachment)
+        self._purgatory = PurgatoryLine(
+            attachment, partitions_max=settings.network.waiting_fetch_partitions_max
+        )
         self._coordinator = CoordinatorLine(
             attachment,
             finish=self._finish_owed,

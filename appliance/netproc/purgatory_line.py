@@ -5,6 +5,10 @@ down (then nothing waits: what there is, is answered).
 
 A registration that the ring has no room for, as of a consumer of more partitions than the ring has slots, is put
 there bit by bit. What waits here is bounded by the fetches that wait: each holds more than its registration.
+
+All waiting fetches together watch at most `network.waiting.fetch.partitions.max` partitions, because each of these
+holds half a kilobyte here and in the purgatory. Beyond that the fetch that has waited the longest among those of many
+partitions is answered with what there is, as if its time were up; its client asks again.
 """
 
 from __future__ import annotations
@@ -22,10 +26,18 @@ _ARM: Final = int(PurgatoryOp.ARM)
 _CANCEL: Final = int(PurgatoryOp.CANCEL)
 
 
+WIDE_PARTITIONS: Final = 64
+"""A fetch of so many partitions makes room before those of fewer."""
+
+
 class Watcher(Protocol):
     """Who waits in the purgatory, under the request id it has with the workers."""
 
     request_id: int
+
+    def hurried(self) -> None:
+        """The wait is over; answer with what there is and do not wait again."""
+        ...
 
     def woken(self) -> None:
         """The wait is over, for whatever reason."""
@@ -35,10 +47,28 @@ class Watcher(Protocol):
 class PurgatoryLine:
     """The rings to and from the purgatory, and who waits there for this process."""
 
-    __slots__ = ("_attachment", "_stopping", "_touched", "_unplaced", "_watchers")
+    __slots__ = (
+        "_attachment",
+        "_partitions_max",
+        "_stopping",
+        "_touched",
+        "_unplaced",
+        "_watched",
+        "_watchers",
+        "_wide",
+        "hurried",
+        "partitions",
+    )
 
-    def __init__(self, attachment: Attachment) -> None:
+    def __init__(self, attachment: Attachment, *, partitions_max: int) -> None:
         self._attachment = attachment
+        self._partitions_max = partitions_max
+        self._watched: dict[int, int] = {}
+        self._wide: dict[int, None] = {}
+        self.partitions = 0
+        """Of all fetches that wait here."""
+        self.hurried = 0
+        """Fetches that were answered early, since the start."""
         self._watchers: dict[int, Watcher] = {}
         self._unplaced: deque[tuple[int, ...]] = deque()
         self._stopping = False
@@ -57,7 +87,9 @@ class PurgatoryLine:
         deadline_ns: int,
         needed_bytes: int,
     ) -> bool:
-        """Registers `watcher` on each row, rows unlike; False when the purgatory is down or we stop.
+        """Registers `watcher` on each row, rows unlike.
+
+        False when the purgatory is down, when we stop, and when it watches more partitions than may be watched at all.
 
         Args:
             watches: (row, offset, within), as in `channels.purgatory_channel`.
@@ -67,6 +99,8 @@ class PurgatoryLine:
             return False
         rows = list(watches)
         identity = watcher.request_id
+        if self.partitions + len(rows) > self._partitions_max and not self._make_room(len(rows)):
+            return False
         arm = (_ARM, 0, 0, identity, 0, len(rows), 0, deadline_ns, needed_bytes, 0, 0, 0)
         if not self._unplaced and writer.free_slots() > len(rows):
             for row, offset, within in rows:
@@ -78,12 +112,37 @@ class PurgatoryLine:
             )
             self._unplaced.append(arm)
         self._watchers[identity] = watcher
+        self._watched[identity] = len(rows)
+        self.partitions += len(rows)
+        if len(rows) >= WIDE_PARTITIONS:
+            self._wide[identity] = None
         self._touched = True
         return True
 
+    def _make_room(self, partitions: int) -> bool:
+        """Answers fetches early until there is room for a wait on so many partitions; False: there never will be."""
+        if partitions > self._partitions_max:
+            self.hurried += 1
+            return False
+        while self.partitions + partitions > self._partitions_max:
+            identity = next(iter(self._wide or self._watchers))
+            watcher = self._watchers[identity]
+            self.cancel(watcher)
+            self.hurried += 1
+            watcher.hurried()
+        return True
+
+    def _leave(self, identity: int) -> Watcher | None:
+        """The watcher of that id waits no longer; None where it did not."""
+        watcher = self._watchers.pop(identity, None)
+        if watcher is not None:
+            self.partitions -= self._watched.pop(identity)
+            self._wide.pop(identity, None)
+        return watcher
+
     def cancel(self, watcher: Watcher) -> None:
-        """The connection is gone: nobody is to be woken."""
-        if self._watchers.pop(watcher.request_id, None) is None:
+        """Nobody is to be woken: the connection is gone, or the wait ends early."""
+        if self._leave(watcher.request_id) is None:
             return
         cancel = (_CANCEL, 0, 0, watcher.request_id, 0, 0, 0, 0, 0, 0, 0, 0)
         writer = self._attachment.outbound.get(PURGATORY)
@@ -112,7 +171,7 @@ class PurgatoryLine:
             return False
         messages = reader.drain()
         for message in messages:
-            watcher = self._watchers.pop(message[3], None)
+            watcher = self._leave(message[3])
             if watcher is not None:
                 watcher.woken()
         return bool(messages)
@@ -126,8 +185,16 @@ class PurgatoryLine:
         """Wakes everybody who waited there."""
         self._unplaced.clear()
         watchers, self._watchers = self._watchers, {}
+        self._watched.clear()
+        self._wide.clear()
+        self.partitions = 0
         for watcher in watchers.values():
             watcher.woken()
 
     def statistics(self) -> dict[str, int]:
-        return {"waiting": len(self._watchers), "unplaced": len(self._unplaced)}
+        return {
+            "waiting": len(self._watchers),
+            "partitions": self.partitions,
+            "hurried": self.hurried,
+            "unplaced": len(self._unplaced),
+        }

@@ -77,6 +77,14 @@ class NetworkSettings:
         maximum=4096,
         doc="Requests of one connection under way at once; beyond that its socket is not read.",
     )
+    waiting_fetch_partitions_max: int = option(
+        200_000,
+        "network.waiting.fetch.partitions.max",
+        unit="partitions",
+        minimum=1000,
+        doc="Partitions that all waiting fetches of one network process watch together, half a kilobyte each; beyond"
+        " that the fetch of many partitions that has waited the longest is answered early.",
+    )
     request_stall_grace_ms: int = option(
         1000,
         "network.request.stall.grace.ms",

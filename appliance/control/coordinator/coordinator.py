@@ -70,6 +70,9 @@ POOL_SHARES: Final = 4
 """So many batches of the largest size have room in the pool at once."""
 RECORDS_A_WRITE: Final = 2000
 EXPIRY_OFFSETS: Final = 5000
+IDLE_GROUPS: Final = 200
+MAKE_ROOM_PAUSE_MS: Final = 10_000
+"""After a search for groups that nobody needs, which costs a look at all of them."""
 EXPIRY_PAUSE_MS: Final = 5
 """Heartbeats are served between these many offsets that are looked at."""
 _NS_PER_MS: Final = 1_000_000
@@ -124,7 +127,10 @@ class Coordinator:
         self._dirty: set[Shard] = set()
         self._ids: Mapping[str, UUID] = {}
         self._expires_later = False
+        self._makes_room = False
+        self._room_not_before_ns = 0
         self._complain = RateLimited(_log.warning, clock)
+        self._complain_of_limits = RateLimited(_log.warning, clock, interval_ms=60_000)
         self.commits = 0
         self.appends = 0
         self.groups = Groups(
@@ -259,7 +265,26 @@ class Coordinator:
             self._lines.refuse(reply, "a defect of ours, told above")
 
     def _to_groups(self, request: Any, reply: Reply) -> None:
+        limits = self.groups.limits
+        refused = limits.refused_groups + limits.refused_members
         self._carry_out(self.groups.handle(request, client=_client(reply), reply=reply))
+        if refused != limits.refused_groups + limits.refused_members:
+            self._make_room()
+        if not self._expires_later and len(self.groups):
+            self._expire_later()
+
+    def _make_room(self) -> None:
+        """A group or a member was refused: says so, and looks now for groups that nobody needs."""
+        limits, settings = self.groups.limits, self._settings.group
+        self._complain_of_limits(
+            f"{len(self.groups)} groups (group.max.count = {settings.max_count},"
+            f" group.members.max = {settings.members_max}): {limits.refused_groups} groups and"
+            f" {limits.refused_members} members were refused since the start. Delete groups, or raise the limit."
+        )
+        if not self._makes_room and self._clock.monotonic_ns() >= self._room_not_before_ns:
+            self._makes_room = True
+            self._room_not_before_ns = self._clock.monotonic_ns() + MAKE_ROOM_PAUSE_MS * _NS_PER_MS
+            self._remove_idle(iter(self.groups.idle()))
 
     def _list(self, request: Any, received: Received) -> None:
         """Answers ListGroups, and with the same list everybody else who waits for it: it begins after they asked."""
@@ -324,6 +349,8 @@ class Coordinator:
             generation=request.generation,
             api_version=header.version,
         )
+        if not error and not shard.book.has(group):
+            error = self._check_new(group)
         if error:
             self._told_commit(reply, every_partition(request, error))
             return
@@ -347,6 +374,12 @@ class Coordinator:
             self._told_commit(reply, plan.errors)
 
         shard.write(plan.records, committed)
+
+    def _check_new(self, group: str) -> int:
+        error = self.groups.check_new(group)
+        if error:
+            self._make_room()
+        return error
 
     def _told_commit(self, reply: Reply, errors: Sequence[TopicErrors]) -> None:
         header = reply.header
@@ -604,8 +637,20 @@ class Coordinator:
                 self.later(EXPIRY_PAUSE_MS, lambda: self._expire_some(left))
                 return
         self._expires_later = False
-        if any(shard.book.groups() for shard in self._shards):
+        self._remove_idle(iter(self.groups.idle()))
+        if len(self.groups):
             self._expire_later()
+
+    def _remove_idle(self, left: Iterator[str]) -> None:
+        """Removes groups without members and offsets, some at a time; Kafka, too, when it looks at the offsets."""
+        for looked_at, group in enumerate(left, 1):
+            shard = self._shard_of(group) if self._shards else None
+            if shard is not None and shard.state is State.ACTIVE and not shard.book.has(group):
+                self._carry_out(self.groups.remove_if_empty(group))
+            if looked_at >= IDLE_GROUPS:
+                self.later(EXPIRY_PAUSE_MS, lambda: self._remove_idle(left))
+                return
+        self._makes_room = False
 
     def _expire_group(self, shard: Shard, group: str) -> None:
         rule = self.groups.offset_expiry(group)

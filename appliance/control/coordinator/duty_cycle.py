@@ -36,7 +36,15 @@ CONGESTED_LOOK_MS = 1
 NEXT_REQUEST_NS = 200_000
 """From an answer to the client's next request: two socket calls, two wake-ups and the network process twice. With a
 quarter less, p50 of a lone member's commits is a twelfth longer (decision 0071)."""
-COUNTERS = ("commits", "appends", "dropped requests")
+COUNTERS = (
+    "commits",
+    "appends",
+    "dropped requests",
+    "groups",
+    "refused groups",
+    "refused members",
+    "forgotten member ids",
+)
 """The process row's counters of its own, by place."""
 _NS_PER_MS = 1_000_000
 
@@ -141,6 +149,11 @@ class CoordinatorDutyCycle:
         cells[COUNTER_0] = self._coordinator.commits
         cells[COUNTER_0 + 1] = self._coordinator.appends
         cells[COUNTER_0 + 2] = self._lines.dropped
+        groups = self._coordinator.groups
+        cells[COUNTER_0 + 3] = len(groups)
+        cells[COUNTER_0 + 4] = groups.limits.refused_groups
+        cells[COUNTER_0 + 5] = groups.limits.refused_members
+        cells[COUNTER_0 + 6] = groups.limits.forgotten_members
 
     # Peers
 

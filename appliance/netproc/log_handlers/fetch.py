@@ -394,6 +394,11 @@ class _Asker:
         self.found_bytes = 0
         self._handler.look(self)
 
+    def hurried(self) -> None:
+        """Too many partitions are waited for: answer with what there is."""
+        self.deadline_ns = 0
+        self.woken()
+
     def dropped(self) -> None:
         self._handler.cancel(self)
 

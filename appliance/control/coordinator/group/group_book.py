@@ -25,6 +25,7 @@ from appliance.control.coordinator.group.effects import (
     Record,
     Topics,
 )
+from appliance.control.coordinator.group.group_limits import GroupLimits
 from appliance.control.coordinator.group.topic_names import TopicNames
 from appliance.delayed.timing_wheel import Task, TimingWheel
 from appliance.errors import ApplianceDefect
@@ -68,6 +69,7 @@ class GroupBook:
         "effects",
         "gate",
         "groups",
+        "limits",
         "new_member_id",
         "offsets",
         "settings",
@@ -94,6 +96,9 @@ class GroupBook:
         self.offsets = offsets
         self.new_member_id = new_member_id
         self.groups: dict[str, ClassicGroup | ConsumerGroup] = {}
+        self.limits = GroupLimits(
+            settings, groups=self.groups.__len__, members=self.count_members, now_ms=self._monotonic_ms
+        )
         self.again: Callable[[object, Client, object], None] = _nobody
         self.topics_version = 0  # counts the metadata images
         self.topic_names = TopicNames(topics)
@@ -174,6 +179,13 @@ class GroupBook:
                 self.again(request, client, reply)
 
         group.in_turn(turn)
+
+    def count_members(self) -> int:
+        """Members of all groups; O(groups)."""
+        return sum(
+            len(group.members) if isinstance(group, ClassicGroup) else len(group.subscriptions)
+            for group in self.groups.values()
+        )
 
     def consumer_times(self, group_id: str) -> ConsumerTimes:
         """What members of the group, a consumer group, go by now."""
