@@ -203,7 +203,18 @@ def _told(row: ProcessSnapshot, role: str, living: LivingProcess | None, *, now_
         "connections": row.connections,
         "errors": row.errors,
         "counters": list(row.counters),
+        "counted": _counted(role, row.counters),
     }
+
+
+def _counted(role: str, counters: tuple[int, ...]) -> dict[str, int]:
+    """The counters of a process by name."""
+    from appliance.channels.counter_names import named
+    from appliance.channels.roles import RoleKind
+
+    with suppress(ValueError):
+        return named(RoleKind(role.split(maxsplit=1)[0]), counters)
+    return {}
 
 
 def _storage(role: str, counters: Sequence[int], facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -270,7 +281,12 @@ def _print(processes: list[dict[str, Any]]) -> None:
         ],
         right=("PID", "RESTARTS", "UP", "QUEUE", "MAX", "IDLE", *load),
     )
+    from appliance.channels.counter_names import BOUNDS
+
     for each in processes:
+        for name, count in each.get("counted", {}).items():
+            if count and name in BOUNDS:
+                click.echo(f"{each['role']}: {count} {BOUNDS[name]}")
         for path in each.get("failed_log_dirs", ()):
             click.echo(f"{each['role']}: log directory {path} has failed")
         if each.get("offline_partitions"):

@@ -34,7 +34,7 @@ def run(child: Child) -> int:
     book = ConnectionBook(
         child.generation,
         connections_max=network.connections_max,
-        connections_max_per_ip=network.connections_max_per_ip,
+        connections_max_per_ip=network.connections_from_one_address,
     )
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     acceptor = Acceptor(

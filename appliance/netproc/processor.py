@@ -34,8 +34,16 @@ from appliance.errors import ClientFault, StorageFault
 from appliance.ipc.agent import DutyCycle
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
-from appliance.ipc.process_table import BYTES_IN, BYTES_OUT, CONNECTIONS, ERRORS, REQUESTS, ProcessState
-from appliance.journal import RateLimited
+from appliance.ipc.process_table import (
+    BYTES_IN,
+    BYTES_OUT,
+    CONNECTIONS,
+    COUNTER_0,
+    ERRORS,
+    REQUESTS,
+    ProcessState,
+)
+from appliance.journal import Burst, RateLimited
 from appliance.netproc.apis import Apis
 from appliance.netproc.connection import Connection, Pending, Piece
 from appliance.netproc.connections import Connections
@@ -56,6 +64,8 @@ _NS_PER_MS: Final = 1_000_000
 _IN: Final = select.EPOLLIN
 _OUT: Final = select.EPOLLOUT
 SWEEP_PARTS: Final = 4
+CLOSED_LINES_MAX: Final = 100
+"""Lines in a minute about connections that were closed for what they sent; `errors` of the process row counts all."""
 IMAGE_LOOK_MS: Final = 10
 """How often a network process looks for the first image, after a start of everything and never again."""
 COMPLAINT_INTERVAL_MS: Final = 10_000
@@ -157,8 +167,12 @@ class Processor:
             complain=RateLimited(warn, clock, interval_ms=COMPLAINT_INTERVAL_MS),
             timers=self._cycle.timers,
         )
+        self._say_closed = Burst(
+            warn, clock, at=self._cycle.timers.add, lines=CLOSED_LINES_MAX, what="connections were closed"
+        )
         self._answered: set[Connection] = set()
         self._closed_hosts: list[str] = []
+        self._watched = 0
         self._image_version = -1
         self._draining_until_ns: int | None = None
         self._running = True
@@ -240,6 +254,9 @@ class Processor:
             self._relief.feed()
         if self._coordinator.wants_turn:
             self._coordinator.turn()
+        if self._purgatory.partitions != self._watched:
+            self._watched = self._cells[COUNTER_0] = self._purgatory.partitions
+            self._cells[COUNTER_0 + 1] = self._purgatory.hurried
         if self._closed_hosts:
             self._fan_out.report_closed(self._closed_hosts)
             self._closed_hosts = []
@@ -315,7 +332,7 @@ class Processor:
         """One clear line, then the connection is closed; nobody else notices."""
         if not connection.closed:
             self._cells[ERRORS] += 1
-            self._warn(f"{connection} closed: {why}")
+            self._say_closed(f"{connection} closed: {why}")
             with suppress(OSError, StorageFault):  # what was asked before it may leave
                 collect(connection)
                 flush(connection)

@@ -10,6 +10,8 @@ from appliance.config.option import check_fields, option
 from appliance.errors import ConfigurationError
 
 _MIB: Final = 2**20
+FEW_CONNECTIONS: Final = 100
+"""With fewer in all, one address may hold them all unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,13 @@ class NetworkSettings:
         doc="Connections held at once; one more is closed as soon as it is accepted.",
     )
     connections_max_per_ip: int = option(
-        10_000,
+        -1,
         "max.connections.per.ip",
         unit="connections",
         minimum=1,
-        doc="Connections held at once from one address.",
+        special=(-1,),
+        doc="Connections held at once from one address; -1 leaves a tenth of max.connections to other addresses, where"
+        " that is 100 or more.",
     )
     connections_max_idle_ms: int = option(
         600_000,
@@ -116,6 +120,14 @@ class NetworkSettings:
         maximum=65535,
         doc="Connections the system may hold ready before they are accepted.",
     )
+
+    @property
+    def connections_from_one_address(self) -> int:
+        """How many connections one address may hold: never all, unless that is asked for."""
+        if self.connections_max_per_ip < 0:
+            reserved = self.connections_max // 10 if self.connections_max >= FEW_CONNECTIONS else 0
+            return self.connections_max - reserved
+        return self.connections_max_per_ip
 
     def __post_init__(self) -> None:
         check_fields(self)

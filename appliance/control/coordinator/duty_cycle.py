@@ -36,16 +36,6 @@ CONGESTED_LOOK_MS = 1
 NEXT_REQUEST_NS = 200_000
 """From an answer to the client's next request: two socket calls, two wake-ups and the network process twice. With a
 quarter less, p50 of a lone member's commits is a twelfth longer (decision 0071)."""
-COUNTERS = (
-    "commits",
-    "appends",
-    "dropped requests",
-    "groups",
-    "refused groups",
-    "refused members",
-    "forgotten member ids",
-)
-"""The process row's counters of its own, by place."""
 _NS_PER_MS = 1_000_000
 
 _log = logging.getLogger(__name__)
@@ -145,6 +135,7 @@ class CoordinatorDutyCycle:
         self._no_room = not self._coordinator.turn()
         self._logs.publish()
         self._lines.publish()
+        # Their names stand in channels.counter_names.
         cells = self._attachment.row.cells
         cells[COUNTER_0] = self._coordinator.commits
         cells[COUNTER_0 + 1] = self._coordinator.appends
