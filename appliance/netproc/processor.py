@@ -64,8 +64,6 @@ _NS_PER_MS: Final = 1_000_000
 _IN: Final = select.EPOLLIN
 _OUT: Final = select.EPOLLOUT
 SWEEP_PARTS: Final = 4
-CLOSED_LINES_MAX: Final = 100
-"""Lines in a minute about connections that were closed for what they sent; `errors` of the process row counts all."""
 IMAGE_LOOK_MS: Final = 10
 """How often a network process looks for the first image, after a start of everything and never again."""
 COMPLAINT_INTERVAL_MS: Final = 10_000
@@ -168,7 +166,11 @@ class Processor:
             timers=self._cycle.timers,
         )
         self._say_closed = Burst(
-            warn, clock, at=self._cycle.timers.add, lines=CLOSED_LINES_MAX, what="connections were closed"
+            warn,
+            clock,
+            at=self._cycle.timers.add,
+            lines=settings.network.closed_lines_per_minute,
+            what="connections were closed for what they sent",
         )
         self._answered: set[Connection] = set()
         self._closed_hosts: list[str] = []

@@ -96,6 +96,14 @@ class NetworkSettings:
         minimum=1,
         doc="How long a half-received request may hold pool space while others wait for that space.",
     )
+    closed_lines_per_minute: int = option(
+        100,
+        "network.closed.lines.per.minute",
+        unit="lines",
+        minimum=0,
+        doc="Lines of each network process in a minute about connections that were closed for what they sent; one more"
+        " tells how many others there were.",
+    )
     socket_send_buffer_bytes: int = option(
         -1,
         "socket.send.buffer.bytes",
