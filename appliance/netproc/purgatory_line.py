@@ -31,9 +31,13 @@ WIDE_PARTITIONS: Final = 64
 
 
 class Watcher(Protocol):
-    """Who waits in the purgatory, under the request id it has with the workers."""
+    """Who waits in the purgatory, under the request id it has with the workers.
+
+    `watched` is the line's: of how many partitions, while it waits.
+    """
 
     request_id: int
+    watched: int
 
     def hurried(self) -> None:
         """The wait is over; answer with what there is and do not wait again."""
@@ -53,7 +57,6 @@ class PurgatoryLine:
         "_stopping",
         "_touched",
         "_unplaced",
-        "_watched",
         "_watchers",
         "_wide",
         "hurried",
@@ -63,7 +66,6 @@ class PurgatoryLine:
     def __init__(self, attachment: Attachment, *, partitions_max: int) -> None:
         self._attachment = attachment
         self._partitions_max = partitions_max
-        self._watched: dict[int, int] = {}
         self._wide: dict[int, None] = {}
         self.partitions = 0
         """Of all fetches that wait here."""
@@ -112,7 +114,7 @@ class PurgatoryLine:
             )
             self._unplaced.append(arm)
         self._watchers[identity] = watcher
-        self._watched[identity] = len(rows)
+        watcher.watched = len(rows)
         self.partitions += len(rows)
         if len(rows) >= WIDE_PARTITIONS:
             self._wide[identity] = None
@@ -136,8 +138,9 @@ class PurgatoryLine:
         """The watcher of that id waits no longer; None where it did not."""
         watcher = self._watchers.pop(identity, None)
         if watcher is not None:
-            self.partitions -= self._watched.pop(identity)
-            self._wide.pop(identity, None)
+            self.partitions -= watcher.watched
+            if self._wide:
+                self._wide.pop(identity, None)
         return watcher
 
     def cancel(self, watcher: Watcher) -> None:
@@ -185,7 +188,6 @@ class PurgatoryLine:
         """Wakes everybody who waited there."""
         self._unplaced.clear()
         watchers, self._watchers = self._watchers, {}
-        self._watched.clear()
         self._wide.clear()
         self.partitions = 0
         for watcher in watchers.values():

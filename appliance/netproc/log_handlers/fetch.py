@@ -346,6 +346,7 @@ class _Asker:
         "read_committed",
         "request_id",
         "turn",
+        "watched",
     )
 
     def __init__(
@@ -367,6 +368,7 @@ class _Asker:
         self.min_bytes = min(request.min_bytes, max_bytes)
         self.items: tuple[FetchItem, ...] = ()
         self.request_id = 0
+        self.watched = 0
         self.outstanding = 0
         self.next_asked = 0
         self.found_bytes = 0
