@@ -4,7 +4,8 @@ Every watcher is called back exactly once: when its bytes are there, when its ti
 down (then nothing waits: what there is, is answered).
 
 A registration that the ring has no room for, as of a consumer of more partitions than the ring has slots, is put
-there bit by bit. What waits here is bounded by the fetches that wait: each holds more than its registration.
+there bit by bit. One that is cancelled meanwhile lets go of its rows at once, so what waits here is bounded by the
+fetches that wait: each holds more than its registration.
 
 All waiting fetches together watch at most `network.waiting.fetch.partitions.max` partitions, because each of these
 holds half a kilobyte here and in the purgatory. Beyond that the fetch that has waited the longest among those of many
@@ -20,6 +21,7 @@ from typing import Final, Protocol
 from appliance.channels.purgatory_channel import PurgatoryOp
 from appliance.channels.roles import PURGATORY
 from appliance.channels.wiring import Attachment
+from appliance.ipc.ring import RingWriter
 
 _WATCH: Final = int(PurgatoryOp.WATCH)
 _ARM: Final = int(PurgatoryOp.ARM)
@@ -48,6 +50,36 @@ class Watcher(Protocol):
         ...
 
 
+class _Registration:
+    """What is still to be put on the ring for one wait: its rows from `at` on and then `arm`, or its end."""
+
+    __slots__ = ("arm", "at", "identity", "is_cancelled", "rows")
+
+    def __init__(self, identity: int, rows: list[tuple[int, int, bool]], arm: tuple[int, ...]) -> None:
+        self.identity = identity
+        self.rows = rows
+        self.arm = arm
+        self.at = 0
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """The purgatory is to forget what it has heard of it; where that is nothing, nothing is to be put."""
+        self.is_cancelled = True
+        self.rows = []
+
+    def put(self, writer: RingWriter) -> bool:
+        """Puts what there is room for; whether that was all."""
+        if self.is_cancelled:
+            return not self.at or writer.put(_CANCEL, 0, 0, self.identity, 0, 0, 0, 0, 0, 0, 0, 0)
+        rows, identity = self.rows, self.identity
+        while self.at < len(rows):
+            row, offset, within = rows[self.at]
+            if not writer.put(_WATCH, within, 0, identity, row, 0, offset, 0, 0, 0, 0, 0):
+                return False
+            self.at += 1
+        return writer.put(*self.arm)
+
+
 class PurgatoryLine:
     """The rings to and from the purgatory, and who waits there for this process."""
 
@@ -57,6 +89,7 @@ class PurgatoryLine:
         "_stopping",
         "_touched",
         "_unplaced",
+        "_unplaced_by_id",
         "_watchers",
         "_wide",
         "hurried",
@@ -72,7 +105,8 @@ class PurgatoryLine:
         self.hurried = 0
         """Fetches that were answered early, since the start."""
         self._watchers: dict[int, Watcher] = {}
-        self._unplaced: deque[tuple[int, ...]] = deque()
+        self._unplaced: deque[_Registration] = deque()
+        self._unplaced_by_id: dict[int, _Registration] = {}
         self._stopping = False
         self._touched = False
 
@@ -109,10 +143,9 @@ class PurgatoryLine:
                 writer.put(_WATCH, within, 0, identity, row, 0, offset, 0, 0, 0, 0, 0)
             writer.put(*arm)
         else:
-            self._unplaced.extend(
-                (_WATCH, within, 0, identity, row, 0, offset, 0, 0, 0, 0, 0) for row, offset, within in rows
-            )
-            self._unplaced.append(arm)
+            registration = _Registration(identity, rows, arm)
+            self._unplaced.append(registration)
+            self._unplaced_by_id[identity] = registration
         self._watchers[identity] = watcher
         watcher.watched = len(rows)
         self.partitions += len(rows)
@@ -147,12 +180,21 @@ class PurgatoryLine:
         """Nobody is to be woken: the connection is gone, or the wait ends early."""
         if self._leave(watcher.request_id) is None:
             return
-        cancel = (_CANCEL, 0, 0, watcher.request_id, 0, 0, 0, 0, 0, 0, 0, 0)
+        identity = watcher.request_id
+        registration = self._unplaced_by_id.get(identity)
+        if registration is not None:
+            registration.cancel()
+            return
         writer = self._attachment.outbound.get(PURGATORY)
-        if self._unplaced:
-            self._unplaced.append(cancel)  # behind the registration, if it is that one
-        elif writer is not None and writer.put(*cancel):
-            self._touched = True  # a full ring loses the courtesy only: its deadline ends it
+        if writer is None:
+            return
+        self._touched = True
+        if not writer.put(_CANCEL, 0, 0, identity, 0, 0, 0, 0, 0, 0, 0, 0):
+            # Not lost: it would stay there until its deadline, which is the client's to choose.
+            registration = _Registration(identity, [], ())
+            registration.at = 1
+            registration.cancel()
+            self._unplaced.append(registration)
 
     def publish(self) -> None:
         """Makes registrations visible and wakes the purgatory if it sleeps."""
@@ -160,8 +202,8 @@ class PurgatoryLine:
             return
         writer = self._attachment.outbound.get(PURGATORY)
         unplaced = self._unplaced
-        while unplaced and writer is not None and writer.put(*unplaced[0]):
-            unplaced.popleft()
+        while unplaced and writer is not None and unplaced[0].put(writer):
+            self._unplaced_by_id.pop(unplaced.popleft().identity, None)
         self._touched = bool(unplaced)
         if writer is not None:
             writer.publish()
@@ -187,6 +229,7 @@ class PurgatoryLine:
     def purgatory_down(self) -> None:
         """Wakes everybody who waited there."""
         self._unplaced.clear()
+        self._unplaced_by_id.clear()
         watchers, self._watchers = self._watchers, {}
         self._wide.clear()
         self.partitions = 0

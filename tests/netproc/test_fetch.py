@@ -9,7 +9,9 @@ from uuid import UUID
 import pytest
 
 from appliance.channels.partition_table import FILES_VERSION, SERVING_INCARNATION
+from appliance.channels.purgatory_channel import PurgatoryOp
 from appliance.channels.request_channel import Op, RequestFlag, ResponseFlag
+from appliance.channels.roles import PURGATORY
 from appliance.log.config import LogSettings
 from appliance.netproc.log_handlers.fetch import ASKED_AT_ONCE
 from appliance.protocol.errors import ErrorCode
@@ -547,3 +549,36 @@ def test_fetch_of_more_partitions_than_may_be_waited_for_is_answered_at_once(tmp
         assert [pending for pending, _ in process.finished] == [all_of_them]
         assert narrow.answer is None
         assert process.purgatory.statistics()["partitions"] == 1
+
+
+def test_wide_fetches_that_leave_before_they_are_registered_leave_nothing_behind(tmp_path: Path) -> None:
+    wide = [Wanted("t", partition) for partition in range(200)]
+    with network_process(tmp_path, partitions=200) as process:
+        for _ in range(50):
+            pending = process.fetch(*wide)
+            assert pending.drop is not None
+            pending.drop()
+        held = process.purgatory._unplaced
+        assert sum(len(registration.rows) for registration in held) == 0
+        cancelled: list[int] = []
+        while process.purgatory.congested:
+            cancelled += process.cancelled()
+        assert cancelled == [1]  # the others never got there
+        assert process.at_rest()
+
+
+def test_cancel_that_finds_the_ring_full_is_said_later(process: NetworkProcess) -> None:
+    process.grow(0, 0)
+    pending = process.fetch(FIRST)
+    ring = process.attachment.outbound[PURGATORY]
+    while ring.put(int(PurgatoryOp.CANCEL), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0):
+        pass
+    assert pending.drop is not None
+    pending.drop()
+    assert process.purgatory.congested
+    told: list[int] = []
+    while process.purgatory.congested:
+        told += process.cancelled()
+    told += process.cancelled()
+    assert told[-1] == 1
+    assert process.at_rest()
