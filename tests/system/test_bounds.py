@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -129,8 +130,12 @@ def test_producers_beyond_the_bound_are_forgotten_by_age_and_go_on(broker: Appli
     with WireSocket(broker.port) as connection:
 
         def send(producer_id: int, epoch: int, sequence: int) -> int:
+            now_ms = time.time_ns() // 1_000_000  # an old one would be forgotten for its age
             batch = encode_batch(
-                [Record(b"x")], producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
+                [Record(b"x", timestamp_ms=now_ms)],
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=sequence,
             )
             return produce(connection, TOPIC, batch).error
 
