@@ -91,6 +91,59 @@ def start(role: str, *, level: int = logging.INFO) -> None:
     logging.logMultiprocessing = False
 
 
+class Burst:
+    """Says so many lines in an interval; at its end one more tells how many were left out.
+
+    For events of which an operator wants to see each one while they are few.
+
+    Args:
+        say: where the lines go, such as `logger.warning`.
+        clock: whose monotonic time counts.
+        at: calls an action at a moment of it (`ipc.agent.Timers.add`).
+        lines: in each interval.
+        what: of what the others were, as in "… and 1,234 more connections were closed".
+    """
+
+    __slots__ = ("_at", "_clock", "_ends_ns", "_interval_ns", "_left_out", "_lines", "_said", "_say", "_what")
+
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        clock: Clock,
+        *,
+        at: Callable[[int, Callable[[], None]], object],
+        lines: int,
+        what: str,
+        interval_ms: int = 60_000,
+    ) -> None:
+        self._say = say
+        self._clock = clock
+        self._at = at
+        self._lines = lines
+        self._what = what
+        self._interval_ns = interval_ms * 1_000_000
+        self._ends_ns = 0
+        self._said = 0
+        self._left_out = 0
+
+    def __call__(self, text: str) -> None:
+        now_ns = self._clock.monotonic_ns()
+        if now_ns >= self._ends_ns and not self._left_out:
+            self._ends_ns = now_ns + self._interval_ns
+            self._said = 0
+        if self._said < self._lines:
+            self._said += 1
+            self._say(text)
+            return
+        if not self._left_out:
+            self._at(self._ends_ns, self._tell)
+        self._left_out += 1
+
+    def _tell(self) -> None:
+        left_out, self._left_out = self._left_out, 0
+        self._say(f"… and {left_out:,} more {self._what} in the last {self._interval_ns // 10**9} s")
+
+
 class RateLimited:
     """Says at most one line per interval; the next one tells how many were left out.
 

@@ -4,10 +4,12 @@
     coordinator ──TAKEN(id)──→ netproc                             it was read, where nothing else keeps its frame
     coordinator ──ANSWER(where it lies)──→ netproc ──RELEASE──→    the frame of the response, in the coordinator's pool
     coordinator ──ANSWER(itself)──→ netproc                        a small one, as of heartbeats and most commits
+    netproc ──CLOSED(connection)──→ coordinator                    nobody waits for its answers any more
 
 From a network process, 64 bytes, little endian:
 
-    op u8, flags u8, slot u16, request_id u32, position u32, length_bytes u32, address 16 bytes, spare 32 bytes
+    op u8, flags u8, slot u16, request_id u32, position u64, length_bytes u32, connection u32, address 16 bytes,
+    spare 24 bytes
 
 To a network process:
 
@@ -20,6 +22,13 @@ released: a coordinator that is short of room looks by itself. A short one comes
 `length_bytes` of `inline` in each, and nothing is released (decision 0071).
 
 Requests of one connection may be answered in any order; the network process keeps the order of the responses.
+
+`connection` names the client's connection within its network process, as long as that is open. CLOSED comes behind the
+last request of the connection, and before the first one of another that has its number. The coordinator drops what it
+has not begun and answers each of these requests with an empty ANSWER: from then on their bytes are not read.
+
+A response is at most 4 GiB from the beginning of the coordinator's pool (`coordinator.pool.bytes`), so its position has
+32 bits; the pools of network processes may be larger (`network.pool.bytes`).
 """
 
 from __future__ import annotations
@@ -32,7 +41,7 @@ INLINE_BYTES: Final = 48
 """Of a response in one message."""
 INLINE_FRAME_BYTES: Final = 2 * INLINE_BYTES
 """The longest response that comes so: of a commit of one partition it is at most 28 and its topic's name."""
-FROM_NETPROC = Struct("<BBHIII16s32x")
+FROM_NETPROC = Struct("<BBHIQII16s24x")
 TO_NETPROC = Struct(f"<BBHIII{INLINE_BYTES}s")
 
 assert FROM_NETPROC.size == TO_NETPROC.size == 64
@@ -45,6 +54,7 @@ class CoordinatorOp(IntEnum):
     TAKEN = 2
     ANSWER = 3
     RELEASE = 4
+    CLOSED = 5
 
 
 class CoordinatorFlag(IntEnum):

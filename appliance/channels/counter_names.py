@@ -1,4 +1,8 @@
-"""What the eight counters of each role's row in the process table are called in `appliance status --json`."""
+"""The counters of the process table by name, for each kind of process that has some, in their order there.
+
+BOUNDS are those that count what was refused, dropped or forgotten because a bound was reached: `appliance status` tells
+of them where they are not zero.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +12,38 @@ from typing import Final
 COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
     "controller": ("topics", "partitions", "pending_changes", "isr_shrinks", "isr_expansions"),
     "cleaner": ("compacted_logs", "uncleanable_partitions", "rounds", "freed_bytes"),
-    "coordinator": ("commits", "appends"),
+    "coordinator": (
+        "commits",
+        "appends",
+        "dropped_requests",
+        "groups",
+        "refused_groups",
+        "refused_members",
+        "forgotten_member_ids",
+    ),
     "purgatory": ("waiting", "watched_keys", "satisfied", "expired", "cancelled", "unsent"),
+    "netproc": ("watched_partitions", "fetches_answered_early"),
     "ioproc": (
         "failed_log_dirs_bits",
         "offline_partitions",
         "moving_partitions",
-        None,
-        None,
+        "producer_ids",
+        "forgotten_producer_ids",
         None,
         None,
         "failed_log_dir_errno",
     ),
 }
 """Kind of role → the names of counter 0, 1, …; None where a counter is unused. See the role's duty cycle."""
+
+BOUNDS: Final[Mapping[str, str]] = {
+    "forgotten_producer_ids": "producer ids were forgotten: see producer.ids.max, producer.ids.per.partition.max",
+    "fetches_answered_early": "fetches were answered early: see network.waiting.fetch.partitions.max",
+    "refused_groups": "new groups were refused: see group.max.count",
+    "refused_members": "new members of groups were refused: see group.members.max",
+    "forgotten_member_ids": "ids of members that had not joined were forgotten: see group.pending.members.max",
+}
+"""Name of the counter → what `appliance status` says behind its number."""
 
 
 def named_counters(role: str, counters: Sequence[int]) -> dict[str, int]:

@@ -5,6 +5,8 @@
 | 0 | which of its slot's log directories have failed, a bit each, by their place in `log.dirs` |
 | 1 | partitions that are offline |
 | 2 | partitions that are on their way to another log directory |
+| 3 | producer ids that are remembered, as of the last checkpoint |
+| 4 | producer ids that were forgotten since the start, because there were too many |
 | 7 | the errno with which the log directory that failed last did so; 0 where none is known |
 """
 
@@ -17,6 +19,8 @@ from appliance.ipc.process_table import COUNTER_0, ProcessRow
 FAILED_DIRECTORIES: Final = COUNTER_0
 OFFLINE_PARTITIONS: Final = COUNTER_0 + 1
 MOVING_PARTITIONS: Final = COUNTER_0 + 2
+PRODUCER_IDS: Final = COUNTER_0 + 3
+FORGOTTEN_PRODUCER_IDS: Final = COUNTER_0 + 4
 FAILED_DIRECTORY_ERRNO: Final = COUNTER_0 + 7
 
 DIRECTORIES_MAX: Final = 63

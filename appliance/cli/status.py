@@ -321,7 +321,12 @@ def _print(processes: list[dict[str, Any]]) -> None:
         ],
         right=("PID", "RESTARTS", "UP", "QUEUE", "MAX", "IDLE", *load),
     )
+    from appliance.channels.counter_names import BOUNDS
+
     for each in processes:
+        for name, count in each["counters"].items():
+            if count and name in BOUNDS:
+                click.echo(f"{each['role']}: {count} {BOUNDS[name]}")
         for path in each.get("failed_log_dirs", ()):
             reason = f": {each['failed_log_dir_reason']}" if each["failed_log_dir_reason"] else ""
             click.echo(f"{each['role']}: log directory {path} has failed{reason}")

@@ -99,8 +99,8 @@ class Purgatory(Generic[Operation]):
 
     def expire(self, now_ms: int) -> list[Operation]:
         """Those whose time is up at `now_ms`, in the order of their deadlines; they have left."""
-        due = self._wheel.advance(now_ms)
-        return [task.value.operation for task in due if self._leave(task.value, Event.CLOCK)]
+        due = [task.take() for task in self._wheel.advance(now_ms)]
+        return [waiting.operation for waiting in due if self._leave(waiting, Event.CLOCK)]
 
     def next_expiry_ms(self) -> int | None:
         """When `expire` should be called next; None while nobody waits."""
@@ -165,8 +165,9 @@ class Purgatory(Generic[Operation]):
         self._ended[state] += 1
         operation = waiting.operation
         del self._waiting[operation.key]
-        if waiting.task is not None:
-            waiting.task.cancel()
+        task, waiting.task = waiting.task, None
+        if task is not None:
+            task.cancel()
         for key in operation.watches:
             watchers = self._watchers[key]
             del watchers[waiting]

@@ -43,12 +43,17 @@ _BY_DEADLINE = attrgetter("due_ms")
 
 
 class Task(Generic[Value]):
-    """A value with its deadline; `waits` until it was handed out or cancelled."""
+    """A value with its deadline; `waits` until it was handed out or cancelled.
 
-    __slots__ = ("_bucket", "due_ms", "value")
+    A value usually refers to the owner of its task: a member's timer calls back into the member. So a task that is over
+    drops its value, by `take` or `cancel`; the reference cycle would otherwise stay until the collector runs, and the
+    collector of a process runs rarely.
+    """
+
+    __slots__ = ("_bucket", "_value", "due_ms")
 
     def __init__(self, value: Value, due_ms: int) -> None:
-        self.value = value
+        self._value: Value | None = value
         self.due_ms = due_ms
         self._bucket: _Bucket[Value] | None = None
 
@@ -56,13 +61,25 @@ class Task(Generic[Value]):
     def waits(self) -> bool:
         return self._bucket is not None
 
+    def take(self) -> Value:
+        """Return the value of a task that was handed out, once: the task drops it.
+
+        Raises:
+            ApplianceDefect: it was taken before, or the task was cancelled.
+        """
+        value, self._value = self._value, None
+        if value is None:
+            raise ApplianceDefect("the value of a task was taken twice")
+        return value
+
     def cancel(self) -> bool:
-        """Takes the task off its wheel. False when it was handed out or cancelled before."""
+        """Take the task off its wheel and drop its value. False when it was handed out or cancelled before."""
         bucket = self._bucket
         if bucket is None:
             return False
         del bucket.tasks[self]
         self._bucket = None
+        self._value = None
         return True
 
 

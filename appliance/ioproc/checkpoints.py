@@ -41,6 +41,7 @@ class Checkpoints:
     __slots__ = (
         "_beat",
         "_clock",
+        "_count_producers",
         "_directories",
         "_is_dirty",
         "_log_ends",
@@ -64,8 +65,10 @@ class Checkpoints:
         publisher: StatePublisher,
         look: Callable[[], None],
         beat: Callable[[], None],
+        count_producers: Callable[[int], None],
         warn: Callable[[str], None],
     ) -> None:
+        self._count_producers = count_producers
         self._timers = timers
         self._clock = clock
         self._settings = settings
@@ -154,6 +157,7 @@ class Checkpoints:
         """Lets partitions at rest go of what they hold; whether some took records since the last time."""
         before, self._log_ends = self._log_ends, {}
         now_ms = self._clock.now_ms()
+        producers = 0
         for name, partition in partitions.by_name.items():
             log = partition.log
             if log.log_end_offset:
@@ -163,9 +167,11 @@ class Checkpoints:
             self._beat()
             try:
                 log.expire_producers(now_ms)
+                producers += log.producer_count
                 if before.get(name, 0) == log.log_end_offset:
                     log.maybe_roll_by_time(now_ms)
                     log.release()
             except StorageFault as fault:
                 self._warn(f"partition {name}: {fault}")
+        self._count_producers(producers)
         return any(before.get(name, 0) != end for name, end in self._log_ends.items())

@@ -16,6 +16,7 @@ from appliance.clock import SystemClock
 from appliance.ioproc.worker import Worker
 from appliance.ipc.agent import freeze_garbage
 from appliance.ipc.time_slice import ask_for_short_slice
+from appliance.log.producer_limits import PRODUCER_LIMITS
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +30,8 @@ def run(child: Child) -> int:
     attachment.row.start(os.getpid(), child.generation, now_ms=clock.now_ms(), now_ns=clock.monotonic_ns())
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     controller = ControllerLink(child.wiring, child.role, child.generation, context=context)
+    broker = child.wiring.settings.broker
+    PRODUCER_LIMITS.set(per_log=broker.producer_ids_per_partition_max, in_process=broker.producer_ids_max)
     worker = Worker(attachment, controller, child.supervision, clock=clock, warn=_log.warning)
     freeze_garbage()
     worker.run()

@@ -45,7 +45,7 @@ from appliance.channels.supervision import (
     SupervisionSocket,
 )
 from appliance.channels.wiring import Attachment
-from appliance.channels.worker_counters import MOVING_PARTITIONS
+from appliance.channels.worker_counters import FORGOTTEN_PRODUCER_IDS, MOVING_PARTITIONS, PRODUCER_IDS
 from appliance.clock import Clock
 from appliance.cluster import TopicPartition
 from appliance.config import BrokerConfigs
@@ -80,6 +80,7 @@ from appliance.log.flusher import Flusher
 from appliance.log.known_directories import known_directories
 from appliance.log.log_directories import LogDirectories
 from appliance.log.log_moves import NO_FUTURE, LogMoves
+from appliance.log.producer_limits import PRODUCER_LIMITS
 from appliance.log.shares import Share
 from appliance.log.state_publisher import StatePublisher
 from appliance.protocol.errors import ErrorCode
@@ -190,6 +191,7 @@ class Worker:
             publisher=self._publisher,
             look=self._failures.look,
             beat=self._beat,
+            count_producers=self._count_producers,
             warn=warn,
         )
         self._retention: Retention | None = None
@@ -659,6 +661,12 @@ class Worker:
 
     def _count_moving(self, count: int) -> None:
         self._attachment.row.cells[MOVING_PARTITIONS] = count
+
+    def _count_producers(self, count: int) -> None:
+        PRODUCER_LIMITS.recount(count)
+        cells = self._attachment.row.cells
+        cells[PRODUCER_IDS] = count
+        cells[FORGOTTEN_PRODUCER_IDS] = PRODUCER_LIMITS.forgotten
 
     def _note_moved(self) -> None:
         self._checkpoints.note_dirty()

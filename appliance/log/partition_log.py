@@ -65,6 +65,7 @@ from appliance.protocol.records.batch import (
     MAGIC_V2,
     NO_TIMESTAMP,
     PLACEMENT,
+    TRANSACTIONAL,
 )
 from appliance.protocol.records.control import EndTransactionMarker, decode_marker
 from appliance.protocol.records.crc32c import checksum
@@ -269,6 +270,10 @@ class PartitionLog:
                 repeated = self._producers.check(header, origin, transaction_verified=transaction_verified)
                 if repeated is not None:
                     return self._as_before(repeated)
+        elif header[5] & TRANSACTIONAL and origin is AppendOrigin.CLIENT:
+            raise RejectedRequest(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a producer id"
+            )
         base_offset = self.log_end_offset
         last_offset = base_offset + header[6]
         active = self._active
@@ -749,6 +754,11 @@ class PartitionLog:
             StorageFault: it failed.
         """
         self._epochs.write(directory)
+
+    @property
+    def producer_count(self) -> int:
+        """How many producers are remembered."""
+        return len(self._producers)
 
     def expire_producers(self, now_ms: int) -> None:
         """Forgets producers that were silent for `producer.id.expiration.ms`."""

@@ -27,16 +27,18 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from heapq import nsmallest
+from operator import attrgetter
 from pathlib import Path
 from struct import Struct, error
 from typing import Final, NamedTuple
 
 from appliance.errors import ApplianceDefect, CorruptFile, RejectedRequest
 from appliance.log.faults import storage_faults
+from appliance.log.producer_limits import EVICTED_PART, PRODUCER_LIMITS
 from appliance.log.transaction_index import AbortedTransaction
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, SEQUENCE_MAX
@@ -48,6 +50,7 @@ _SNAPSHOT_VERSION: Final = 1
 _HEAD: Final = Struct(">hIi")
 _CRC_STARTS: Final = 6
 _ENTRY: Final = Struct(">qhiqiqiq")
+_BY_LAST_OFFSET: Final = attrgetter("last_offset")
 
 
 class AppendOrigin(Enum):
@@ -97,7 +100,20 @@ class ProducerEntry:
         self.coordinator_epoch = -1
         self.last_timestamp_ms = NO_TIMESTAMP
         self.transaction_first_offset = -1
-        self.batches: deque[RememberedBatch] = deque(maxlen=BATCHES_REMEMBERED)
+        # A list of five takes a fifth of the memory of a deque, which begins with room for 64.
+        self.batches: list[RememberedBatch] = []
+
+    def remember(self, batch: RememberedBatch) -> None:
+        """Take in the newest batch; the oldest of more than five is forgotten."""
+        batches = self.batches
+        batches.append(batch)
+        if len(batches) > BATCHES_REMEMBERED:
+            del batches[0]
+
+    @property
+    def last_offset(self) -> int:
+        """The last offset of its newest batch; -1 where no batch is remembered."""
+        return self.batches[-1].last_offset if self.batches else -1
 
     @property
     def last_sequence(self) -> int:
@@ -115,7 +131,8 @@ class CompletedTransaction:
 
 
 class Producers:
-    """Every producer of one log. All calls are O(1) but for snapshots and expiry."""
+    """Every producer of one log, within the bounds of `producer_limits`. All calls are O(1) but for snapshots, expiry
+    and, where a bound is reached, making room."""
 
     __slots__ = ("_entries", "_ids", "_ids_are_old", "_ongoing", "_undecided_by_readers")
 
@@ -228,11 +245,11 @@ class Producers:
         """Remembers an appended data batch."""
         entry = self._entries.get(producer_id)
         if entry is None:
-            entry = self._entries[producer_id] = ProducerEntry(producer_id)
+            entry = self._add(producer_id)
         if entry.epoch != epoch:
             entry.batches.clear()
             entry.epoch = epoch
-        entry.batches.append(RememberedBatch(last_sequence, last_offset, offset_delta, timestamp_ms))
+        entry.remember(RememberedBatch(last_sequence, last_offset, offset_delta, timestamp_ms))
         entry.last_timestamp_ms = timestamp_ms
         if transactional and entry.transaction_first_offset < 0:
             entry.transaction_first_offset = last_offset - offset_delta
@@ -244,7 +261,7 @@ class Producers:
         """Remembers an appended marker; the transaction it ended, None if none was open."""
         entry = self._entries.get(producer_id)
         if entry is None:
-            entry = self._entries[producer_id] = ProducerEntry(producer_id)
+            entry = self._add(producer_id)
         if entry.epoch != epoch:
             entry.batches.clear()
             entry.epoch = epoch
@@ -292,9 +309,35 @@ class Producers:
             for entry in self._entries.values()
             if entry.transaction_first_offset < 0 and now_ms - entry.last_timestamp_ms >= expiration_ms
         ]
-        for producer_id in expired:
+        self._forget(expired)
+
+    def _add(self, producer_id: int) -> ProducerEntry:
+        """A new producer's entry; old ones make room where a bound is reached."""
+        entries, limits = self._entries, PRODUCER_LIMITS
+        if len(entries) >= limits.per_log or limits.count >= limits.in_process:
+            self._make_room()
+        entry = entries[producer_id] = ProducerEntry(producer_id)
+        limits.count += 1
+        return entry
+
+    def _make_room(self) -> None:
+        """Forgets those that were silent the longest, by the offsets of their last batches: O(n), for n / 16 of them.
+
+        By offsets, since the timestamps of batches are what clients say.
+        """
+        entries = self._entries
+        candidates = [entry for entry in entries.values() if entry.transaction_first_offset < 0]
+        wanted = max(1, len(entries) // EVICTED_PART, len(entries) - PRODUCER_LIMITS.per_log + 1)
+        oldest = nsmallest(wanted, candidates, key=_BY_LAST_OFFSET)
+        PRODUCER_LIMITS.forgotten += len(oldest)
+        self._forget([entry.producer_id for entry in oldest])
+
+    def _forget(self, producer_ids: list[int]) -> None:
+        for producer_id in producer_ids:
             del self._entries[producer_id]
+        if producer_ids:
             self._ids_are_old = True
+            PRODUCER_LIMITS.count -= len(producer_ids)
 
     def entries(self) -> Iterator[ProducerEntry]:
         """Every producer, in the order in which they came."""
@@ -356,6 +399,7 @@ class Producers:
             entry.coordinator_epoch = fields[6]
             entry.transaction_first_offset = fields[7]
             producers._entries[entry.producer_id] = entry
+        PRODUCER_LIMITS.count += len(producers)
         producers._find_ongoing()
         return producers
 
@@ -364,6 +408,7 @@ class Producers:
         """The state of another process, `undecided` as it told them."""
         producers = cls()
         producers._entries = {entry.producer_id: entry for entry in entries}
+        PRODUCER_LIMITS.count += len(producers)
         producers._undecided_by_readers = dict(undecided)
         producers._find_ongoing()
         return producers

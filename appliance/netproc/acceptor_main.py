@@ -18,6 +18,7 @@ from appliance.channels.roles import RoleKind
 from appliance.channels.supervision import Heartbeat, PeerDown, Ready, Stop
 from appliance.clock import SystemClock
 from appliance.config.dynamic import CONNECTIONS_MAX, CONNECTIONS_MAX_PER_IP, shared_value
+from appliance.config.sections.network import from_one_address
 from appliance.ipc.agent import DutyCycle, freeze_garbage
 from appliance.ipc.process_table import ProcessState
 from appliance.netproc.acceptor import Acceptor
@@ -35,7 +36,7 @@ def run(child: Child) -> int:
     book = ConnectionBook(
         child.generation,
         connections_max=network.connections_max,
-        connections_max_per_ip=network.connections_max_per_ip,
+        connections_max_per_ip=network.connections_from_one_address,
     )
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     acceptor = Acceptor(
@@ -68,9 +69,11 @@ def run(child: Child) -> int:
         if image.version != image_version:
             image_version = image.version
             stored = image.broker_configs()
+            connections_max = shared_value(child.settings, stored, CONNECTIONS_MAX)
+            per_ip = shared_value(child.settings, stored, CONNECTIONS_MAX_PER_IP)
             book.set_limits(
-                connections_max=shared_value(child.settings, stored, CONNECTIONS_MAX),
-                connections_max_per_ip=shared_value(child.settings, stored, CONNECTIONS_MAX_PER_IP),
+                connections_max=connections_max,
+                connections_max_per_ip=from_one_address(connections_max, per_ip),
             )
         acceptor.after_turn()
     row.set_state(ProcessState.STOPPING)

@@ -93,6 +93,7 @@ class Apis:
             purgatory=purgatory,
             sessions=FetchSessions(
                 settings.broker.fetch_session_slots,
+                partitions_max=settings.broker.fetch_session_partitions_max,
                 first_id=attachment.role.index + 1,
                 stride=settings.network.processes,
             ),

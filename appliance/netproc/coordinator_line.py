@@ -2,8 +2,8 @@
 
 The block of a request stays held until the coordinator has read it, and until the answer where an error would stand
 beside what was asked. Every request is answered once: by the coordinator, or with COORDINATOR_NOT_AVAILABLE when it
-is down, dies, or its ring is full. A connection that closes meanwhile changes nothing: its answer is dropped when it
-comes.
+is down, dies, or its ring is full. When a connection closes, the coordinator is told so and drops what it has not
+begun; answers to a closed connection, empty ones too, are dropped here when they come.
 
 Requests are visible at the end of a turn, or as soon as there are some. What is released is visible at once, but nobody
 is woken for it: the coordinator is awake with the next request, and where it has no room it looks again by itself. Only
@@ -25,7 +25,8 @@ from appliance.channels.wiring import Attachment
 from appliance.errors import MalformedFrame
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import Block
-from appliance.netproc.connection import Pending
+from appliance.ipc.ring import RingWriter
+from appliance.netproc.connection import Connection, Pending
 from appliance.netproc.log_handlers.finish import Finish, Refuse
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.coordinator_errors import NEEDS_REQUEST, coordinator_error_response
@@ -35,6 +36,7 @@ from appliance.protocol.messages import decode_request, encode_response
 _REQUEST: Final = int(CoordinatorOp.REQUEST)
 _TAKEN: Final = int(CoordinatorOp.TAKEN)
 _RELEASE: Final = int(CoordinatorOp.RELEASE)
+_CLOSED: Final = int(CoordinatorOp.CLOSED)
 _MORE: Final = int(CoordinatorFlag.MORE)
 _REFUSED: Final = int(CoordinatorFlag.REFUSED)
 _INLINE: Final = int(CoordinatorFlag.INLINE)
@@ -75,6 +77,7 @@ class CoordinatorLine:
     __slots__ = (
         "_attachment",
         "_brief_wait",
+        "_closed",
         "_finish",
         "_give",
         "_next",
@@ -104,6 +107,7 @@ class CoordinatorLine:
         self._next = 0
         self._waiting: dict[int, _Waiting] = {}
         self._owed: deque[int] = deque()
+        self._closed: dict[int, None] = {}
         self._unseen = 0
         self._quiet_releases = 0
         self._quiet_bytes = 0
@@ -122,14 +126,19 @@ class CoordinatorLine:
         identity = self._next = self._next % (REQUEST_ID_LIMIT - 1) + 1
         writer = self._attachment.outbound.get(COORDINATOR)
         connection = pending.connection
-        if writer is None or not writer.put(
-            _REQUEST,
-            0,
-            connection.slot,
-            identity,
-            block.position + start,
-            end - start,
-            _address(connection.peer_host),
+        if (
+            writer is None
+            or (self._closed and not self._say_closed(writer))
+            or not writer.put(
+                _REQUEST,
+                0,
+                connection.slot,
+                identity,
+                block.position + start,
+                end - start,
+                connection.fd,
+                _address(connection.peer_host),
+            )
         ):
             self._fail(waiting)
             return
@@ -145,6 +154,7 @@ class CoordinatorLine:
         return (
             bool(self._unseen)
             or bool(self._owed)
+            or bool(self._closed)
             or (self._reader is not None and not self._reader.is_empty())
         )
 
@@ -161,12 +171,32 @@ class CoordinatorLine:
         writer = self._attachment.outbound.get(COORDINATOR)
         if writer is None:
             return
-        while self._owed and writer.put(_RELEASE, 0, 0, 0, self._owed[0], 0, _NO_ADDRESS):
+        while self._owed and writer.put(_RELEASE, 0, 0, 0, self._owed[0], 0, 0, _NO_ADDRESS):
             self._owed.popleft()
             self._quiet_releases += 1
+        if self._closed:
+            self._say_closed(writer)
         writer.publish()
         if self._unseen or self._quiet_releases >= QUIET_RELEASES_MAX or self._quiet_bytes >= QUIET_BYTES_MAX:
             self._wake()
+
+    def leave(self, connection: Connection) -> None:
+        """A connection closes, and some of its requests may be with the coordinator: nobody waits for their answers.
+
+        Its number is another connection's next, so this is said before any request of that one.
+        """
+        if self._waiting and self._attachment.outbound.get(COORDINATOR) is not None:
+            self._closed[connection.fd] = None
+
+    def _say_closed(self, writer: RingWriter) -> bool:
+        """Whether all of the closed connections were said."""
+        closed = self._closed
+        for number in list(closed):
+            if not writer.put(_CLOSED, 0, 0, 0, 0, 0, number, _NO_ADDRESS):
+                return False
+            del closed[number]
+            self._unseen += 1
+        return True
 
     def await_lone_answer(self) -> None:
         """After a turn: looks out for the answer to a request that is all that is under way and waits for no member."""
@@ -185,6 +215,7 @@ class CoordinatorLine:
         """The coordinator died with what it was asked: everybody may ask its next life."""
         self._reader = None
         self._owed.clear()
+        self._closed.clear()
         self._unseen = 0
         self._quiet_releases = self._quiet_bytes = 0
         waiting, self._waiting = self._waiting, {}

@@ -28,6 +28,7 @@ INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 EPOCH_LIMIT: Final = 0x7FFFFFFF
 EVICTABLE_AFTER_MS: Final = 120_000
+PARTITIONS_MAX: Final = 500_000
 
 TopicKey = str | UUID
 PartitionKey = tuple[TopicKey, int]
@@ -115,14 +116,23 @@ class SessionTurn:
 class FetchSessions:
     """The sessions of one network process; at most `slots`, the idle ones make room.
 
+    A client names as many partitions as it likes, so these are bounded, too. A new session that has no room is not
+    made: its client repeats what it fetches in each request. A session that grows beyond the bound ends, and its client
+    makes another one.
+
     Args:
+        partitions_max: of all sessions together.
         first_id: where ids begin; network processes begin apart, so that a stray id is not found elsewhere.
     """
 
-    __slots__ = ("_ids", "_sessions", "_slots", "_stride")
+    __slots__ = ("_ids", "_partitions", "_partitions_max", "_sessions", "_slots", "_stride")
 
-    def __init__(self, slots: int, *, first_id: int = 1, stride: int = 1) -> None:
+    def __init__(
+        self, slots: int, *, partitions_max: int = PARTITIONS_MAX, first_id: int = 1, stride: int = 1
+    ) -> None:
         self._slots = slots
+        self._partitions_max = partitions_max
+        self._partitions = 0
         self._stride = stride
         self._ids = itertools.count(first_id, stride)
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
@@ -142,10 +152,10 @@ class FetchSessions:
     ) -> SessionTurn:
         """What this request means, by the table above."""
         if epoch == FINAL_EPOCH:
-            self._sessions.pop(session_id, None)
+            self._drop(session_id)
             return SessionTurn(None, wanted)
         if epoch == INITIAL_EPOCH:
-            self._sessions.pop(session_id, None)
+            self._drop(session_id)
             return SessionTurn(self._create(wanted, uses_topic_ids=uses_topic_ids, now_ms=now_ms), wanted)
         session = self._sessions.get(session_id)
         if session is None:
@@ -157,11 +167,16 @@ class FetchSessions:
         for partition in wanted:
             known = session.partitions.get(partition.key)
             if known is None:
+                if self._partitions >= self._partitions_max:
+                    self._drop(session_id)
+                    return SessionTurn(None, (), error=int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
                 session.partitions[partition.key] = partition
+                self._partitions += 1
             else:
                 known.want(partition)
         for key in forgotten:
-            session.partitions.pop(key, None)
+            if session.partitions.pop(key, None) is not None:
+                self._partitions -= 1
         session.epoch = epoch + 1 if epoch < EPOCH_LIMIT else 1
         session.used_ms = now_ms
         self._sessions.move_to_end(session_id)
@@ -176,11 +191,11 @@ class FetchSessions:
         """A new session, or None where there is nothing to remember or no room for it."""
         if not wanted:
             return None
-        if len(self._sessions) >= self._slots:
-            oldest_id, oldest = next(iter(self._sessions.items()))
-            if now_ms - oldest.used_ms < EVICTABLE_AFTER_MS:
+        while len(self._sessions) >= self._slots or self._partitions + len(wanted) > self._partitions_max:
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or now_ms - oldest.used_ms < EVICTABLE_AFTER_MS:
                 return None
-            del self._sessions[oldest_id]
+            self._drop(oldest.id)
         session_id = next(self._ids)
         if session_id >= EPOCH_LIMIT:
             self._ids = itertools.count(1 + session_id % self._stride, self._stride)
@@ -188,11 +203,19 @@ class FetchSessions:
         session = FetchSession(session_id, wanted, uses_topic_ids=uses_topic_ids)
         session.used_ms = now_ms
         self._sessions[session_id] = session
+        self._partitions += len(session.partitions)
         return session
+
+    def _drop(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= len(session.partitions)
 
     def check(self) -> None:
         """Raises AssertionError unless every session is under its id and none is empty."""
         assert len(self._sessions) <= self._slots
+        assert self._partitions == sum(len(session.partitions) for session in self._sessions.values())
+        assert self._partitions <= self._partitions_max
         for session_id, session in self._sessions.items():
             assert session.id == session_id
             assert session.partitions

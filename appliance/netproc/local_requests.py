@@ -30,7 +30,7 @@ from appliance.netproc.local_handlers.incremental_alter_configs import increment
 from appliance.netproc.local_handlers.init_producer_id import init_producer_id
 from appliance.netproc.local_handlers.list_config_resources import list_config_resources
 from appliance.netproc.local_handlers.list_partition_reassignments import list_partition_reassignments
-from appliance.netproc.local_handlers.metadata import check_asked_by_name, metadata
+from appliance.netproc.local_handlers.metadata import asked_by_id, metadata
 from appliance.netproc.local_handlers.view import AskController, LocalView, ProducerIds
 from appliance.netproc.log_handlers.finish import Finish
 from appliance.netproc.questions import Questions
@@ -119,8 +119,9 @@ class LocalRequests:
                 self._finish_body(pending, kept)
                 return
         request = decode_request(key, version, view, position, end)
-        if keeps:
-            check_asked_by_name(request, version)
+        if keeps and (refused := asked_by_id(request, version)) is not None:
+            self._answer(pending, refused)
+            return
         result = HANDLERS[key](request, self._view_of(connection))
         if isinstance(result, AskController):
             self._questions.ask(result, lambda response: self._answer_late(pending, response))

@@ -34,8 +34,16 @@ from appliance.errors import ClientFault, StorageFault
 from appliance.ipc.agent import DutyCycle
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
-from appliance.ipc.process_table import BYTES_IN, BYTES_OUT, CONNECTIONS, ERRORS, REQUESTS, ProcessState
-from appliance.journal import RateLimited
+from appliance.ipc.process_table import (
+    BYTES_IN,
+    BYTES_OUT,
+    CONNECTIONS,
+    COUNTER_0,
+    ERRORS,
+    REQUESTS,
+    ProcessState,
+)
+from appliance.journal import Burst, RateLimited
 from appliance.netproc.apis import Apis
 from appliance.netproc.connection import Connection, Pending, Piece, arrival_host
 from appliance.netproc.connections import Connections
@@ -121,7 +129,9 @@ class Processor:
         routes = TopicRoutes(attachment.image, workers=attachment.wiring.settings.io.workers)
         self._routes = routes
         self._lines = WorkerLines(attachment, brief_wait=BriefWait(clock.monotonic_ns))
-        self._purgatory = PurgatoryLine(attachment)
+        self._purgatory = PurgatoryLine(
+            attachment, partitions_max=settings.network.waiting_fetch_partitions_max
+        )
         self._coordinator = CoordinatorLine(
             attachment,
             finish=self._finish_owed,
@@ -156,8 +166,16 @@ class Processor:
             complain=RateLimited(warn, clock, interval_ms=COMPLAINT_INTERVAL_MS),
             timers=self._cycle.timers,
         )
+        self._say_closed = Burst(
+            warn,
+            clock,
+            at=self._cycle.timers.add,
+            lines=settings.network.closed_lines_per_minute,
+            what="connections were closed for what they sent",
+        )
         self._answered: set[Connection] = set()
         self._closed_hosts: list[str] = []
+        self._watched = 0
         self._image_version = -1
         self._draining_until_ns: int | None = None
         self._running = True
@@ -239,6 +257,9 @@ class Processor:
             self._relief.feed()
         if self._coordinator.wants_turn:
             self._coordinator.turn()
+        if self._purgatory.partitions != self._watched:
+            self._watched = self._cells[COUNTER_0] = self._purgatory.partitions
+            self._cells[COUNTER_0 + 1] = self._purgatory.hurried
         if self._closed_hosts:
             self._fan_out.report_closed(self._closed_hosts)
             self._closed_hosts = []
@@ -299,8 +320,12 @@ class Processor:
         if connection.queue:
             self._lines.drop_connection(connection.connection_id)
         for pending in list(connection.queue or ()):
-            if pending.drop is not None:
-                pending.drop()
+            # Without this assignment the request and its handler would refer to each other until the collector runs.
+            drop, pending.drop = pending.drop, None
+            if drop is not None:
+                drop()
+        if connection.queue:
+            self._coordinator.leave(connection)
         connection.queue = None
         self._answered.discard(connection)
         connection.sock.close()
@@ -314,7 +339,7 @@ class Processor:
         """One clear line, then the connection is closed; nobody else notices."""
         if not connection.closed:
             self._cells[ERRORS] += 1
-            self._warn(f"{connection} closed: {why}")
+            self._say_closed(f"{connection} closed: {why}")
             with suppress(OSError, StorageFault):  # what was asked before it may leave
                 collect(connection)
                 flush(connection)

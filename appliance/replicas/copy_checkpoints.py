@@ -20,6 +20,7 @@ from typing import Final
 from appliance.clock import Clock
 from appliance.errors import StorageFault
 from appliance.log.log_directories import LogDirectories
+from appliance.log.producer_limits import PRODUCER_LIMITS
 from appliance.log.state_publisher import StatePublisher
 from appliance.replicas.copy_removals import CopyRemovals
 from appliance.replicas.followers import Followers
@@ -145,6 +146,7 @@ class CopyCheckpoints:
     def _tidy(self, followers: Followers) -> bool:
         """Lets copies at rest go of what they hold; whether some took records since the last time."""
         before, self._log_ends = self._log_ends, {}
+        producers = 0
         for row, follower in followers.by_row.items():
             self._beat()
             log = follower.log
@@ -152,8 +154,10 @@ class CopyCheckpoints:
             try:
                 follower.trim()
                 log.expire_producers(self._clock.now_ms())
+                producers += log.producer_count
                 if before.get(row, 0) == log.log_end_offset:
                     log.release()
             except StorageFault as fault:
                 self._warn(f"partition {follower.topic_partition}: {fault}")
+        PRODUCER_LIMITS.recount(producers)
         return any(before.get(row, 0) != end for row, end in self._log_ends.items())

@@ -13,6 +13,7 @@ from appliance.channels.child import EXIT_CLEAN, Child
 from appliance.channels.controller_link import ControllerLink
 from appliance.clock import SystemClock
 from appliance.ipc.agent import freeze_garbage
+from appliance.log.producer_limits import PRODUCER_LIMITS
 from appliance.replicas.duty_cycle import Replica
 
 
@@ -23,6 +24,8 @@ def run(child: Child) -> int:
     attachment.row.start(os.getpid(), child.generation, now_ms=clock.now_ms(), now_ns=clock.monotonic_ns())
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     controller = ControllerLink(child.wiring, child.role, child.generation, context=context)
+    broker = child.wiring.settings.broker
+    PRODUCER_LIMITS.set(per_log=broker.producer_ids_per_partition_max, in_process=broker.producer_ids_max)
     replica = Replica(attachment, controller, child.supervision, clock=clock)
     freeze_garbage()
     replica.run()

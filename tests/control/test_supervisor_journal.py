@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 from appliance.clock import ManualClock
-from appliance.journal import TEXT_LENGTH_MAX, LineFormatter, RateLimited, one_line
+from appliance.ipc.agent import Timers
+from appliance.journal import TEXT_LENGTH_MAX, Burst, LineFormatter, RateLimited, one_line
 
 
 def record(text: str, level: int = logging.WARNING) -> logging.LogRecord:
@@ -56,3 +57,33 @@ def test_process_goes_on_when_nobody_reads_its_standard_error() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "on\n"
+
+
+def test_burst_says_some_lines_of_each_interval_and_how_many_were_left_out() -> None:
+    clock, said = ManualClock(), list[str]()
+    timers = Timers()
+    say = Burst(said.append, clock, at=timers.add, lines=2, what="doors were closed", interval_ms=60_000)
+    for number in range(1_236):
+        say(f"door {number}")
+    assert said == ["door 0", "door 1"]
+    clock.advance(59_999)
+    say("door late")
+    timers.run_due(clock.monotonic_ns())
+    assert len(said) == 2
+    clock.advance(1)
+    timers.run_due(clock.monotonic_ns())
+    assert said[2:] == ["… and 1,235 more doors were closed in the last 60 s"]
+    say("door again")
+    assert said[3:] == ["door again"]
+    assert not timers.any
+
+
+def test_burst_that_left_out_nothing_says_nothing_of_it() -> None:
+    clock, said = ManualClock(), list[str]()
+    timers = Timers()
+    say = Burst(said.append, clock, at=timers.add, lines=2, what="doors", interval_ms=1_000)
+    for number in range(6):
+        say(str(number))
+        clock.advance(600)
+    assert said == list("012345")
+    assert not timers.any

@@ -6,7 +6,7 @@ from appliance.delayed.timing_wheel import TimingWheel
 
 
 def values(wheel: TimingWheel[str], now_ms: int) -> list[str]:
-    return [task.value for task in wheel.advance(now_ms)]
+    return [task.take() for task in wheel.advance(now_ms)]
 
 
 def test_the_worked_example_of_the_head_comment() -> None:

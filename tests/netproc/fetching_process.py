@@ -53,6 +53,8 @@ INCARNATION: Final = 9
 LEADER_EPOCH: Final = 4
 MIB: Final = 1 << 20
 RING_SLOTS: Final = 256
+PARTITIONS_MAX: Final = 500
+"""Of the fetches that wait in the purgatory."""
 SEGMENT_BYTES: Final = 10_000
 WORKERS: Final = workers_of(0, workers=2)
 OTHER_WORKERS: Final = workers_of(1, workers=2)
@@ -146,7 +148,7 @@ class NetworkProcess:
             self.told[peer] = RingWriter(fro, back)
         attachment = cast("Attachment", self.attachment)
         self.lines = WorkerLines(attachment, brief_wait=BriefWait(lambda: 0))
-        self.purgatory = PurgatoryLine(attachment)
+        self.purgatory = PurgatoryLine(attachment, partitions_max=PARTITIONS_MAX)
 
     def close(self) -> None:
         self.files.close()
@@ -356,7 +358,7 @@ class NetworkProcess:
         """Whether nobody is owed an answer or keeps a file from being closed."""
         return (
             self.lines.statistics()["askers"] == 0
-            and self.purgatory.statistics() == {"waiting": 0, "unplaced": 0}
+            and not any(self.purgatory.statistics()[count] for count in ("waiting", "partitions", "unplaced"))
             and not any(segment.holders for segment in self.files._open.values())  # nor -1: let go twice
         )
 

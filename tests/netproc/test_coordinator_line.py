@@ -17,10 +17,11 @@ from appliance.channels.wiring import Attachment, Wiring
 from appliance.config import Settings
 from appliance.control.coordinator.request_lines import (
     ANSWERS_AT_ONCE,
+    LARGE_WAITING_BYTES_MAX,
     PIECE_BYTES,
-    Received,
     RequestLines,
 )
+from appliance.control.coordinator.request_queue import Received
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.ipc.doorbell import Doorbell
@@ -104,7 +105,12 @@ class Conversation:
 
     def hear(self) -> list[Received]:
         """The coordinator takes what came, releases too."""
-        return self.lines.receive(NETPROC, self.coordinator.inbound[NETPROC].drain())
+        self.lines.receive(NETPROC, self.coordinator.inbound[NETPROC].drain())
+        received: list[Received] = []
+        while (each := self.lines.queue.next_cheap() or self.lines.queue.next_costly()) is not None:
+            self.lines.take(each.reply)
+            received.append(each)
+        return received
 
     def answer(self, received: Received, answer: bytes) -> None:
         self.lines.answer(received.reply, answer)
@@ -362,3 +368,105 @@ def test_refusal_says_why(conversation: Conversation, why: str) -> None:
     conversation.line.turn()
     assert conversation.refused == [why]
     assert not conversation.finished
+
+
+def test_requests_of_a_closed_connection_are_dropped_before_they_are_begun(
+    conversation: Conversation,
+) -> None:
+    free_bytes = conversation.pool.free_bytes()
+    for api in (ApiKey.OFFSET_COMMIT, ApiKey.HEARTBEAT, ApiKey.JOIN_GROUP):
+        conversation.begin(api)
+    conversation.line.leave(conversation.connection)
+    conversation.line.turn()
+    assert conversation.hear() == []
+    assert conversation.lines.statistics()["dropped"] == 3
+    conversation.lines.publish()
+    conversation.line.turn()
+    assert conversation.line.statistics()["waiting"] == 0
+    assert conversation.pool.free_bytes() == free_bytes
+    assert conversation.lines.statistics()["under_way"] == 0
+
+
+def test_what_the_next_connection_of_that_number_asks_for_is_served(conversation: Conversation) -> None:
+    conversation.begin(ApiKey.OFFSET_COMMIT)
+    conversation.line.leave(conversation.connection)
+    conversation.begin(ApiKey.HEARTBEAT)
+    conversation.line.turn()
+    (received,) = conversation.hear()
+    assert received.reply.header.api_key == ApiKey.HEARTBEAT
+
+
+def test_closed_connection_is_told_of_when_the_ring_has_room_again(conversation: Conversation) -> None:
+    writer = conversation.netproc.outbound[COORDINATOR]
+    conversation.begin(ApiKey.OFFSET_COMMIT)
+    while writer.put(CoordinatorOp.RELEASE, 0, 0, 0, 0, 0, 0, bytes(16)):
+        pass
+    conversation.line.leave(conversation.connection)
+    conversation.begin(ApiKey.HEARTBEAT)  # behind it, so it finds no room either
+    assert len(conversation.finished) == 1
+    conversation.line.turn()
+    received: list[Received] = []
+    while not conversation.coordinator.inbound[NETPROC].is_empty():
+        received += conversation.hear()
+    assert [each.reply.header.api_key for each in received] == [ApiKey.OFFSET_COMMIT]
+    conversation.line.turn()
+    assert conversation.hear() == []
+    conversation.begin(ApiKey.HEARTBEAT)
+    conversation.line.turn()
+    assert [each.reply.header.api_key for each in conversation.hear()] == [ApiKey.HEARTBEAT]
+
+
+def test_large_answers_leave_room_for_small_ones(conversation: Conversation) -> None:
+    for _ in range(12):
+        conversation.begin(ApiKey.OFFSET_COMMIT)
+    conversation.ask(ApiKey.OFFSET_COMMIT)
+    *large, small = conversation.hear()
+    huge = os.urandom(5 * PIECE_BYTES)
+    for each in large:
+        conversation.lines.answer(each.reply, huge)
+    assert conversation.lines.statistics()["large_waiting_bytes"] > LARGE_WAITING_BYTES_MAX
+    conversation.answer(small, LARGE)
+    conversation.line.turn()
+    assert conversation.finished == [LARGE]
+    for _ in range(1_000):
+        conversation.hear()
+        conversation.lines.publish()
+        conversation.line.turn()
+    assert conversation.finished == [LARGE, *[huge] * 12]
+    assert conversation.lines.has_room
+    conversation.hear()
+    assert conversation.coordinator_pool.free_bytes() == conversation.coordinator_pool.size_bytes
+    assert conversation.lines.statistics()["large_waiting_bytes"] == 0
+
+
+def test_large_answers_to_a_closed_connection_are_dropped_where_they_are(conversation: Conversation) -> None:
+    for _ in range(12):
+        conversation.begin(ApiKey.OFFSET_COMMIT)
+    conversation.line.turn()
+    for each in conversation.hear():
+        conversation.lines.answer(each.reply, bytes(4 * PIECE_BYTES))
+    conversation.line.leave(conversation.connection)
+    for _ in range(10):
+        conversation.line.turn()
+        conversation.hear()
+        conversation.lines.publish()
+    assert conversation.lines.has_room
+    assert conversation.line.statistics()["waiting"] == 0
+    assert conversation.lines.statistics()["large_waiting_bytes"] == 0
+    assert not conversation.lines.congested
+    assert conversation.coordinator_pool.free_bytes() == conversation.coordinator_pool.size_bytes
+
+
+def test_one_body_is_sent_to_many(conversation: Conversation) -> None:
+    for _ in range(2):
+        conversation.ask(ApiKey.OFFSET_COMMIT)
+    body = os.urandom(PIECE_BYTES)
+    for number, each in enumerate(conversation.hear()):
+        conversation.lines.answer(each.reply, bytes([number]) * 8, body)
+    conversation.lines.publish()
+    for _ in range(3):
+        conversation.line.turn()
+        conversation.hear()
+        conversation.lines.publish()
+    conversation.line.turn()
+    assert conversation.finished == [bytes(8) + body, b"\x01" * 8 + body]

@@ -9,7 +9,9 @@ from uuid import UUID
 import pytest
 
 from appliance.channels.partition_table import FILES_VERSION, SERVING_INCARNATION
+from appliance.channels.purgatory_channel import PurgatoryOp
 from appliance.channels.request_channel import Op, RequestFlag, ResponseFlag
+from appliance.channels.roles import PURGATORY
 from appliance.log.config import LogSettings
 from appliance.netproc.log_handlers.fetch import ASKED_AT_ONCE
 from appliance.protocol.errors import ErrorCode
@@ -18,6 +20,7 @@ from tests.log.batches import batch_of, open_log
 from tests.netproc.fetching_process import (
     INCARNATION,
     LEADER_EPOCH,
+    PARTITIONS_MAX,
     WORKERS,
     NetworkProcess,
     Wait,
@@ -513,3 +516,68 @@ def test_an_incremental_session_hears_of_what_changed_and_is_kept_waiting_for_th
     process.fetch(Wanted("t", 1, 11), session_id=made.session_id, session_epoch=2, max_wait_ms=0)
     response = process.response()
     assert (response.error_code, response.session_id, response.responses) == (0, made.session_id, [])
+
+
+# Too many partitions that are waited for
+
+
+def test_oldest_wide_fetch_is_answered_early_where_too_many_partitions_are_waited_for(tmp_path: Path) -> None:
+    wide = [Wanted("t", partition) for partition in range(200)]
+    with network_process(tmp_path, partitions=200) as process:
+        narrow = process.fetch(wide[0])
+        first, second, third = process.fetch(*wide), process.fetch(*wide), process.fetch(*wide)
+        assert [pending for pending, _ in process.finished] == [first]
+        assert process.purgatory.statistics()["partitions"] == 401
+        assert process.purgatory.statistics()["hurried"] == 1
+        assert {one.error_code for one in process.told_partitions().values()} == {0}
+        waiting = [watcher.request_id for watcher in process.purgatory._watchers.values()]
+        assert len(waiting) == 3
+        for request_id in waiting:
+            process.clock.advance(WAIT_MS)
+            process.complete(request_id)
+        assert [pending for pending, _ in process.finished] == [narrow, second, third]
+        process.responses()
+        while process.purgatory.congested:  # the ring has fewer slots than these registrations
+            process.cancelled()
+        assert process.at_rest()
+
+
+def test_fetch_of_more_partitions_than_may_be_waited_for_is_answered_at_once(tmp_path: Path) -> None:
+    with network_process(tmp_path, partitions=PARTITIONS_MAX + 1) as process:
+        narrow = process.fetch(Wanted("t", 0))
+        all_of_them = process.fetch(*(Wanted("t", partition) for partition in range(PARTITIONS_MAX + 1)))
+        assert [pending for pending, _ in process.finished] == [all_of_them]
+        assert narrow.answer is None
+        assert process.purgatory.statistics()["partitions"] == 1
+
+
+def test_wide_fetches_that_leave_before_they_are_registered_leave_nothing_behind(tmp_path: Path) -> None:
+    wide = [Wanted("t", partition) for partition in range(200)]
+    with network_process(tmp_path, partitions=200) as process:
+        for _ in range(50):
+            pending = process.fetch(*wide)
+            assert pending.drop is not None
+            pending.drop()
+        held = process.purgatory._unplaced
+        assert sum(len(registration.rows) for registration in held) == 0
+        cancelled: list[int] = []
+        while process.purgatory.congested:
+            cancelled += process.cancelled()
+        assert cancelled == [1]  # the others never got there
+        assert process.at_rest()
+
+
+def test_cancel_that_finds_the_ring_full_is_said_later(process: NetworkProcess) -> None:
+    process.grow(0, 0)
+    pending = process.fetch(FIRST)
+    ring = process.attachment.outbound[PURGATORY]
+    while ring.put(int(PurgatoryOp.CANCEL), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0):
+        pass
+    assert pending.drop is not None
+    pending.drop()
+    assert process.purgatory.statistics()["unplaced"] == 1
+    told: list[int] = []
+    while process.purgatory.congested:
+        told += process.cancelled()
+    assert (told + process.cancelled())[-1] == 1
+    assert process.at_rest()

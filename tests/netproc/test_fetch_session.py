@@ -85,6 +85,29 @@ def test_a_full_cache_gives_no_session_until_one_is_idle_for_long() -> None:
     assert len(sessions) == 1
 
 
+def test_new_session_that_has_no_room_for_its_partitions_is_not_made_until_one_is_idle_for_long() -> None:
+    sessions = FetchSessions(10, partitions_max=4)
+    first = turn(sessions, 0, INITIAL_EPOCH, wanted(0, 1, 2))
+    refused = turn(sessions, 0, INITIAL_EPOCH, wanted(0, 1), now_ms=1)
+    assert (refused.session_id, refused.error, len(refused.partitions)) == (0, 0, 2)
+    later = turn(sessions, 0, INITIAL_EPOCH, wanted(0, 1), now_ms=EVICTABLE_AFTER_MS + 1)
+    assert later.session_id not in (0, first.session_id)
+    sessions.check()
+    assert len(sessions) == 1
+
+
+def test_session_that_grows_beyond_the_bound_ends() -> None:
+    sessions = FetchSessions(10, partitions_max=4)
+    made = turn(sessions, 0, INITIAL_EPOCH, wanted(0, 1, 2))
+    assert turn(sessions, made.session_id, 1, wanted(3), forgotten=(("t", 0),)).error == 0
+    assert turn(sessions, made.session_id, 2, wanted(4)).error == 0
+    ended = turn(sessions, made.session_id, 3, wanted(5))
+    assert ended.error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    sessions.check()
+    assert len(sessions) == 0
+    assert turn(sessions, 0, INITIAL_EPOCH, wanted(0, 1, 2, 3)).session_id != 0
+
+
 def test_the_epoch_goes_on_at_one_after_the_greatest() -> None:
     sessions = FetchSessions(10)
     made = turn(sessions, 0, INITIAL_EPOCH, wanted(0))

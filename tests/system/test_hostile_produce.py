@@ -137,6 +137,10 @@ def lies() -> dict[str, tuple[bytes | None, ErrorCode]]:
             batch(attributes=b.TRANSACTIONAL, producer_id=1, producer_epoch=0, base_sequence=0),
             ErrorCode.INVALID_TXN_STATE,
         ),
+        "transaction without a producer": (
+            batch(attributes=b.TRANSACTIONAL),
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ),
         "log append time": (batch(attributes=b.LOG_APPEND_TIME), ErrorCode.INVALID_TIMESTAMP),
         "producer without a sequence": (
             batch(producer_id=1, producer_epoch=0, base_sequence=-1),

@@ -67,6 +67,14 @@ class BrokerSettings:
         minimum=1024,
         doc="Largest fetch answer, whatever the client asks for; one batch is always sent.",
     )
+    fetch_session_partitions_max: int = option(
+        500_000,
+        "fetch.session.cache.partitions.max",
+        unit="partitions",
+        minimum=1000,
+        doc="Partitions that the fetch sessions of one network process remember together, a fifth of a kilobyte each;"
+        " a consumer without a session names its partitions in each request.",
+    )
     fetch_session_slots: int = option(
         1000,
         "max.incremental.fetch.session.cache.slots",
@@ -97,6 +105,22 @@ class BrokerSettings:
         minimum=1,
         effect=Effect.AT_ONCE,
         doc="After how long the sequence numbers of a silent producer are forgotten.",
+    )
+    producer_ids_per_partition_max: int = option(
+        20_000,
+        "producer.ids.per.partition.max",
+        unit="producer ids",
+        minimum=100,
+        doc="Producer ids whose sequence numbers one partition remembers; beyond that it forgets those that were silent"
+        " the longest, never one with an open transaction.",
+    )
+    producer_ids_max: int = option(
+        200_000,
+        "producer.ids.max",
+        unit="producer ids",
+        minimum=1000,
+        doc="Producer ids that all partitions of one worker remember, half a kilobyte each; beyond that a partition"
+        " forgets one of its own for each new one.",
     )
     log_flush_offset_checkpoint_interval_ms: int = option(
         60_000,

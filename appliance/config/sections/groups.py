@@ -45,6 +45,37 @@ class GroupSettings:
         minimum=1,
         doc="Members that a classic group may have.",
     )
+    max_count: int = option(
+        100_000,
+        "group.max.count",
+        unit="groups",
+        minimum=1,
+        doc="Groups that there may be; a client that would make one more is refused: GROUP_MAX_SIZE_REACHED, and"
+        " POLICY_VIOLATION where it only commits offsets. Groups without members and offsets make room.",
+    )
+    members_max: int = option(
+        100_000,
+        "group.members.max",
+        unit="members",
+        minimum=1,
+        doc="Members that all groups may have together; one more is refused: GROUP_MAX_SIZE_REACHED.",
+    )
+    pending_members_max: int = option(
+        20_000,
+        "group.pending.members.max",
+        unit="members",
+        minimum=1,
+        doc="Members that were given an id and have not joined with it, in all groups together; beyond that the oldest"
+        " id is forgotten, and its client begins again. An id is kept for a minute, or the session timeout if shorter.",
+    )
+    request_max_bytes: int = option(
+        2**20,
+        "group.request.max.bytes",
+        unit="bytes",
+        minimum=4096,
+        doc="Longest request that names groups or offsets; a longer one closes its connection. What members say in"
+        " JoinGroup and SyncGroup is bounded by socket.request.max.bytes alone, commits by what a batch may be.",
+    )
     consumer_session_timeout_ms: int = option(
         45_000,
         "group.consumer.session.timeout.ms",

@@ -10,6 +10,15 @@ from appliance.config.option import check_fields, option
 from appliance.errors import ConfigurationError
 
 _MIB: Final = 2**20
+FEW_CONNECTIONS: Final = 100
+"""With fewer in all, one address may hold them all unless told otherwise."""
+
+
+def from_one_address(connections_max: int, connections_max_per_ip: int) -> int:
+    """Return how many connections one address may hold: a tenth stays for others, unless the option says a number."""
+    if connections_max_per_ip >= 0:
+        return connections_max_per_ip
+    return connections_max - (connections_max // 10 if connections_max >= FEW_CONNECTIONS else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +58,14 @@ class NetworkSettings:
         doc="Connections held at once; one more is closed as soon as it is accepted.",
     )
     connections_max_per_ip: int = option(
-        10_000,
+        -1,
         "max.connections.per.ip",
         unit="connections",
         minimum=1,
+        special=(-1,),
         effect=Effect.AT_ONCE,
-        doc="Connections held at once from one address.",
+        doc="Connections held at once from one address; -1 leaves a tenth of max.connections to other addresses, where"
+        " that is 100 or more.",
     )
     connections_max_idle_ms: int = option(
         600_000,
@@ -79,12 +90,28 @@ class NetworkSettings:
         maximum=4096,
         doc="Requests of one connection under way at once; beyond that its socket is not read.",
     )
+    waiting_fetch_partitions_max: int = option(
+        200_000,
+        "network.waiting.fetch.partitions.max",
+        unit="partitions",
+        minimum=1000,
+        doc="Partitions that all waiting fetches of one network process watch together, half a kilobyte each; beyond"
+        " that the fetch of many partitions that has waited the longest is answered early.",
+    )
     request_stall_grace_ms: int = option(
         1000,
         "network.request.stall.grace.ms",
         unit="ms",
         minimum=1,
         doc="How long a half-received request may hold pool space while others wait for that space.",
+    )
+    closed_lines_per_minute: int = option(
+        100,
+        "network.closed.lines.per.minute",
+        unit="lines",
+        minimum=0,
+        doc="Lines of each network process in a minute about connections that were closed for what they sent; one more"
+        " tells how many others there were.",
     )
     socket_send_buffer_bytes: int = option(
         -1,
@@ -110,6 +137,11 @@ class NetworkSettings:
         maximum=65535,
         doc="Connections the system may hold ready before they are accepted.",
     )
+
+    @property
+    def connections_from_one_address(self) -> int:
+        """How many connections one address may hold: never all, unless that is asked for."""
+        return from_one_address(self.connections_max, self.connections_max_per_ip)
 
     def __post_init__(self) -> None:
         check_fields(self)

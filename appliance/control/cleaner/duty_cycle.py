@@ -31,7 +31,6 @@ _LOOK = int(CleanerOp.LOOK)
 _NS_PER_MS = 1_000_000
 LOOKS = 2
 """Looks after a LOOK: a worker may say it a moment before the metadata image says why."""
-COUNTERS = ("compacted logs", "uncleanable", "rounds", "freed bytes")
 """The process row's counters of its own, by place."""
 
 _log = logging.getLogger(__name__)

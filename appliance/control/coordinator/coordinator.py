@@ -19,7 +19,15 @@ from appliance.channels.partition_table import PartitionTable
 from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.config import Settings
-from appliance.control.coordinator.group.effects import Answer, Append, Client, Effects, Record
+from appliance.control.coordinator.group.effects import (
+    Answer,
+    AnswerInPieces,
+    Append,
+    Client,
+    Effects,
+    GoOn,
+    Record,
+)
 from appliance.control.coordinator.group.groups import Groups
 from appliance.control.coordinator.internal_logs import InternalLogs
 from appliance.control.coordinator.offsets.expiry import expired
@@ -29,8 +37,10 @@ from appliance.control.coordinator.offsets.offset_delete import plan_delete
 from appliance.control.coordinator.offsets.offset_fetch import fetch_offsets
 from appliance.control.coordinator.offsets.offset_records import parse_value
 from appliance.control.coordinator.offsets.packed_offsets import all_end_with
-from appliance.control.coordinator.request_lines import Received, Reply, RequestLines
+from appliance.control.coordinator.request_lines import RequestLines
+from appliance.control.coordinator.request_queue import Received, Reply
 from appliance.control.coordinator.shard import ACTIVE, TOLD, Pair, Shard, State
+from appliance.control.coordinator.slices import AnswerJob, Job, Slices, StepJob
 from appliance.control.coordinator.topics import ImageTopics
 from appliance.errors import CorruptFile, MalformedFrame
 from appliance.ipc.agent import Timers
@@ -48,15 +58,21 @@ from appliance.protocol.offset_commit import (
     every_partition,
     parse_offset_commit,
 )
-from appliance.protocol.primitives import NO_UUID
+from appliance.protocol.primitives import INT32, NO_UUID
 from appliance.protocol.records.compression import Codec
 
+CHEAP_AT_ONCE: Final = 128
+"""Cheap requests in one turn: what they write is one batch a log."""
+SHORT_FETCH_BYTES_MAX: Final = 1024
 UNDER_WAY_BYTES_MAX: Final = 64 << 20
 """Requests that were taken and are not answered; with more, new ones are told to come again."""
 POOL_SHARES: Final = 4
 """So many batches of the largest size have room in the pool at once."""
 RECORDS_A_WRITE: Final = 2000
 EXPIRY_OFFSETS: Final = 5000
+IDLE_GROUPS: Final = 200
+MAKE_ROOM_PAUSE_MS: Final = 10_000
+"""After a search for groups that nobody needs, which costs a look at all of them."""
 EXPIRY_PAUSE_MS: Final = 5
 """Heartbeats are served between these many offsets that are looked at."""
 _NS_PER_MS: Final = 1_000_000
@@ -64,6 +80,11 @@ _NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _NOT_COORDINATOR: Final = int(ErrorCode.NOT_COORDINATOR)
 _LOADING: Final = int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 _OFFSET_COMMIT: Final = int(ApiKey.OFFSET_COMMIT)
+_LIST_GROUPS: Final = int(ApiKey.LIST_GROUPS)
+_LONG_REQUESTS: Final = frozenset({int(ApiKey.JOIN_GROUP), int(ApiKey.SYNC_GROUP)})
+"""Those of members' own data, which cost as much as a copy of their bytes."""
+_AT_ID: Final = 4
+"""Where the correlation id stands in a response's frame."""
 
 _APPEND_ERRORS: Final = {
     int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION): _NOT_AVAILABLE,
@@ -106,7 +127,10 @@ class Coordinator:
         self._dirty: set[Shard] = set()
         self._ids: Mapping[str, UUID] = {}
         self._expires_later = False
+        self._makes_room = False
+        self._room_not_before_ns = 0
         self._complain = RateLimited(_log.warning, clock)
+        self._complain_of_limits = RateLimited(_log.warning, clock, interval_ms=60_000)
         self.commits = 0
         self.appends = 0
         self.groups = Groups(
@@ -120,29 +144,63 @@ class Coordinator:
         self._servants: Mapping[int, Callable[[Any, Reply], None]] = {
             int(ApiKey.OFFSET_FETCH): self._fetch,
             int(ApiKey.OFFSET_DELETE): self._delete,
-            int(ApiKey.LIST_GROUPS): self._list,
         }
+        self._request_bytes_max = settings.group.request_max_bytes
+        self._slices = Slices(clock.monotonic_ns, failed=self._job_failed)
+        lines.on_closed = self._slices.closed
 
     # Requests
 
-    def serve(self, requests: Sequence[Received]) -> None:
-        """Requests that came together, oldest first; what goes wrong in one is its own."""
-        if not requests:
-            return
-        now_ms = self._clock.now_ms()
-        for received in requests:
-            self._serve_one(received, now_ms)
+    def serve(self) -> None:
+        """Serve what waits: some cheap requests, then long work for a slice of time. What goes wrong in one request
+        is its own."""
+        queue = self._lines.queue
+        if len(queue):
+            now_ms = self._clock.now_ms()
+            for _ in range(CHEAP_AT_ONCE):
+                received = queue.next_cheap()
+                if received is None:
+                    break
+                self._serve_one(received, now_ms)
+        if len(self._slices) or queue.has_costly:
+            self._slices.run(self._begin_costly)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something to serve at once: do not sleep."""
+        lines, queue = self._lines, self._lines.queue
+        return queue.has_cheap or bool(len(self._slices)) or (queue.has_costly and lines.has_room)
+
+    def _begin_costly(self) -> bool:
+        if not self._lines.has_room:
+            return False
+        received = self._lines.queue.next_costly()
+        if received is None:
+            return False
+        self._serve_one(received, self._clock.now_ms())
+        return True
 
     def _serve_one(self, received: Received, now_ms: int) -> None:
         reply = received.reply
         header = reply.header
+        self._lines.take(reply)
         try:
             if header.api_key == _OFFSET_COMMIT:
                 self._commit(received, now_ms)
                 return
+            if reply.length_bytes > self._request_bytes_max and header.api_key not in _LONG_REQUESTS:
+                self._lines.refuse(
+                    reply,
+                    f"a request of {reply.length_bytes} bytes: more than group.request.max.bytes ="
+                    f" {self._request_bytes_max}",
+                )
+                return
             request = decode_request(
                 header.api_key, header.version, received.view, header.body_position, received.end
             )
+            if header.api_key == _LIST_GROUPS:
+                self._list(request, received)
+                return
             if self._lines.under_way_bytes > UNDER_WAY_BYTES_MAX:
                 self.respond(
                     reply,
@@ -165,20 +223,82 @@ class Coordinator:
             return
         self._lines.answer(reply, frame)
 
+    def _answer_in_pieces(
+        self, replies: list[Reply], elements: Iterator[Any], make: Callable[[tuple[Any, ...]], Any]
+    ) -> None:
+        """Answers all of `replies`, which ask the same, in slices of time."""
+        header = replies[0].header
+
+        def encode(some: tuple[Any, ...]) -> bytes:
+            return encode_response(header.api_key, header.version, make(some), header.correlation_id)
+
+        job = AnswerJob(
+            replies,
+            elements,
+            encode=encode,
+            send=self._send,
+            drop=self._lines.drop,
+            monotonic_ns=self._clock.monotonic_ns,
+        )
+        self._slices.begin(job)
+
+    def _send(self, frame: bytes, replies: list[Reply]) -> None:
+        """One answer to all who asked the same: only the correlation ids are unlike, behind the size."""
+        lines = self._lines
+        if len(replies) == 1 and replies[0].header.correlation_id == INT32.unpack_from(frame, _AT_ID)[0]:
+            lines.answer(replies[0], frame)
+            return
+        size, body = frame[:_AT_ID], frame[_AT_ID + INT32.size :]
+        for reply in replies:
+            lines.answer(reply, size + INT32.pack(reply.header.correlation_id), body)
+
+    def _job_failed(self, job: Job, error: Exception) -> None:
+        if isinstance(job, AnswerJob):
+            for reply in job.waiting():
+                self._contain(reply, error)
+        else:
+            _log.error("a request of a group met a defect", exc_info=error)
+
     def _contain(self, reply: Reply, error: Exception) -> None:
         _log.error("a request of a group met a defect", exc_info=error)
         if not reply.answered:
             self._lines.refuse(reply, "a defect of ours, told above")
 
     def _to_groups(self, request: Any, reply: Reply) -> None:
+        limits = self.groups.limits
+        refused = limits.refused_groups + limits.refused_members
         self._carry_out(self.groups.handle(request, client=_client(reply), reply=reply))
+        if refused != limits.refused_groups + limits.refused_members:
+            self._make_room()
+        if not self._expires_later and len(self.groups):
+            self._expire_later()
 
-    def _list(self, request: Any, reply: Reply) -> None:
+    def _make_room(self) -> None:
+        """A group or a member was refused: says so, and looks now for groups that nobody needs."""
+        limits, settings = self.groups.limits, self._settings.group
+        self._complain_of_limits(
+            f"{len(self.groups)} groups (group.max.count = {settings.max_count},"
+            f" group.members.max = {settings.members_max}): {limits.refused_groups} groups and"
+            f" {limits.refused_members} members were refused since the start. Delete groups, or raise the limit."
+        )
+        if not self._makes_room and self._clock.monotonic_ns() >= self._room_not_before_ns:
+            self._makes_room = True
+            self._room_not_before_ns = self._clock.monotonic_ns() + MAKE_ROOM_PAUSE_MS * _NS_PER_MS
+            self._remove_idle(iter(self.groups.idle()))
+
+    def _list(self, request: Any, received: Received) -> None:
+        """Answers ListGroups, and with the same list everybody else who waits for it: it begins after they asked."""
+        reply = received.reply
         if any(shard.state is State.LOADING for shard in self._shards):
             header = reply.header
             self.respond(reply, coordinator_error_response(header.api_key, header.version, request, _LOADING))
-        else:
-            self._to_groups(request, reply)
+            return
+        others = [other.reply for other in self._lines.queue.like(received)]
+        for other in others:
+            self._lines.take(other)
+        for effect in self.groups.handle(request, client=_client(reply), reply=reply):
+            if isinstance(effect, AnswerInPieces):
+                self._answer_in_pieces([reply, *others], effect.elements, effect.make)
 
     # Where groups belong
 
@@ -229,6 +349,8 @@ class Coordinator:
             generation=request.generation,
             api_version=header.version,
         )
+        if not error and not shard.book.has(group):
+            error = self._check_new(group)
         if error:
             self._told_commit(reply, every_partition(request, error))
             return
@@ -253,6 +375,12 @@ class Coordinator:
 
         shard.write(plan.records, committed)
 
+    def _check_new(self, group: str) -> int:
+        error = self.groups.check_new(group)
+        if error:
+            self._make_room()
+        return error
+
     def _told_commit(self, reply: Reply, errors: Sequence[TopicErrors]) -> None:
         header = reply.header
         self._lines.answer(
@@ -270,10 +398,13 @@ class Coordinator:
                 wanted.group_id, member_id=wanted.member_id, epoch=wanted.member_epoch, client=client
             )
 
-        response = fetch_offsets(
+        fetched = fetch_offsets(
             request, reply.header.version, topics=self._topics, check=check, book_of=self._book_of
         )
-        self.respond(reply, response)
+        if reply.length_bytes <= SHORT_FETCH_BYTES_MAX and _is_short(request):
+            self.respond(reply, fetched.make(tuple(fetched.elements)))
+        else:
+            self._answer_in_pieces([reply], fetched.elements, fetched.make)
 
     def _book_of(self, group: str) -> OffsetBook | None:
         return self._shard_of(group).book if self._shards else None
@@ -318,6 +449,10 @@ class Coordinator:
             match effect:
                 case Answer(reply, response):
                     self.respond(reply, response)
+                case AnswerInPieces(reply, elements, make):
+                    self._answer_in_pieces([reply], elements, make)
+                case GoOn(action):
+                    self._slices.later(StepJob(lambda action=action: self._carry_out(action())))  # type: ignore[misc]
                 case Append(partition, records, then):
                     self._append(partition, records, then)
 
@@ -502,8 +637,20 @@ class Coordinator:
                 self.later(EXPIRY_PAUSE_MS, lambda: self._expire_some(left))
                 return
         self._expires_later = False
-        if any(shard.book.groups() for shard in self._shards):
+        self._remove_idle(iter(self.groups.idle()))
+        if len(self.groups):
             self._expire_later()
+
+    def _remove_idle(self, left: Iterator[str]) -> None:
+        """Removes groups without members and offsets, some at a time; Kafka, too, when it looks at the offsets."""
+        for looked_at, group in enumerate(left, 1):
+            shard = self._shard_of(group) if self._shards else None
+            if shard is not None and shard.state is State.ACTIVE and not shard.book.has(group):
+                self._carry_out(self.groups.remove_if_empty(group))
+            if looked_at >= IDLE_GROUPS:
+                self.later(EXPIRY_PAUSE_MS, lambda: self._remove_idle(left))
+                return
+        self._makes_room = False
 
     def _expire_group(self, shard: Shard, group: str) -> None:
         rule = self.groups.offset_expiry(group)
@@ -534,6 +681,13 @@ class Coordinator:
             "groups": sum(each["groups"] for each in told),
             "offsets": sum(each["offsets"] for each in told),
         }
+
+
+def _is_short(request: OffsetFetchRequest) -> bool:
+    """Whether it asks for named partitions of one group: then its answer is not worth slices of time."""
+    if request.groups:
+        return len(request.groups) == 1 and request.groups[0].topics is not None
+    return request.topics is not None
 
 
 def _client(reply: Reply) -> Client:

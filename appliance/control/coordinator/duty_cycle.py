@@ -6,9 +6,10 @@ but members' timers, polls. Asleep it wakes for a request, an answer, a deadline
 offsets that have had their time, where there are any. Dies: network processes answer what was under way with a
 retriable error; the next life replays the topic.
 
-One turn, in this order: answers of workers; requests of network processes; what is due; everything that was written in
-the turn goes to the logs together, one batch each; what was asked and answered becomes visible. Of many answers some
-are visible before (decision 0069).
+One turn, in this order: answers of workers; requests of network processes go into the queue; some cheap ones are
+served, then long work for a slice of time (decision 0079); what is due; everything that was written in the turn goes to
+the logs together, one batch each; what was asked and answered becomes visible. Of many answers some are visible before
+(decision 0069).
 """
 
 from __future__ import annotations
@@ -32,13 +33,9 @@ from appliance.ipc.process_table import BYTES_IN, COUNTER_0, REQUESTS, ProcessSt
 from appliance.ipc.ring import RingReader
 
 CONGESTED_LOOK_MS = 1
-REQUESTS_AT_ONCE = 64
-"""Requests of one network process in one turn: what they write is one batch a log."""
 NEXT_REQUEST_NS = 200_000
 """From an answer to the client's next request: two socket calls, two wake-ups and the network process twice. With a
 quarter less, p50 of a lone member's commits is a twelfth longer (decision 0071)."""
-COUNTERS = ("commits", "appends")
-"""The process row's counters of its own, by place."""
 _NS_PER_MS = 1_000_000
 
 _log = logging.getLogger(__name__)
@@ -97,10 +94,13 @@ class CoordinatorDutyCycle:
 
     def _timeout_ms(self) -> int | None:
         """How long nothing is to be done; None: until somebody says something."""
-        if self._no_room or self._lines.congested:
-            return CONGESTED_LOOK_MS
+        if self._coordinator.has_work:
+            return 0
         due_ns = self._coordinator.next_due_ns()
-        return None if due_ns is None else max(0, -(-(due_ns - self._clock.monotonic_ns()) // _NS_PER_MS))
+        due_ms = None if due_ns is None else max(0, -(-(due_ns - self._clock.monotonic_ns()) // _NS_PER_MS))
+        if self._no_room or self._lines.congested:
+            return CONGESTED_LOOK_MS if due_ms is None else min(due_ms, CONGESTED_LOOK_MS)
+        return due_ms
 
     def _look_out(self, *, was_lone: bool) -> None:
         """Before sleep: for the log's answer to the only request under way, and after that for the next request.
@@ -126,18 +126,25 @@ class CoordinatorDutyCycle:
             if peer.kind is RoleKind.IOPROC:
                 self._logs.take(reader.drain())
                 continue
-            requests = lines.receive(peer, reader.drain(REQUESTS_AT_ONCE))
-            cells[REQUESTS] += len(requests)
-            cells[BYTES_IN] += sum([received.reply.length_bytes for received in requests])
-            coordinator.serve(requests)
+            requests, requests_bytes = lines.receive(peer, reader.drain())
+            cells[REQUESTS] += requests
+            cells[BYTES_IN] += requests_bytes
+        coordinator.serve()
 
     def _end_turn(self) -> None:
         self._no_room = not self._coordinator.turn()
         self._logs.publish()
         self._lines.publish()
+        # Their names stand in channels.counter_names.
         cells = self._attachment.row.cells
         cells[COUNTER_0] = self._coordinator.commits
         cells[COUNTER_0 + 1] = self._coordinator.appends
+        cells[COUNTER_0 + 2] = self._lines.dropped
+        groups = self._coordinator.groups
+        cells[COUNTER_0 + 3] = len(groups)
+        cells[COUNTER_0 + 4] = groups.limits.refused_groups
+        cells[COUNTER_0 + 5] = groups.limits.refused_members
+        cells[COUNTER_0 + 6] = groups.limits.forgotten_members
 
     # Peers
 

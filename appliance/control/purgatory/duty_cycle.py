@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import select
 from collections import deque
-from typing import Any, Final
+from typing import Any
 
 from appliance.channels.partition_table import ACTIVE_SEGMENT, HIGH_WATERMARK, WATCHERS
 from appliance.channels.purgatory_channel import (
@@ -45,7 +45,6 @@ from appliance.ipc.fence import full_fence
 from appliance.ipc.process_table import COUNTER_0, ERRORS, REQUESTS, ProcessState
 
 # The process row's counters of its own, by place.
-COUNTERS: Final = ("waiting", "watched rows", "satisfied", "expired", "cancelled", "completions owed")
 
 # How soon a full completion ring is tried again; its reader does not ring when it has made room.
 OWED_RETRY_MS = 1

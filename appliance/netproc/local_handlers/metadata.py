@@ -12,7 +12,6 @@ from collections.abc import Iterable
 
 from appliance.channels.control_channel import Body, CreateTopics, NewTopic, TopicOutcomes
 from appliance.cluster import NO_LEADER, PartitionImage, TopicImage, topic_name_fault
-from appliance.errors import MalformedFrame
 from appliance.netproc.local_handlers.new_topics import new_topic
 from appliance.netproc.local_handlers.view import (
     CLUSTER_OPERATIONS,
@@ -36,12 +35,20 @@ WITH_MEANINGLESS_IDS = (10, 11)
 """Versions whose questions have a topic id that must not be used; their answers could not say "no such id"."""
 
 
-def check_asked_by_name(request: MetadataRequest, version: int) -> None:
-    """Raises MalformedFrame where a version asks in a way that it must not."""
-    if version in WITH_MEANINGLESS_IDS and any(
-        topic.topic_id is not None or topic.name is None for topic in request.topics or ()
+def asked_by_id(request: MetadataRequest, version: int) -> MetadataResponse | None:
+    """Return INVALID_REQUEST for each topic, and no brokers, where a version asks in a way that it must not.
+
+    As Apache Kafka 4.3. None: the question is a good one.
+    """
+    topics = request.topics or ()
+    if version not in WITH_MEANINGLESS_IDS or all(
+        topic.topic_id is None and topic.name is not None for topic in topics
     ):
-        raise MalformedFrame(f"Metadata version {version} asks for topics by name only")
+        return None
+    refused = tuple(
+        MetadataTopic(ErrorCode.INVALID_REQUEST, topic.name or "", topic.topic_id) for topic in topics
+    )
+    return MetadataResponse((), refused, cluster_id=None, controller_id=NO_LEADER)
 
 
 def metadata(request: MetadataRequest, view: LocalView) -> MetadataResponse | AskController:

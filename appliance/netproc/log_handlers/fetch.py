@@ -341,6 +341,7 @@ class _Asker:
         "read_committed",
         "request_id",
         "turn",
+        "watched",
     )
 
     def __init__(
@@ -362,6 +363,7 @@ class _Asker:
         self.min_bytes = min(request.min_bytes, max_bytes)
         self.items: tuple[FetchItem, ...] = ()
         self.request_id = 0
+        self.watched = 0
         self.outstanding = 0
         self.next_asked = 0
         self.found_bytes = 0
@@ -388,6 +390,11 @@ class _Asker:
         """More became readable, or the time is up: look again."""
         self.found_bytes = 0
         self._handler.look(self)
+
+    def hurried(self) -> None:
+        """Too many partitions are waited for: answer with what there is."""
+        self.deadline_ns = 0
+        self.woken()
 
     def dropped(self) -> None:
         self._handler.cancel(self)

@@ -76,9 +76,10 @@ def fetched(
     book: OffsetBook, *topics: OffsetFetchTopic, version: int = 9, known: KnownTopics | None = None
 ) -> OffsetFetchResponse:
     request = OffsetFetchRequest(groups=(OffsetFetchGroup("g", topics or None),))
-    return fetch_offsets(
+    elements, make = fetch_offsets(
         request, version, topics=known or KnownTopics(), check=lambda _: 0, book_of=lambda _: book
     )
+    return make(tuple(elements))
 
 
 def test_commit_takes_what_is_there_and_refuses_the_rest_one_by_one() -> None:
@@ -137,14 +138,14 @@ def test_all_offsets_of_a_group_are_told_once_however_often_they_are_asked_for()
     _, book = planned(commit("t", (3, 1, "")))
     some = OffsetFetchGroup("g", (OffsetFetchTopic("t", partition_indexes=(3,)),))
     wanted = (OffsetFetchGroup("g", None), some, OffsetFetchGroup("h", None))
-    response = fetch_offsets(
+    elements, make = fetch_offsets(
         OffsetFetchRequest(groups=wanted * 1_000),
         9,
         topics=KnownTopics(),
         check=lambda _: 0,
         book_of=lambda group: book if group == "g" else None,
     )
-    assert [group.group_id for group in response.groups] == ["g", "g", "h", *["g"] * 999]
+    assert [group.group_id for group in make(tuple(elements)).groups] == ["g", "g", "h", *["g"] * 999]
 
 
 def test_new_topic_of_the_same_name_does_not_inherit_an_offset() -> None:
@@ -159,13 +160,14 @@ def test_error_of_a_group_is_told_where_its_version_has_a_place_for_it() -> None
     topics = (OffsetFetchTopic("t", partition_indexes=(0, 1)),)
     error = int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     for version, in_partitions in ((1, True), (2, False), (7, False)):
-        response = fetch_offsets(
+        elements, make = fetch_offsets(
             OffsetFetchRequest("g", topics),
             version,
             topics=KnownTopics(),
             check=lambda _: error,
             book_of=lambda _: None,
         )
+        response = make(tuple(elements))
         told = [p.error_code for topic in response.topics for p in topic.partitions]
         assert told == ([error, error] if in_partitions else [])
         assert response.error_code == error

@@ -59,7 +59,9 @@ def join(
         refuse(ErrorCode.UNKNOWN_MEMBER_ID if existing is None else ErrorCode.FENCED_INSTANCE_ID)
         return
     is_known = member_id in group.subscriptions or existing is not None
-    if not is_known and len(group.subscriptions) >= book.settings.consumer_max_size:
+    if not is_known and (
+        len(group.subscriptions) >= book.settings.consumer_max_size or not book.limits.has_room_for_member()
+    ):
         refuse(ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER)
         return
     replaced = existing if existing != member_id else None
@@ -203,7 +205,11 @@ def leave(
     leaving: tuple[MemberIdentity, ...],
     then: Callable[[tuple[MemberResponse, ...]], None],
 ) -> None:
-    """Takes the members out; `then` gets each one's answer when that is committed."""
+    """Take the members out, of whichever protocol; `then` gets each one's answer when that is committed.
+
+    An administrator removes members of the consumer protocol this way, too: no other request does
+    (`removeMembersFromConsumerGroup` of the Java client). Source: `classicGroupLeaveToConsumerGroup` of Kafka 4.3.
+    """
     draft = Draft(book, group)
     answers: list[MemberResponse] = []
     out: list[str] = []
@@ -211,22 +217,47 @@ def leave(
         member_id: str = one.member_id
         if member_id == NO_MEMBER and one.group_instance_id is not None:
             member_id = group.static_member_id(one.group_instance_id) or NO_MEMBER
-        error = _fault(group, member_id, one.group_instance_id)
+        error = _no_member(group, member_id, one.group_instance_id)
         if not error and member_id not in out:
             out.append(member_id)
-            draft.remove(member_id)
         answers.append(MemberResponse(one.member_id, one.group_instance_id, error_code=error))
+    last = _last_of_the_new_protocol(group, out)
+    for member_id in out:
+        if member_id != last:
+            draft.remove(member_id)
 
-    def written(error_code: int) -> None:
+    def tell(error_code: int) -> None:
         if error_code:
             failed = for_member(error_code)
             then(tuple(MemberResponse(a.member_id, a.group_instance_id, error_code=failed) for a in answers))
-            return
-        for member_id in out:
-            group.cancel_timers(member_id)
-        then(tuple(answers))
+        else:
+            then(tuple(answers))
+
+    def written(error_code: int) -> None:
+        if not error_code:
+            for member_id in out:
+                if member_id != last:
+                    group.cancel_timers(member_id)
+        if error_code or last is None:
+            tell(error_code)
+        else:
+            group.in_turn(lambda: take_out(last))
+
+    def take_out(member_id: str) -> None:
+        if book.groups.get(group.group_id) is group and member_id in group.subscriptions:
+            fence(book, group, member_id, tell)
+        else:
+            tell(0)
 
     write(book, group, draft, written)
+
+
+def _last_of_the_new_protocol(group: ConsumerGroup, out: list[str]) -> str | None:
+    """The member whose leaving makes a classic group of the others, so that it is taken out by itself; None where
+    classic members are not all that is left."""
+    left = [one for member_id, one in group.subscriptions.items() if member_id not in out]
+    new = [member_id for member_id in out if group.subscriptions[member_id].classic is None]
+    return new[-1] if new and left and all(one.classic is not None for one in left) else None
 
 
 def _fault(
@@ -234,18 +265,25 @@ def _fault(
 ) -> ErrorCode:
     """Why the member may not speak: it is none, its place was taken, it speaks the other protocol, or of an old
     epoch."""
+    error = _no_member(group, member_id, instance_id)
+    if error:
+        return error
+    if group.subscriptions[member_id].classic is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if generation_id is not None and generation_id != group.current(member_id).member_epoch:
+        return ErrorCode.ILLEGAL_GENERATION
+    return ErrorCode.NONE
+
+
+def _no_member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ErrorCode:
+    """NONE for a member of the group, of whichever protocol."""
     if instance_id is not None:
         existing = group.static_member_id(instance_id)
         if existing is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         if existing != member_id:
             return ErrorCode.FENCED_INSTANCE_ID
-    subscription = group.subscriptions.get(member_id)
-    if subscription is None or subscription.classic is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    if generation_id is not None and generation_id != group.current(member_id).member_epoch:
-        return ErrorCode.ILLEGAL_GENERATION
-    return ErrorCode.NONE
+    return ErrorCode.NONE if member_id in group.subscriptions else ErrorCode.UNKNOWN_MEMBER_ID
 
 
 # ── who is waited for ─────────────────────────────────────────────────────────────────────────────────────

@@ -14,6 +14,7 @@ from appliance.control.coordinator.group.classic_group import ClassicGroup
 from appliance.control.coordinator.group.classic_member import ClassicMember
 from appliance.control.coordinator.group.classic_state import ClassicState
 from appliance.control.coordinator.group.group_book import GroupBook
+from appliance.control.coordinator.group.group_limits import PENDING_TIMEOUT_MAX_MS
 from appliance.protocol.apis.join_group import NO_MEMBER, JoinGroupMember, JoinGroupResponse
 from appliance.protocol.apis.sync_group import SyncGroupResponse
 from appliance.protocol.errors import ErrorCode
@@ -226,7 +227,12 @@ def add_pending(book: GroupBook, group: ClassicGroup, member_id: str, timeout_ms
         if group.pending_joins.pop(member_id, None) is not None:
             complete_pending_removal(book, group)
 
-    group.pending_joins[member_id] = book.after(timeout_ms, gone)
+    group.pending_joins[member_id] = book.after(min(timeout_ms, PENDING_TIMEOUT_MAX_MS), gone)
+    forgotten = book.limits.given_out(group, member_id)
+    if forgotten is not None:
+        other, other_id = forgotten
+        other.remove(other_id)
+        complete_pending_removal(book, other)
 
 
 def complete_pending_removal(book: GroupBook, group: ClassicGroup) -> None:

@@ -25,13 +25,13 @@ from appliance.protocol.errors import ErrorCode
 
 
 def handle(book: GroupBook, request: ConsumerGroupDescribeRequest, client: Client, reply: object) -> None:
-    groups = tuple(_describe(book, group_id, client) for group_id in dict.fromkeys(request.group_ids))
+    groups = (_describe(book, group_id, client) for group_id in dict.fromkeys(request.group_ids))
     if request.include_authorized_operations:
-        groups = tuple(
+        groups = (
             each if each.error_code else replace(each, authorized_operations=GROUP_OPERATIONS)
             for each in groups
         )
-    book.answer(reply, ConsumerGroupDescribeResponse(groups=groups))
+    book.answer_in_pieces(reply, groups, lambda groups: ConsumerGroupDescribeResponse(groups=groups))
 
 
 def _describe(book: GroupBook, group_id: str, client: Client) -> DescribedConsumerGroup:

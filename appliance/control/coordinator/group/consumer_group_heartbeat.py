@@ -140,6 +140,11 @@ def _group(
                 ErrorCode.GROUP_ID_NOT_FOUND, f"Group {shown(group_id)} is not a consumer group."
             )
         return upgraded, ()
+    if group is None and not book.limits.has_room_for_group():
+        raise RejectedRequest(
+            ErrorCode.GROUP_MAX_SIZE_REACHED,
+            f"There are group.max.count = {book.settings.max_count} groups, so no new one can be made.",
+        )
     book.groups[group_id] = made = ConsumerGroup(group_id)
     return made, () if group is None else tuple(end_of(group))
 
@@ -263,6 +268,11 @@ def _wants_room(book: GroupBook, group: ConsumerGroup, member_id: str) -> None:
         raise RejectedRequest(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
             f"The consumer group has reached its maximum capacity of {size_max} members.",
+        )
+    if member_id not in group.subscriptions and not book.limits.has_room_for_member():
+        raise RejectedRequest(
+            ErrorCode.GROUP_MAX_SIZE_REACHED,
+            f"All groups together have group.members.max = {book.settings.members_max} members.",
         )
 
 

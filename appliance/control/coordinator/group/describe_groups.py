@@ -26,13 +26,13 @@ _NOT_FOUND_FROM = 6
 
 def handle(book: GroupBook, request: DescribeGroupsRequest, client: Client, reply: object) -> None:
     # Each once: a group of many members, named over and over, would make a small request worth gigabytes.
-    groups = tuple(_describe(book, group_id, client) for group_id in dict.fromkeys(request.groups))
+    groups = (_describe(book, group_id, client) for group_id in dict.fromkeys(request.groups))
     if request.include_authorized_operations:
-        groups = tuple(
+        groups = (
             each if each.error_code else replace(each, authorized_operations=GROUP_OPERATIONS)
             for each in groups
         )
-    book.answer(reply, DescribeGroupsResponse(groups=groups))
+    book.answer_in_pieces(reply, groups, lambda groups: DescribeGroupsResponse(groups=groups))
 
 
 def _describe(book: GroupBook, group_id: str, client: Client) -> DescribedGroup:

@@ -3,6 +3,10 @@
 Nothing in this room answers a client, writes a log or waits. Each call returns its effects:
 
     Answer(reply, response)          once per request, now or in a later call's effects
+    AnswerInPieces(reply, elements, make)
+                                     the same, for answers that grow with the number of groups: the caller takes an
+                                     element at a time, and does other work in between
+    GoOn(action)                     after other work, `action` is called and gives further effects
     Append(partition, records, then) the records go to that partition of `__consumer_offsets` as one batch; when the
                                      batch is committed, or has failed, `then` is called and gives further effects
 
@@ -12,7 +16,7 @@ nothing that anybody has seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 from uuid import UUID
 
@@ -49,6 +53,23 @@ class Answer(msgspec.Struct, frozen=True):
     response: Any
 
 
+class AnswerInPieces(msgspec.Struct, frozen=True):
+    """The response to the request that came with `reply`: `make(elements)`, whose array may be long.
+
+    The groups may change between two elements, so the iterator looks each group up when its turn comes.
+    """
+
+    reply: Any
+    elements: Iterator[Any]
+    make: Callable[[tuple[Any, ...]], Any]
+
+
+class GoOn(msgspec.Struct, frozen=True):
+    """A request that goes on after others had their turn."""
+
+    action: Callable[[], Effects]
+
+
 class Append(msgspec.Struct, frozen=True):
     """Records for one partition of `__consumer_offsets`.
 
@@ -61,7 +82,7 @@ class Append(msgspec.Struct, frozen=True):
     then: Callable[[int], Effects]
 
 
-Effect: TypeAlias = Answer | Append
+Effect: TypeAlias = Answer | AnswerInPieces | GoOn | Append
 Effects: TypeAlias = list[Effect]
 
 

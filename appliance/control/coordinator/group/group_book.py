@@ -5,7 +5,8 @@ A handler changes a group, writes what it wants done into the book and returns; 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 from uuid import uuid4
 
 from appliance.clock import Clock
@@ -15,13 +16,16 @@ from appliance.control.coordinator.group.classic_member import OnTime
 from appliance.control.coordinator.group.consumer_group import ConsumerGroup
 from appliance.control.coordinator.group.effects import (
     Answer,
+    AnswerInPieces,
     Append,
     Client,
     CommittedOffsets,
     Effects,
+    GoOn,
     Record,
     Topics,
 )
+from appliance.control.coordinator.group.group_limits import GroupLimits
 from appliance.control.coordinator.group.topic_names import TopicNames
 from appliance.delayed.timing_wheel import Task, TimingWheel
 from appliance.errors import ApplianceDefect
@@ -65,6 +69,7 @@ class GroupBook:
         "effects",
         "gate",
         "groups",
+        "limits",
         "new_member_id",
         "offsets",
         "settings",
@@ -91,6 +96,9 @@ class GroupBook:
         self.offsets = offsets
         self.new_member_id = new_member_id
         self.groups: dict[str, ClassicGroup | ConsumerGroup] = {}
+        self.limits = GroupLimits(
+            settings, groups=self.groups.__len__, members=self.count_members, now_ms=self._monotonic_ms
+        )
         self.again: Callable[[object, Client, object], None] = _nobody
         self.topics_version = 0  # counts the metadata images
         self.topic_names = TopicNames(topics)
@@ -110,7 +118,7 @@ class GroupBook:
 
     def due(self) -> list[OnTime]:
         """What is to be done now, in the order of the deadlines."""
-        return [task.value for task in self._wheel.advance(self._monotonic_ms())]
+        return [task.take() for task in self._wheel.advance(self._monotonic_ms())]
 
     def _monotonic_ms(self) -> int:
         return self.clock.monotonic_ns() // _NS_PER_MS
@@ -119,6 +127,21 @@ class GroupBook:
 
     def answer(self, reply: object, response: object) -> None:
         self.effects.append(Answer(reply, response))
+
+    def answer_in_pieces(
+        self, reply: object, elements: Iterator[Any], make: Callable[[tuple[Any, ...]], Any]
+    ) -> None:
+        """Answer with `make` of the elements, which are asked for one by one; see `AnswerInPieces`."""
+        self.effects.append(AnswerInPieces(reply, elements, make))
+
+    def go_on(self, action: Callable[[], None]) -> None:
+        """Call `action` after others had their turn; it may write into this book."""
+
+        def run() -> Effects:
+            action()
+            return self.take_effects()
+
+        self.effects.append(GoOn(run))
 
     def append(self, group_id: str, records: tuple[Record, ...], then: Callable[[int], None]) -> None:
         """Has the records written; `then` gets 0 or the error code, and may write into this book."""
@@ -156,6 +179,13 @@ class GroupBook:
                 self.again(request, client, reply)
 
         group.in_turn(turn)
+
+    def count_members(self) -> int:
+        """Members of all groups; O(groups)."""
+        return sum(
+            len(group.members) if isinstance(group, ClassicGroup) else len(group.subscriptions)
+            for group in self.groups.values()
+        )
 
     def consumer_times(self, group_id: str) -> ConsumerTimes:
         """What members of the group, a consumer group, go by now."""

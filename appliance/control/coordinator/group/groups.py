@@ -54,6 +54,7 @@ from appliance.control.coordinator.group.effects import (
     Topics,
 )
 from appliance.control.coordinator.group.group_book import GroupBook, unique_member_id
+from appliance.control.coordinator.group.group_limits import GroupLimits
 from appliance.control.coordinator.group.subscription import PROTOCOL_TYPE
 from appliance.errors import ApplianceDefect
 from appliance.protocol.apis.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -104,7 +105,7 @@ class Groups:
     new_member_id: client id or group instance id → a member id that nobody has; tests make it predictable.
     """
 
-    __slots__ = ("_book",)
+    __slots__ = ("_book", "_replayed")
 
     def __init__(
         self,
@@ -127,6 +128,7 @@ class Groups:
             new_member_id=new_member_id,
         )
         self._book.again = self._dispatch
+        self._replayed: dict[int, dict[str, None]] = {}
 
     # ── requests and time ─────────────────────────────────────────────────────────────────────────────────
 
@@ -195,6 +197,13 @@ class Groups:
             restart_session(self._book, group, group.members[member_id])
         return error
 
+    def check_new(self, group_id: str) -> int:
+        """Whether offsets may be committed for a group that has none: 0, or POLICY_VIOLATION where it would be one
+        group too many."""
+        if group_id in self._book.groups or self._book.limits.has_room_for_group():
+            return ErrorCode.NONE
+        return ErrorCode.POLICY_VIOLATION
+
     def check_fetch(self, group_id: str, *, member_id: str | None, epoch: int, client: Client) -> int:
         """Whether this member may fetch the group's offsets: 0 or an error code. A classic group refuses nobody."""
         group = self._book.groups.get(group_id)
@@ -219,6 +228,17 @@ class Groups:
         if group.state is ClassicState.STABLE and group.topics is not None:
             return OffsetExpiry(subscribed=group.topics)
         return None
+
+    def idle(self) -> list[str]:
+        """The groups that nobody is in. The caller knows which of them have offsets."""
+        return [group_id for group_id, group in self._book.groups.items() if group.may_go]
+
+    def __len__(self) -> int:
+        return len(self._book.groups)
+
+    @property
+    def limits(self) -> GroupLimits:
+        return self._book.limits
 
     def remove_if_empty(self, group_id: str) -> Effects:
         """The last offset of the group is gone, or its tombstone on the way: forgets the group if nobody is in it.
@@ -266,6 +286,7 @@ class Groups:
         groups = self._book.groups
         if INT16.unpack_from(key)[0] == log_record.GROUP_METADATA_KEY:
             group_id = Cursor(memoryview(key), INT16.size, len(key)).string()
+            self._replayed.setdefault(partition, {})[group_id] = None
             if value is not None:
                 groups[group_id] = ClassicGroup.from_log(group_id, log_record.read_value(value))
             elif isinstance(groups.get(group_id), ClassicGroup):
@@ -273,6 +294,7 @@ class Groups:
             return
         read = read_change(key, value)
         if read is not None:
+            self._replayed.setdefault(partition, {})[read[0]] = None
             self._replay_change(*read, is_tombstone=value is None)
 
     def _replay_change(self, group_id: str, change: Change, *, is_tombstone: bool) -> None:
@@ -289,7 +311,11 @@ class Groups:
     def loaded(self, partition: int) -> Effects:
         """All of the partition's records were replayed: its members' sessions begin anew."""
         book = self._book
-        for group in self._groups_of(partition):
+        # Not by a look at all groups: after a start, each of many partitions would look at those of the others.
+        for group_id in self._replayed.pop(partition, ()):
+            group = book.groups.get(group_id)
+            if group is None:
+                continue
             if isinstance(group, ConsumerGroup):
                 for member_id in group.subscriptions:
                     restart_consumer_session(book, group, member_id)
@@ -304,6 +330,7 @@ class Groups:
     def unload(self, partition: int) -> Effects:
         """Forgets the partition's groups; all who wait hear that their coordinator is elsewhere."""
         book = self._book
+        self._replayed.pop(partition, None)
         error = ErrorCode.NOT_COORDINATOR
         for group in self._groups_of(partition):
             if isinstance(group, ConsumerGroup):

@@ -70,6 +70,9 @@ def handle(book: GroupBook, request: JoinGroupRequest, client: Client, reply: ob
                 book, ErrorCode.UNKNOWN_MEMBER_ID, client=client, reply=reply, member_id=request.member_id
             )
             return
+        if not book.limits.has_room_for_group():
+            _refuse(book, ErrorCode.GROUP_MAX_SIZE_REACHED, client=client, reply=reply)
+            return
         group = book.groups[request.group_id] = ClassicGroup(request.group_id, book.clock.now_ms())
     if not _has_room(book, group, request.member_id):
         _refuse(book, ErrorCode.GROUP_MAX_SIZE_REACHED, client=client, reply=reply)
@@ -129,7 +132,7 @@ def _join_new(book: GroupBook, group: ClassicGroup, request: JoinGroupRequest, w
         member_id = book.new_member_id(request.group_instance_id)
         old_id = group.static_member_id(request.group_instance_id)
         if old_id is None:
-            _add(book, group, request, waiting, member_id=member_id)
+            _add_if_room(book, group, request, waiting, member_id=member_id)
         else:
             _replace_static(book, group, request, waiting, old_id=old_id, new_id=member_id)
         return
@@ -139,7 +142,16 @@ def _join_new(book: GroupBook, group: ClassicGroup, request: JoinGroupRequest, w
         response = refused_join(ErrorCode.MEMBER_ID_REQUIRED, member_id)
         book.answer(waiting.reply, said_in(response, client.api_version))
     else:
+        _add_if_room(book, group, request, waiting, member_id=member_id)
+
+
+def _add_if_room(
+    book: GroupBook, group: ClassicGroup, request: JoinGroupRequest, waiting: Waiting, *, member_id: str
+) -> None:
+    if book.limits.has_room_for_member():
         _add(book, group, request, waiting, member_id=member_id)
+    else:
+        _refuse(book, ErrorCode.GROUP_MAX_SIZE_REACHED, client=waiting.client, reply=waiting.reply)
 
 
 def _add(
@@ -170,7 +182,7 @@ def _add(
 def _join_known(book: GroupBook, group: ClassicGroup, request: JoinGroupRequest, waiting: Waiting) -> None:
     member_id = request.member_id
     if member_id in group.pending_joins and request.group_instance_id is None:
-        _add(book, group, request, waiting, member_id=member_id)
+        _add_if_room(book, group, request, waiting, member_id=member_id)
         return
     error = group.fault_of(member_id, request.group_instance_id)
     if error is not ErrorCode.NONE or group.state is ClassicState.EMPTY:

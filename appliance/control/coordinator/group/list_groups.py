@@ -1,9 +1,14 @@
 """ListGroups (16), versions 0-5: the groups that the slot a client speaks to coordinates.
 
 Filters by state and by type ignore case and blanks; one that names nothing we know lets nothing through.
+
+The list is made in pieces, so it is no picture of one moment: it has every group that exists from the request to the
+answer, and may have those that come or go meanwhile.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from appliance.control.coordinator.group.classic_group import ClassicGroup
 from appliance.control.coordinator.group.consumer_group import ConsumerGroup
@@ -19,13 +24,19 @@ CONSUMER = "consumer"
 def handle(book: GroupBook, request: ListGroupsRequest, client: Client, reply: object) -> None:
     states = {text.strip().lower() for text in request.states_filter}
     types = {text.strip().lower() for text in request.types_filter}
-    listed = (_listed(group) for group in book.groups.values() if not book.fault_of(group.group_id, client))
-    chosen = tuple(
-        one
-        for one in listed
-        if (not states or one.group_state.lower() in states) and (not types or one.group_type in types)
+    book.answer_in_pieces(
+        reply, _chosen(book, client, states, types), lambda groups: ListGroupsResponse(groups=groups)
     )
-    book.answer(reply, ListGroupsResponse(groups=chosen))
+
+
+def _chosen(book: GroupBook, client: Client, states: set[str], types: set[str]) -> Iterator[ListedGroup]:
+    for group_id in list(book.groups):
+        group = book.groups.get(group_id)
+        if group is None or book.fault_of(group_id, client):
+            continue
+        one = _listed(group)
+        if (not states or one.group_state.lower() in states) and (not types or one.group_type in types):
+            yield one
 
 
 def _listed(group: ClassicGroup | ConsumerGroup) -> ListedGroup:

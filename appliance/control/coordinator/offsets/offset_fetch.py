@@ -10,6 +10,7 @@ which has none, in that of every partition. Source: `OffsetMetadataManager.java`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from appliance.control.coordinator.group.effects import Topic, Topics
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
@@ -37,20 +38,38 @@ Check = Callable[[OffsetFetchGroup], int]
 BookOf = Callable[[str], OffsetBook | None]
 
 
+class FetchedOffsets(NamedTuple):
+    """A response, `make(elements)`, whose elements may be many: groups, or the topics of the one that was asked for."""
+
+    elements: Iterator[Any]
+    make: Callable[[tuple[Any, ...]], OffsetFetchResponse]
+
+
 def fetch_offsets(
     request: OffsetFetchRequest, version: int, *, topics: Topics, check: Check, book_of: BookOf
-) -> OffsetFetchResponse:
+) -> FetchedOffsets:
     """The answer. `check`: the error that a group's question meets, 0 for none; `book_of`: a group's offsets."""
-    if version >= OFFSET_FETCH_GROUPS_SINCE:
-        return OffsetFetchResponse(
-            groups=tuple(
+    by_group = version >= OFFSET_FETCH_GROUPS_SINCE
+    wanted_groups = request.groups if by_group else (OffsetFetchGroup(request.group_id, request.topics),)
+    if len(wanted_groups) != 1:
+        return FetchedOffsets(
+            (
                 _group(wanted, version, topics=topics, error=check(wanted), book=book_of(wanted.group_id))
-                for wanted in _each_once(request.groups)
-            )
+                for wanted in _each_once(wanted_groups)
+            ),
+            lambda groups: OffsetFetchResponse(groups=groups),
         )
-    wanted = OffsetFetchGroup(request.group_id, request.topics)
-    found = _group(wanted, version, topics=topics, error=check(wanted), book=book_of(wanted.group_id))
-    return OffsetFetchResponse(found.topics, found.error_code)
+    (wanted,) = wanted_groups
+    error = check(wanted)
+    found = _topics(wanted, version, topics=topics, error=error, book=book_of(wanted.group_id))
+    if by_group:
+        return FetchedOffsets(
+            found,
+            lambda told: OffsetFetchResponse(
+                groups=(OffsetFetchGroupResponse(wanted.group_id, told, error),)
+            ),
+        )
+    return FetchedOffsets(found, lambda told: OffsetFetchResponse(told, error))
 
 
 def _each_once(groups: Sequence[OffsetFetchGroup]) -> Iterator[OffsetFetchGroup]:
@@ -67,30 +86,37 @@ def _each_once(groups: Sequence[OffsetFetchGroup]) -> Iterator[OffsetFetchGroup]
 def _group(
     wanted: OffsetFetchGroup, version: int, *, topics: Topics, error: int, book: OffsetBook | None
 ) -> OffsetFetchGroupResponse:
+    told = tuple(_topics(wanted, version, topics=topics, error=error, book=book))
+    return OffsetFetchGroupResponse(wanted.group_id, told, error)
+
+
+def _topics(
+    wanted: OffsetFetchGroup, version: int, *, topics: Topics, error: int, book: OffsetBook | None
+) -> Iterator[OffsetFetchTopicResponse]:
     group = wanted.group_id
     if error:
-        told = refused_topics(wanted.topics or (), error) if version < OFFSET_FETCH_ERROR_SINCE else ()
-        return OffsetFetchGroupResponse(group, told, error)
-    if wanted.topics is None:
-        return OffsetFetchGroupResponse(group, _all(group, version, topics, book))
-    return OffsetFetchGroupResponse(
-        group, tuple(_asked(group, asked, version, topics=topics, book=book) for asked in wanted.topics)
-    )
+        if version < OFFSET_FETCH_ERROR_SINCE:
+            yield from refused_topics(wanted.topics or (), error)
+    elif wanted.topics is None:
+        yield from _all(group, version, topics, book)
+    else:
+        for asked in wanted.topics:
+            yield _asked(group, asked, version, topics=topics, book=book)
 
 
 def _all(
     group: str, version: int, topics: Topics, book: OffsetBook | None
-) -> tuple[OffsetFetchTopicResponse, ...]:
-    found: list[OffsetFetchTopicResponse] = []
-    for name, partitions in (book.of(group) if book is not None else {}).items():
+) -> Iterator[OffsetFetchTopicResponse]:
+    # Its names only: a commit between two topics may change the dictionary.
+    for name in list(book.of(group)) if book is not None else ():
         topic = topics.by_name(name)
-        if topic is None:
+        partitions = book.of(group).get(name) if book is not None else None
+        if topic is None or not partitions:
             continue
         told = [_told(partition, value, topic) for partition, value in sorted(partitions.items())]
         there = tuple(each for each in told if each.committed_offset >= 0)
         if there:
-            found.append(_topic_response(topic, version, there))
-    return tuple(found)
+            yield _topic_response(topic, version, there)
 
 
 def _asked(

@@ -10,7 +10,16 @@ from uuid import UUID
 
 from appliance.clock import ManualClock
 from appliance.config import GroupSettings
-from appliance.control.coordinator.group.effects import Answer, Append, Client, Effects, Record, Topic
+from appliance.control.coordinator.group.effects import (
+    Answer,
+    AnswerInPieces,
+    Append,
+    Client,
+    Effects,
+    GoOn,
+    Record,
+    Topic,
+)
 from appliance.control.coordinator.group.group_book import shown
 from appliance.control.coordinator.group.groups import Groups
 from appliance.protocol.apis.describe_groups import DescribeGroupsRequest
@@ -121,14 +130,22 @@ class Scene:
 
     def carry_out(self, effects: Effects) -> None:
         for effect in effects:
-            if isinstance(effect, Answer):
-                assert isinstance(effect.reply, int)
-                assert effect.reply not in self.answers, "a request was answered twice"
-                self.answers[effect.reply] = effect.response
-            else:
-                self.appends.append(effect)
+            match effect:
+                case Answer(reply, response):
+                    self._answered(reply, response)
+                case AnswerInPieces(reply, elements, make):
+                    self._answered(reply, make(tuple(elements)))
+                case GoOn(action):
+                    self.carry_out(action())
+                case Append():
+                    self.appends.append(effect)
         if self.commits and not self._committing:
             self.commit()
+
+    def _answered(self, reply: Any, response: Any) -> None:
+        assert isinstance(reply, int)
+        assert reply not in self.answers, "a request was answered twice"
+        self.answers[reply] = response
 
     def commit(self, error: int = 0) -> None:
         """The appends that wait are in the log, or have failed."""

@@ -6,6 +6,8 @@ from uuid import UUID
 
 import pytest
 
+from appliance.control.coordinator.group.classic_group import ClassicGroup
+from appliance.control.coordinator.group.consumer_group import ConsumerGroup
 from appliance.control.coordinator.group.effects import Client
 from appliance.control.coordinator.group.subscription import encode_assignment, read_assignment
 from appliance.protocol.apis.join_group import JoinGroupResponse
@@ -326,8 +328,36 @@ def test_members_of_the_new_protocol_may_not_speak_the_old_one() -> None:
     new = Consumer(scene, "new")
     new.join()
     assert scene.heartbeat("new", 1) == ErrorCode.UNKNOWN_MEMBER_ID
-    assert scene.leave(MemberIdentity("new")) == [ErrorCode.UNKNOWN_MEMBER_ID]
     assert scene.answers[scene.sync("new", 1)].error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_an_administrator_removes_members_of_the_new_protocol() -> None:
+    """By member id or by instance id, as `removeMembersFromConsumerGroup`. Apache Kafka 4.3 answers the same."""
+    scene = Scene()
+    scene.cluster.create("orders", 4)
+    dynamic, static, stays = Consumer(scene, "d"), Consumer(scene, "s", instance_id="i"), Consumer(scene, "x")
+    for each in (dynamic, static, stays):
+        each.join()
+    left = scene.leave(MemberIdentity("d"), MemberIdentity("", "i"), MemberIdentity("nobody"))
+    assert left == [0, 0, ErrorCode.UNKNOWN_MEMBER_ID]
+    assert dynamic.ask().error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert static.ask().error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert dynamic.join().error_code == 0
+    scene.groups.check()
+    scene.restart()
+    assert dynamic.ask().error_code == 0
+    assert static.ask().error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_group_whose_only_members_of_the_new_protocol_were_removed_is_classic_again() -> None:
+    scene, _ = classic_group()
+    consumers = [Consumer(scene, "new"), Consumer(scene, "newer")]
+    for each in consumers:
+        each.join()
+    assert isinstance(scene.groups._book.groups[GROUP], ConsumerGroup)
+    assert scene.leave(MemberIdentity("new"), MemberIdentity("newer")) == [0, 0]
+    assert isinstance(scene.groups._book.groups[GROUP], ClassicGroup)
+    scene.groups.check()
 
 
 def test_a_classic_member_that_is_silent_from_the_change_on_is_out_after_its_session() -> None:
