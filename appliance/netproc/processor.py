@@ -49,12 +49,14 @@ from appliance.netproc.questions import Questions
 from appliance.netproc.segment_files import SegmentFiles
 from appliance.netproc.topic_routes import TopicRoutes
 from appliance.netproc.worker_lines import WorkerLines
+from appliance.protocol.api_versions import ApiKey
 
 _log: Final = logging.getLogger(__name__)
 
 _NS_PER_MS: Final = 1_000_000
 _IN: Final = select.EPOLLIN
 _OUT: Final = select.EPOLLOUT
+_HUNG_UP: Final = select.EPOLLRDHUP
 SWEEP_PARTS: Final = 4
 IMAGE_LOOK_MS: Final = 10
 """How often a network process looks for the first image, after a start of everything and never again."""
@@ -62,6 +64,10 @@ COMPLAINT_INTERVAL_MS: Final = 10_000
 """At least, between two lines about segments that the host does not let us read."""
 # Requests of one connection in one turn: who pipelines without end shares the turn with all others.
 TURN_REQUESTS: Final = 16
+# What a client may send as its last word, without waiting for an answer.
+TAKEN_FROM_THE_GONE: Final = frozenset(
+    map(int, (ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.LEAVE_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT))
+)
 # A part of the pool that half-received frames may not take, so that whole small requests always pass.
 RESERVE_PART: Final = 8
 # Answers are kept for who does not read them: of one connection this much and one answer, then no more of its frames
@@ -219,8 +225,10 @@ class Processor:
 
     def _unusual(self, connection: Connection, mask: int) -> None:
         """Room to send again, or the peer is gone."""
-        if mask & ~(_IN | _OUT):
+        if mask & ~(_IN | _OUT | _HUNG_UP):
             self._close(connection)
+            return
+        if mask & _HUNG_UP and self._hung_up(connection):
             return
         self._send(connection)
         if self._may_resume(connection):
@@ -323,9 +331,24 @@ class Processor:
             _log.error("a request of %s met a defect", connection, exc_info=error)
             self._fault(connection, "a defect of ours, told above")
 
+    def _hung_up(self, connection: Connection) -> bool:
+        """The client of a held connection has closed it; whether we close it, too, with all that it asked.
+
+        What it produced or committed, or that it leaves its group, is still taken: it was received, and its client may
+        have meant to close behind it without an answer.
+        """
+        if self._intake.next_api_key(connection) in TAKEN_FROM_THE_GONE:
+            connection.hung_up = True
+            self._watch(connection)
+            return False
+        self._close(connection)
+        return True
+
     def _watch(self, connection: Connection) -> None:
         """Brings the epoll mask up to what the connection waits for."""
         mask = 0 if connection.muted or connection.starved else _IN
+        if connection.held and not connection.hung_up:
+            mask |= _HUNG_UP
         if connection.out or self._may_resume(connection):
             mask |= _OUT
         if mask != connection.mask:
@@ -342,10 +365,12 @@ class Processor:
             if count > 0:
                 self._cells[BYTES_IN] += count
                 self._cut(connection)
+            elif count != STARVED and self._intake.begun_bytes(connection):
+                self._cut(connection)  # it was held, then starved: whole frames may be there
         except Exception as error:
             self._contain(connection, error)
             return
-        if count == CLOSED:
+        if count == CLOSED and not connection.muted:
             begun_bytes = self._intake.begun_bytes(connection)
             if begun_bytes:
                 self._fault(connection, f"its client left it {begun_bytes} bytes into a request")
@@ -386,14 +411,17 @@ class Processor:
             and not connection.closed
             and not connection.out
             and not connection.owed_bytes
-            and connection.in_flight <= self._in_flight_max // 2
+            and connection.in_flight <= (0 if connection.held else self._in_flight_max // 2)
             and self._draining_until_ns is None
         )
 
     def _resume(self, connection: Connection) -> None:
-        connection.muted = False
+        connection.muted = connection.held = False
         try:
-            self._cut(connection)
+            if self._intake.unstash(connection):
+                self._cut(connection)
+            else:
+                self._relief.relieve_later()
         except Exception as error:
             self._contain(connection, error)
             return
