@@ -31,8 +31,8 @@ from appliance.netproc.log_handlers.finish import Finish, Refuse
 from appliance.netproc.log_handlers.leader_wait import LeaderWait
 from appliance.netproc.log_handlers.produce import ProduceHandler
 from appliance.netproc.log_handlers.seldom import seldom_handlers
+from appliance.netproc.long_requests import LongRequests
 from appliance.netproc.purgatory_line import PurgatoryLine
-from appliance.netproc.questions import Questions
 from appliance.netproc.segment_files import SegmentFiles
 from appliance.netproc.topic_routes import TopicRoutes
 from appliance.netproc.worker_lines import WorkerLines
@@ -52,7 +52,6 @@ class Apis:
     Args:
         finish: takes an answer. `finish_owed`: one that may be large where its request was small.
         refuse: ends the connection of a request.
-        contain: hears what went wrong with a request after it had begun.
     """
 
     def __init__(
@@ -66,11 +65,10 @@ class Apis:
         lines: WorkerLines,
         purgatory: PurgatoryLine,
         coordinator: CoordinatorLine,
-        questions: Questions,
+        long: LongRequests,
         finish: Finish,
         finish_owed: Finish,
         refuse: Refuse,
-        contain: Callable[[Connection, Exception], None],
         clock: Clock,
         complain: Callable[[str], bool],
         timers: Timers,
@@ -107,22 +105,23 @@ class Apis:
             routes,
             lines,
             log_dirs=LogDirs(directories, attachment, lines),
-            questions=questions,
+            pool=pool,
             finish=finish_owed,
+            long=long,
         )
         self._local = LocalRequests(
             settings,
             routes,
-            questions,
+            long=long,
+            pool=pool,
             producer_ids=ProducerIds(),
             partitions=table,
             finish=finish_owed,
-            contain=contain,
         )
 
     def serve(self, connection: Connection, block: Any, start: int, end: int) -> None:
         """Takes the request whose frame lies in [start, end) of `block`, which is held for it until it is parsed; a
-        produce request's until its worker has answered.
+        produce request's until its worker has answered. Parsing may go on in later turns.
 
         Raises:
             MalformedFrame: it does not parse.
@@ -164,7 +163,6 @@ class Apis:
             else:
                 begin = self._begin_seldom.get(header.api_key, self._local.begin)
                 begin(pending, view, header.body_position, end)
-                pending.give_block(self._pool)
         except MalformedFrame:
             pending.give_block(self._pool)
             raise

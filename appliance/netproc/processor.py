@@ -42,6 +42,7 @@ from appliance.netproc.connections import Connections
 from appliance.netproc.coordinator_line import ANSWER_NS, CoordinatorLine
 from appliance.netproc.fan_out import FanOut
 from appliance.netproc.intake import CLOSED, STARVED, Intake
+from appliance.netproc.long_requests import LongRequests
 from appliance.netproc.memory_relief import MemoryRelief
 from appliance.netproc.outlet import abandon, collect, flush, unpace
 from appliance.netproc.purgatory_line import PurgatoryLine
@@ -134,7 +135,8 @@ class Processor:
             give=self._pool.give,
             brief_wait=BriefWait(clock.monotonic_ns, limit_ns=ANSWER_NS),
         )
-        self._questions = Questions(controller, self._cycle.timers, clock)
+        self._questions = Questions(controller, self._cycle.timers)
+        self._long = LongRequests(self._pool, self._questions, contain=self._contain, clock=clock)
         table = attachment.partitions
         directories = {slot: settings.log_directories(slot) for slot in range(settings.slots)}
         self._files = SegmentFiles(
@@ -152,11 +154,10 @@ class Processor:
             lines=self._lines,
             purgatory=self._purgatory,
             coordinator=self._coordinator,
-            questions=self._questions,
+            long=self._long,
             finish=self._finish,
             finish_owed=self._finish_owed,
             refuse=self._refuse,
-            contain=self._contain,
             clock=clock,
             complain=RateLimited(warn, clock, interval_ms=COMPLAINT_INTERVAL_MS),
             timers=self._cycle.timers,
@@ -171,6 +172,7 @@ class Processor:
             self._cycle.add_inbox(reader)
         self._cycle.add_inbox(controller)
         self._cycle.add_inbox(fan_out)
+        self._cycle.add_inbox(self._long)
         for descriptor in (controller.fileno(), supervision.fileno(), fan_out.fileno()):
             self._epoll.register(descriptor, _IN)
 
@@ -246,6 +248,8 @@ class Processor:
             self._relief.feed()
         if self._coordinator.wants_turn:
             self._coordinator.turn()
+        if self._long.wants_turn:
+            self._long.run()
         if self._closed_hosts:
             self._fan_out.report_closed(self._closed_hosts)
             self._closed_hosts = []
@@ -536,6 +540,8 @@ class Processor:
                     self._cycle.timers.add(self._draining_until_ns, lambda: None)  # wakes the last turn
                     self._purgatory.stop()
                     self._coordinator.stop()
+                    for connection in self._long.unfinished():
+                        self._close(connection)
                     self._send_answered()  # before the look at who has nothing under way
                     self._drain()
                 case Heartbeat():
@@ -606,5 +612,6 @@ class Processor:
             "waiting": self._purgatory.statistics(),
             "coordinator": self._coordinator.statistics(),
             "questions": self._questions.statistics(),
+            "long": self._long.statistics(),
             "segments": self._files.statistics(),
         }

@@ -158,8 +158,10 @@ def plan_growth(wanted: CreatePartitions, existing: Existing, *, request_left: i
     return TopicPlan(wanted.name, topic.topic_id, there, tuple(replicas), topic.configs)
 
 
-def find_doomed(name_or_id: str | UUID, existing: Existing, *, broker: BrokerSettings) -> TopicImage:
-    """The topic to delete.
+def find_doomed(
+    name_or_id: str | UUID, existing: Existing, names: Mapping[UUID, str], *, broker: BrokerSettings
+) -> TopicImage:
+    """The topic to delete. `names` has those of the ids that exist.
 
     Raises:
         RejectedRequest: as the table above says.
@@ -173,9 +175,9 @@ def find_doomed(name_or_id: str | UUID, existing: Existing, *, broker: BrokerSet
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic."
             )
         return topic
-    for topic in existing.topics.values():
-        if topic.topic_id == name_or_id:
-            return topic
+    topic = existing.topics.get(names.get(name_or_id, ""))
+    if topic is not None and topic.topic_id == name_or_id:
+        return topic
     raise RejectedRequest(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
 
 

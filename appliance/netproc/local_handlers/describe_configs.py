@@ -13,6 +13,7 @@ from appliance.cluster import topic_name_fault
 from appliance.config import ConfigEntry as DeclaredEntry
 from appliance.config import describe_all_brokers, describe_broker, describe_group, describe_topic
 from appliance.netproc.local_handlers.view import LocalView
+from appliance.netproc.steps import Steps
 from appliance.protocol.apis.describe_configs import (
     ConfigEntry,
     ConfigSynonym,
@@ -25,11 +26,16 @@ from appliance.protocol.apis.describe_configs import (
 from appliance.protocol.errors import ErrorCode
 
 
-def describe_configs(request: DescribeConfigsRequest, view: LocalView) -> DescribeConfigsResponse:
+def describe_configs(request: DescribeConfigsRequest, view: LocalView) -> Steps[DescribeConfigsResponse]:
     """One result for each resource, in the order asked; the same question, over and over, is answered once."""
-    return DescribeConfigsResponse(
-        tuple(_result(resource, request, view) for resource in dict.fromkeys(request.resources))
-    )
+    seen: set[DescribedResource] = set()
+    results: list[DescribeConfigsResult] = []
+    for resource in request.resources:
+        if resource not in seen:
+            seen.add(resource)
+            results.append(_result(resource, request, view))
+            yield None
+    return DescribeConfigsResponse(tuple(results))
 
 
 def _result(
@@ -62,7 +68,7 @@ def _result(
         return _refused(
             resource, ErrorCode.INVALID_REQUEST, f"unexpected resource type {resource.resource_type}"
         )
-    wanted = resource.configuration_keys
+    wanted = frozenset(resource.configuration_keys or ())
     return DescribeConfigsResult(
         resource.resource_type,
         name,
