@@ -38,6 +38,9 @@ class CreateTopics(msgspec.Struct, tag=True, frozen=True):
     topics: tuple[NewTopic, ...]
     validate_only: bool = False
     automatic: bool = False  # auto-creation by a Metadata request
+    partitions_left: int | None = (
+        None  # that the client's request may still create, where it is asked in parts
+    )
 
 
 class DeleteTopics(msgspec.Struct, tag=True, frozen=True):

@@ -26,13 +26,13 @@ from appliance.netproc.fetch_session import FetchSessions
 from appliance.netproc.local_handlers.view import ProducerIds
 from appliance.netproc.local_requests import LocalRequests
 from appliance.netproc.log_dirs import LogDirs
-from appliance.netproc.log_handlers.fetch import FetchHandler
+from appliance.netproc.log_handlers.fetch import LARGE_BYTES, FetchHandler
 from appliance.netproc.log_handlers.finish import Finish, Refuse
 from appliance.netproc.log_handlers.leader_wait import LeaderWait
 from appliance.netproc.log_handlers.produce import ProduceHandler
 from appliance.netproc.log_handlers.seldom import seldom_handlers
+from appliance.netproc.long_requests import LongRequests
 from appliance.netproc.purgatory_line import PurgatoryLine
-from appliance.netproc.questions import Questions
 from appliance.netproc.segment_files import SegmentFiles
 from appliance.netproc.topic_routes import TopicRoutes
 from appliance.netproc.worker_lines import WorkerLines
@@ -52,7 +52,6 @@ class Apis:
     Args:
         finish: takes an answer. `finish_owed`: one that may be large where its request was small.
         refuse: ends the connection of a request.
-        contain: hears what went wrong with a request after it had begun.
     """
 
     def __init__(
@@ -66,11 +65,10 @@ class Apis:
         lines: WorkerLines,
         purgatory: PurgatoryLine,
         coordinator: CoordinatorLine,
-        questions: Questions,
+        long: LongRequests,
         finish: Finish,
         finish_owed: Finish,
         refuse: Refuse,
-        contain: Callable[[Connection, Exception], None],
         clock: Clock,
         complain: Callable[[str], bool],
         timers: Timers,
@@ -79,6 +77,7 @@ class Apis:
         self._pool = pool
         self._finish = finish
         self._coordinator = coordinator
+        self._long = long
         self._produce = ProduceHandler(
             routes,
             lines,
@@ -101,6 +100,7 @@ class Apis:
             finish=finish_owed,
             clock=clock,
             max_bytes=settings.broker.fetch_max_bytes,
+            partitions_max=settings.broker.max_partitions,
             complain=complain,
         )
         self._begin_seldom = seldom_handlers(
@@ -108,22 +108,30 @@ class Apis:
             routes,
             lines,
             log_dirs=LogDirs(directories, attachment, lines),
-            questions=questions,
+            pool=pool,
             finish=finish_owed,
+            long=long,
         )
         self._local = LocalRequests(
             settings,
             routes,
-            questions,
+            long=long,
+            pool=pool,
             producer_ids=ProducerIds(),
             partitions=table,
             finish=finish_owed,
-            contain=contain,
         )
+
+    def _begin_fetch(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
+        if end - position > LARGE_BYTES:
+            self._long.begin(pending, self._fetch.begin_large(pending, view, position, end), end - position)
+        else:
+            self._fetch.begin(pending, view, position, end)
+            pending.give_block(self._pool)  # a fetch that waits holds no payload
 
     def serve(self, connection: Connection, block: Any, start: int, end: int) -> None:
         """Takes the request whose frame lies in [start, end) of `block`, which is held for it until it is parsed; a
-        produce request's until its worker has answered.
+        produce request's until its worker has answered. Parsing may go on in later turns.
 
         Raises:
             MalformedFrame: it does not parse.
@@ -157,15 +165,13 @@ class Apis:
                 connection.own_memo().remember(view, start, header=header, request=request)
                 self._produce.place(pending, request)
             elif header.api_key == _FETCH:
-                self._fetch.begin(pending, view, header.body_position, end)
-                pending.give_block(self._pool)  # a fetch that waits holds no payload
+                self._begin_fetch(pending, view, header.body_position, end)
             elif header.api_key in COORDINATOR_APIS:
                 self._coordinator.begin(pending, view, header.body_position, end, start=start)
                 pending.give_block(self._pool)
             else:
                 begin = self._begin_seldom.get(header.api_key, self._local.begin)
                 begin(pending, view, header.body_position, end)
-                pending.give_block(self._pool)
         except MalformedFrame:
             pending.give_block(self._pool)
             raise

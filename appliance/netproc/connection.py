@@ -17,9 +17,12 @@ from typing import Final
 from appliance.ipc.buffer_pool import Block, BufferPool
 from appliance.netproc.log_handlers.refused_batches import RefusedBatches
 from appliance.netproc.segment_files import SegmentFile
+from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.produce import ProduceMemo
 
 LANDING_BYTES: Final = 16 * 1024
+
+_PRODUCE: Final = int(ApiKey.PRODUCE)
 
 
 class FilePiece:
@@ -90,6 +93,8 @@ class Connection:
         "end",
         "fd",
         "frame_began_ns",
+        "held",
+        "hung_up",
         "is_local",
         "last_active_ns",
         "mask",
@@ -142,6 +147,8 @@ class Connection:
         self.wanted_bytes = LANDING_BYTES
         self.frame_began_ns = now_ns
         self.muted = False
+        self.held = False  # muted because its next frame waits for the answers before it
+        self.hung_up = False  # its client has closed, and what it sent before is still taken
         self.starved = False
         # Sending
         self.queue: list[Pending] | None = None
@@ -161,6 +168,20 @@ class Connection:
             self.queue = [pending]
         else:
             queue.append(pending)
+
+    def must_wait(self, is_produce: bool) -> bool:
+        """Return whether a request that arrives now must not begin yet, so that effects keep the requests' order.
+
+        A produce request may begin behind produce requests. Every other pair waits: the second request begins when
+        all requests before it are answered (decision 0077).
+        """
+        queue = self.queue
+        if queue is None:
+            return False
+        if is_produce:
+            last = queue[-1]
+            return last.answer is None and last.api_key != _PRODUCE
+        return any(pending.answer is None for pending in reversed(queue))
 
     @property
     def in_flight(self) -> int:

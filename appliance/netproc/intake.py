@@ -28,6 +28,7 @@ from appliance.netproc.connection import LANDING_BYTES, Connection
 from appliance.protocol.framing import SIZE_BYTES, frame_size
 
 STASH_BYTES: Final = 2048
+API_KEY_BYTES: Final = 2
 WANTED_BYTES_MAX: Final = 1 << 20
 # A frame at most this large gets its whole block at once; larger ones grow with what has really arrived.
 TRUSTED_BYTES: Final = 4 << 20
@@ -81,6 +82,9 @@ class Intake:
     def frames(self, connection: Connection) -> Iterator[tuple[Block, int, int]]:
         """Whole frames as (block, first byte after the size, end), oldest first; stops when the caller mutes.
 
+        A frame that must wait for the answers before it stays where it is, and the connection is held: muted until
+        those answers have left. Its API key is enough to know, so a large frame is not received before its turn.
+
         Raises:
             MalformedFrame: a size prefix that cannot be; the connection must be closed.
         """
@@ -92,7 +96,15 @@ class Intake:
             if end - start < SIZE_BYTES:
                 return
             first = start + SIZE_BYTES
-            stop = first + frame_size(block.view, start, size_max=self.frame_bytes_max)
+            view = block.view
+            stop = first + frame_size(view, start, size_max=self.frame_bytes_max)
+            if (
+                connection.queue is not None
+                and end - first >= API_KEY_BYTES
+                and connection.must_wait(not view[first] and not view[first + 1])
+            ):
+                connection.held = connection.muted = True
+                return
             if stop > end:
                 return
             connection.start = stop
@@ -111,6 +123,11 @@ class Intake:
             self._pool.give(block)
             return
         if connection.muted:
+            # A long poll may last for minutes: a small request behind it holds no block.
+            if connection.held and left <= STASH_BYTES:
+                connection.stash = bytes(block.view[start:end])
+                connection.block = None
+                self._pool.give(block)
             return
         if start:
             connection.frame_began_ns = now_ns
@@ -127,6 +144,23 @@ class Intake:
         self._expect(connection, size)
         if start and start + SIZE_BYTES + size > block.size_bytes:
             self._move(connection, block)
+
+    def unstash(self, connection: Connection) -> bool:
+        """Lands what was kept of a held connection again; False when the pool has no block: it is starved then."""
+        if connection.block is not None or not connection.stash:
+            return True
+        if self._land(connection) is None:
+            self._starve(connection)
+            return False
+        return True
+
+    def next_api_key(self, connection: Connection) -> int:
+        """Return the API key of a held connection's next frame."""
+        block, stash = connection.block, connection.stash
+        if block is None:
+            return stash[SIZE_BYTES] << 8 | stash[SIZE_BYTES + 1]
+        first = connection.start + SIZE_BYTES
+        return block.view[first] << 8 | block.view[first + 1]
 
     def begun_bytes(self, connection: Connection) -> int:
         """How much of a frame that is not whole yet has arrived."""
@@ -161,7 +195,7 @@ class Intake:
 
     def slowest(self, connections: Iterable[Connection], now_ns: int) -> list[Connection]:
         """Who holds space beyond the grace, the least bytes per second first: half-received frames, and frames
-        that must wait because their client does not read the answers before them.
+        that must wait because their client does not read the answers before them, or because those come late.
         """
         late = [
             connection
@@ -170,7 +204,7 @@ class Intake:
             and not connection.starved
             and now_ns - (connection.last_active_ns if connection.muted else connection.frame_began_ns)
             > self.grace_ns
-            and (connection.out or not connection.muted)
+            and (connection.out or connection.held or not connection.muted)
         ]
         return sorted(late, key=lambda c: (c.end - c.start) / (now_ns - c.frame_began_ns))
 

@@ -1,4 +1,5 @@
-"""Requests that need no log: decode, let the API's handler decide, encode; ask the controller where it must.
+"""Requests that need no log: decode, let the API's handler decide, encode; ask the controller where it must. All in
+pieces (`long_requests`), since a request may name 100,000 things, and a short one ask for everything.
 
 Metadata answers are the same for every client that came by the same address until the image changes, and they cost
 much to encode. So the body of an answer is kept under the bytes of its question, and sent again with another
@@ -7,13 +8,14 @@ correlation id.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import msgspec
 
 from appliance.channels.partition_table import PartitionTable
 from appliance.config import Settings
+from appliance.ipc.buffer_pool import BufferPool
 from appliance.netproc.connection import Connection, Pending
 from appliance.netproc.local_handlers.alter_configs import alter_configs
 from appliance.netproc.local_handlers.alter_partition_reassignments import alter_partition_reassignments
@@ -31,13 +33,14 @@ from appliance.netproc.local_handlers.init_producer_id import init_producer_id
 from appliance.netproc.local_handlers.list_config_resources import list_config_resources
 from appliance.netproc.local_handlers.list_partition_reassignments import list_partition_reassignments
 from appliance.netproc.local_handlers.metadata import asked_by_id, metadata
-from appliance.netproc.local_handlers.view import AskController, LocalView, ProducerIds
+from appliance.netproc.local_handlers.view import LocalView, ProducerIds
 from appliance.netproc.log_handlers.finish import Finish
-from appliance.netproc.questions import Questions
+from appliance.netproc.long_requests import LongRequests
+from appliance.netproc.steps import Steps, answering
 from appliance.netproc.topic_routes import TopicRoutes
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.headers import response_frame
-from appliance.protocol.messages import decode_request, encode_response, encode_response_body
+from appliance.protocol.messages import decode_request_in_pieces, encode_response_body_in_pieces
 
 Handler = Callable[[Any, LocalView], Any]
 
@@ -65,37 +68,29 @@ _Question = tuple[int, int, bytes, str | None]
 
 KEPT_ANSWERS_MAX = 64
 KEPT_BYTES_MAX = 16 << 20
+KEPT_QUESTION_BYTES = 64 << 10
 
 
 class LocalRequests:
     """Serves every API in HANDLERS for one network process."""
 
-    __slots__ = (
-        "_contain",
-        "_finish",
-        "_kept",
-        "_kept_bytes",
-        "_kept_version",
-        "_questions",
-        "_routes",
-        "_views",
-    )
+    __slots__ = ("_finish", "_kept", "_kept_bytes", "_kept_version", "_long", "_pool", "_routes", "_views")
 
     def __init__(
         self,
         settings: Settings,
         routes: TopicRoutes,
-        questions: Questions,
         *,
+        long: LongRequests,
+        pool: BufferPool,
         producer_ids: ProducerIds,
         partitions: PartitionTable,
         finish: Finish,
-        contain: Callable[[Connection, Exception], None],
     ) -> None:
         self._routes = routes
-        self._questions = questions
+        self._long = long
+        self._pool = pool
         self._finish = finish
-        self._contain = contain
         self._views = [
             LocalView(settings, routes, slot, producer_ids, partitions) for slot in range(settings.slots)
         ]
@@ -104,50 +99,48 @@ class LocalRequests:
         self._kept_version = -1
 
     def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
-        """Answers now, or when the controller has.
-
-        Raises:
-            MalformedFrame: the body does not parse.
-        """
-        key, version, connection = pending.api_key, pending.version, pending.connection
-        keeps = key == ApiKey.METADATA
-        question = b""
-        if keeps:
-            question = bytes(view[position:end])
-            kept = self._kept_answer((connection.slot, version, question, connection.told_host))
+        """Answers now, or in pieces, or when the controller has. A body that does not parse closes its connection."""
+        connection = pending.connection
+        if pending.api_key == ApiKey.METADATA and end - position <= KEPT_QUESTION_BYTES:
+            question = (connection.slot, pending.version, bytes(view[position:end]), connection.told_host)
+            kept = self._kept_answer(question)
             if kept is not None:
                 self._finish_body(pending, kept)
                 return
-        request = decode_request(key, version, view, position, end)
-        if keeps and (refused := asked_by_id(request, version)) is not None:
-            self._answer(pending, refused)
-            return
-        result = HANDLERS[key](request, self._view_of(connection))
-        if isinstance(result, AskController):
-            self._questions.ask(result, lambda response: self._answer_late(pending, response))
-        elif keeps:
-            body = encode_response_body(key, version, result)
-            self._keep((connection.slot, version, question, connection.told_host), body)
-            self._finish_body(pending, body)
+            steps = self._serve(pending, view, position, end, question)
         else:
-            if key == ApiKey.API_VERSIONS:
-                result = result.of_version(version)
-            self._answer(pending, result)
+            steps = self._serve(pending, view, position, end, None)
+        self._long.begin(pending, steps, end - position)
+
+    def _serve(
+        self, pending: Pending, view: memoryview, position: int, end: int, question: _Question | None
+    ) -> Steps[None]:
+        key, version = pending.api_key, pending.version
+        request = yield from decode_request_in_pieces(key, version, view, position, end)
+        pending.give_block(self._pool)
+        if key == ApiKey.METADATA and (refused := asked_by_id(request, version)) is not None:
+            yield from answering(self._finish, pending, refused)
+            return
+        image_version = self._routes.version
+        response = HANDLERS[key](request, self._view_of(pending.connection))
+        if isinstance(response, Generator):
+            response = yield from response
+        if key == ApiKey.API_VERSIONS:
+            response = response.of_version(version)
+        body = yield from encode_response_body_in_pieces(key, version, response)
+        if (
+            question is not None
+            and image_version == self._routes.version == self._kept_version
+            # Of what does not exist the next one who asks may begin the creation again.
+            and not any(topic.error_code for topic in response.topics)
+        ):
+            self._keep(question, body)
+        self._finish_body(pending, body)
 
     def _view_of(self, connection: Connection) -> LocalView:
         view = self._views[connection.slot]
         host = connection.told_host
         return view if host is None else msgspec.structs.replace(view, told_host=host)
-
-    def _answer(self, pending: Pending, response: Any) -> None:
-        frame = encode_response(pending.api_key, pending.version, response, pending.correlation_id)
-        self._finish(pending, [frame])
-
-    def _answer_late(self, pending: Pending, response: Any) -> None:
-        try:
-            self._answer(pending, response)
-        except Exception as error:
-            self._contain(pending.connection, error)
 
     def _finish_body(self, pending: Pending, body: bytes) -> None:
         header = ApiKey(pending.api_key).response_header_version(pending.version)

@@ -50,6 +50,7 @@ from appliance.netproc.connections import Connections
 from appliance.netproc.coordinator_line import ANSWER_NS, CoordinatorLine
 from appliance.netproc.fan_out import FanOut
 from appliance.netproc.intake import CLOSED, STARVED, Intake
+from appliance.netproc.long_requests import LongRequests
 from appliance.netproc.memory_relief import MemoryRelief
 from appliance.netproc.outlet import abandon, collect, flush, unpace
 from appliance.netproc.purgatory_line import PurgatoryLine
@@ -57,12 +58,14 @@ from appliance.netproc.questions import Questions
 from appliance.netproc.segment_files import SegmentFiles
 from appliance.netproc.topic_routes import TopicRoutes
 from appliance.netproc.worker_lines import WorkerLines
+from appliance.protocol.api_versions import ApiKey
 
 _log: Final = logging.getLogger(__name__)
 
 _NS_PER_MS: Final = 1_000_000
 _IN: Final = select.EPOLLIN
 _OUT: Final = select.EPOLLOUT
+_HUNG_UP: Final = select.EPOLLRDHUP
 SWEEP_PARTS: Final = 4
 IMAGE_LOOK_MS: Final = 10
 """How often a network process looks for the first image, after a start of everything and never again."""
@@ -70,6 +73,10 @@ COMPLAINT_INTERVAL_MS: Final = 10_000
 """At least, between two lines about segments that the host does not let us read."""
 # Requests of one connection in one turn: who pipelines without end shares the turn with all others.
 TURN_REQUESTS: Final = 16
+# What a client may send as its last word, without waiting for an answer.
+TAKEN_FROM_THE_GONE: Final = frozenset(
+    map(int, (ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.LEAVE_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT))
+)
 # A part of the pool that half-received frames may not take, so that whole small requests always pass.
 RESERVE_PART: Final = 8
 # Answers are kept for who does not read them: of one connection this much and one answer, then no more of its frames
@@ -139,7 +146,8 @@ class Processor:
             give=self._pool.give,
             brief_wait=BriefWait(clock.monotonic_ns, limit_ns=ANSWER_NS),
         )
-        self._questions = Questions(controller, self._cycle.timers, clock)
+        self._questions = Questions(controller, self._cycle.timers)
+        self._long = LongRequests(self._pool, self._questions, contain=self._contain, clock=clock)
         table = attachment.partitions
         directories = {slot: settings.log_directories(slot) for slot in range(settings.slots)}
         self._files = SegmentFiles(
@@ -157,11 +165,10 @@ class Processor:
             lines=self._lines,
             purgatory=self._purgatory,
             coordinator=self._coordinator,
-            questions=self._questions,
+            long=self._long,
             finish=self._finish,
             finish_owed=self._finish_owed,
             refuse=self._refuse,
-            contain=self._contain,
             clock=clock,
             complain=RateLimited(warn, clock, interval_ms=COMPLAINT_INTERVAL_MS),
             timers=self._cycle.timers,
@@ -184,6 +191,7 @@ class Processor:
             self._cycle.add_inbox(reader)
         self._cycle.add_inbox(controller)
         self._cycle.add_inbox(fan_out)
+        self._cycle.add_inbox(self._long)
         for descriptor in (controller.fileno(), supervision.fileno(), fan_out.fileno()):
             self._epoll.register(descriptor, _IN)
 
@@ -238,8 +246,10 @@ class Processor:
 
     def _unusual(self, connection: Connection, mask: int) -> None:
         """Room to send again, or the peer is gone."""
-        if mask & ~(_IN | _OUT):
+        if mask & ~(_IN | _OUT | _HUNG_UP):
             self._close(connection)
+            return
+        if mask & _HUNG_UP and self._hung_up(connection):
             return
         self._send(connection)
         if self._may_resume(connection):
@@ -260,6 +270,8 @@ class Processor:
         if self._purgatory.partitions != self._watched:
             self._watched = self._cells[COUNTER_0] = self._purgatory.partitions
             self._cells[COUNTER_0 + 1] = self._purgatory.hurried
+        if self._long.wants_turn:
+            self._long.run()
         if self._closed_hosts:
             self._fan_out.report_closed(self._closed_hosts)
             self._closed_hosts = []
@@ -353,9 +365,24 @@ class Processor:
             _log.error("a request of %s met a defect", connection, exc_info=error)
             self._fault(connection, "a defect of ours, told above")
 
+    def _hung_up(self, connection: Connection) -> bool:
+        """The client of a held connection has closed it; whether we close it, too, with all that it asked.
+
+        What it produced or committed, or that it leaves its group, is still taken: it was received, and its client may
+        have meant to close behind it without an answer.
+        """
+        if self._intake.next_api_key(connection) in TAKEN_FROM_THE_GONE:
+            connection.hung_up = True
+            self._watch(connection)
+            return False
+        self._close(connection)
+        return True
+
     def _watch(self, connection: Connection) -> None:
         """Brings the epoll mask up to what the connection waits for."""
         mask = 0 if connection.muted or connection.starved else _IN
+        if connection.held and not connection.hung_up:
+            mask |= _HUNG_UP
         if connection.out or self._may_resume(connection):
             mask |= _OUT
         if mask != connection.mask:
@@ -372,10 +399,12 @@ class Processor:
             if count > 0:
                 self._cells[BYTES_IN] += count
                 self._cut(connection)
+            elif count != STARVED and self._intake.begun_bytes(connection):
+                self._cut(connection)  # it was held, then starved: whole frames may be there
         except Exception as error:
             self._contain(connection, error)
             return
-        if count == CLOSED:
+        if count == CLOSED and not connection.muted:
             begun_bytes = self._intake.begun_bytes(connection)
             if begun_bytes:
                 self._fault(connection, f"its client left it {begun_bytes} bytes into a request")
@@ -416,14 +445,17 @@ class Processor:
             and not connection.closed
             and not connection.out
             and not connection.owed_bytes
-            and connection.in_flight <= self._in_flight_max // 2
+            and connection.in_flight <= (0 if connection.held else self._in_flight_max // 2)
             and self._draining_until_ns is None
         )
 
     def _resume(self, connection: Connection) -> None:
-        connection.muted = False
+        connection.muted = connection.held = False
         try:
-            self._cut(connection)
+            if self._intake.unstash(connection):
+                self._cut(connection)
+            else:
+                self._relief.relieve_later()
         except Exception as error:
             self._contain(connection, error)
             return
@@ -538,6 +570,8 @@ class Processor:
                     self._cycle.timers.add(self._draining_until_ns, lambda: None)  # wakes the last turn
                     self._purgatory.stop()
                     self._coordinator.stop()
+                    for connection in self._long.unfinished():
+                        self._close(connection)
                     self._send_answered()  # before the look at who has nothing under way
                     self._drain()
                 case Heartbeat():
@@ -608,5 +642,6 @@ class Processor:
             "waiting": self._purgatory.statistics(),
             "coordinator": self._coordinator.statistics(),
             "questions": self._questions.statistics(),
+            "long": self._long.statistics(),
             "segments": self._files.statistics(),
         }

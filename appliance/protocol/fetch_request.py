@@ -101,25 +101,30 @@ _REPLICA_STATE_TAG: Final = 1
 _new: Final = tuple.__new__  # half the price of calling the class, which pays for its argument names
 
 
-def parse_fetch(buffer: memoryview, position: int, end: int, version: int) -> FetchRequest:
+def parse_fetch(
+    buffer: memoryview, position: int, end: int, version: int, partitions_max: int = ELEMENTS_MAX
+) -> FetchRequest:
     """The request whose body lies in `buffer[position:end]`.
 
     Raises:
         MalformedFrame: the body does not parse, or holds more elements than a request may.
-        RejectedRequest: it comes from a replica (CLUSTER_AUTHORIZATION_FAILED).
+        RejectedRequest: it comes from a replica (CLUSTER_AUTHORIZATION_FAILED), or names more than `partitions_max`
+            partitions (INVALID_REQUEST).
     """
     # Reading past the end of this view fails by itself, so most fields need no check of their own.
     view = buffer[:end]
     try:
         if version >= FIRST_FLEXIBLE:
-            return _parse_flexible(view, position, end, version)
-        return _parse_fixed(view, position, end, version)
+            return _parse_flexible(view, position, end, version, partitions_max)
+        return _parse_fixed(view, position, end, version, partitions_max)
     except (IndexError, struct_error) as error:
         raise MalformedFrame("the frame ends inside a fetch request") from error
 
 
 # Both parsers are one straight path with many short branches on purpose: a call costs more than a branch.
-def _parse_fixed(view: memoryview, position: int, end: int, version: int) -> FetchRequest:  # noqa: PLR0912
+def _parse_fixed(  # noqa: PLR0912, PLR0915
+    view: memoryview, position: int, end: int, version: int, partitions_max: int
+) -> FetchRequest:
     session_id, session_epoch = 0, FULL_FETCH_EPOCH
     if version >= FIRST_WITH_SESSIONS:
         (
@@ -144,12 +149,14 @@ def _parse_fixed(view: memoryview, position: int, end: int, version: int) -> Fet
     elements_left -= topic_count
     if topic_count < 0 or elements_left < 0:
         raise MalformedFrame(f"{topic_count} topics in a fetch request")
-    partitions = []
+    partitions: list[FetchPartition] = []
     for _ in range(topic_count):
         topic, position, count = _fixed_topic(view, position)
         elements_left -= count
         if count < 0 or elements_left < 0 or count * form.size > end - position:
             raise MalformedFrame(f"{count} partitions in a fetch request")
+        if len(partitions) + count > partitions_max:
+            raise _too_many(partitions_max)
         for _ in range(count):
             if version >= 9:
                 index, epoch, offset, log_start, most = form.unpack_from(view, position)
@@ -195,6 +202,12 @@ def _parse_fixed(view: memoryview, position: int, end: int, version: int) -> Fet
     )
 
 
+def _too_many(partitions_max: int) -> RejectedRequest:
+    return RejectedRequest(
+        ErrorCode.INVALID_REQUEST, f"more than {partitions_max} partitions in a fetch request"
+    )
+
+
 def _fixed_topic(view: memoryview, position: int) -> tuple[str, int, int]:
     """(name, position after the count, count) of a topic and the array that follows it."""
     length: int = _LENGTH16.unpack_from(view, position)[0]
@@ -205,7 +218,7 @@ def _fixed_topic(view: memoryview, position: int) -> tuple[str, int, int]:
 
 
 def _parse_flexible(  # noqa: PLR0912, PLR0915
-    view: memoryview, position: int, end: int, version: int
+    view: memoryview, position: int, end: int, version: int, partitions_max: int
 ) -> FetchRequest:
     if version >= 15:
         max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch = _HEAD_V15.unpack_from(
@@ -233,12 +246,14 @@ def _parse_flexible(  # noqa: PLR0912, PLR0915
     elements_left = ELEMENTS_MAX - topic_count
     if not topic_count or elements_left < 0:
         raise MalformedFrame(f"{topic_count - 1} topics in a fetch request")
-    partitions = []
+    partitions: list[FetchPartition] = []
     for _ in range(topic_count - 1):
         topic, position, count = _flexible_topic(view, position, end, by_id=by_id)
         elements_left -= count
         if count < 0 or elements_left < 0 or count * (_PARTITION_V12.size + 1) > end - position:
             raise MalformedFrame(f"{count} partitions in a fetch request")
+        if len(partitions) + count > partitions_max:
+            raise _too_many(partitions_max)
         for _ in range(count):
             partitions.append(_new(FetchPartition, (topic, *_PARTITION_V12.unpack_from(view, position))))
             position += _PARTITION_V12.size

@@ -9,6 +9,7 @@ The codec of an API and version is compiled when it is first used, a few ms; `pr
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -18,7 +19,16 @@ from appliance.protocol.api_versions import ApiKey, is_served
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.framing import SIZE
 from appliance.protocol.headers import REQUEST_START, response_frame
-from appliance.protocol.message_codec import Read, Write, reader_for, writer_for
+from appliance.protocol.message_codec import (
+    Read,
+    ReadInPieces,
+    Write,
+    WriteInPieces,
+    pieces_reader_for,
+    pieces_writer_for,
+    reader_for,
+    writer_for,
+)
 from appliance.protocol.primitives import Cursor, skip_tagged_fields
 from appliance.protocol.schema import structure_of
 
@@ -37,6 +47,31 @@ def decode_request(
     """
     read = _request_reader(api_key, version)
     return read(Cursor(buffer, position, len(buffer) if end is None else end))
+
+
+def decode_request_in_pieces(
+    api_key: int, version: int, buffer: memoryview, position: int, end: int
+) -> Generator[None, None, Any]:
+    """`decode_request` as a generator that yields after each piece of the work, and returns the request.
+
+    Raises:
+        MalformedFrame: as `decode_request`.
+    """
+    in_pieces = _request_pieces_reader(api_key, version)
+    if in_pieces is None:
+        return decode_request(api_key, version, buffer, position, end)
+    request = yield from in_pieces(Cursor(buffer, position, end))
+    return request
+
+
+def encode_response_body_in_pieces(api_key: int, version: int, response: Any) -> Generator[None, None, bytes]:
+    """`encode_response_body` as a generator that yields after each piece of the work, and returns the body."""
+    in_pieces = _response_pieces_writer(api_key, version)
+    if in_pieces is None:
+        return encode_response_body(api_key, version, response)
+    out = bytearray()
+    yield from in_pieces(out, response)
+    return bytes(out)
 
 
 def encode_response(api_key: int, version: int, response: Any, correlation_id: int) -> bytes:
@@ -120,6 +155,18 @@ def _request_reader(api_key: int, version: int) -> Read:
 def _response_writer(api_key: int, version: int) -> Write:
     api = _known(api_key, version)
     return writer_for(structure_of(api, version, response=True), _shape(api, "Response"))
+
+
+@cache
+def _request_pieces_reader(api_key: int, version: int) -> ReadInPieces | None:
+    api = _known(api_key, version)
+    return pieces_reader_for(structure_of(api, version, response=False), _shape(api, "Request"), version)
+
+
+@cache
+def _response_pieces_writer(api_key: int, version: int) -> WriteInPieces | None:
+    api = _known(api_key, version)
+    return pieces_writer_for(structure_of(api, version, response=True), _shape(api, "Response"))
 
 
 @cache

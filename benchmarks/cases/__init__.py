@@ -1,6 +1,6 @@
 """The workloads. Their order is that of a round: the idle broker first, the heavy streams last."""
 
-from benchmarks.cases import footprint, groups, many, one_record, replicas, scaling, throughput
+from benchmarks.cases import fairness, footprint, groups, many, one_record, replicas, scaling, throughput
 from benchmarks.cases.case import Case
 
 CASES: dict[str, Case] = {
@@ -13,5 +13,6 @@ CASES: dict[str, Case] = {
         *replicas.CASES,
         *throughput.CASES,
         *scaling.CASES,
+        *fairness.CASES,
     )
 }

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from functools import partial
+from pathlib import Path
+from typing import Final
 
 import pytest
 
 from tests.clients.adapters.java import JavaClient
 from tests.clients.play import Stage, within
 from tests.clients.scenarios import Scenario, cells
-from tests.support.apache_kafka import tool
+from tests.support.apache_kafka import compiled, java, tool
 from tests.support.raw_fetch import is_served
+
+COMMIT_THEN_ASK: Final = Path(__file__).with_name("java") / "CommitThenAsk.java"
+COMMITS: Final = 200
 
 
 @pytest.mark.parametrize("scenario", cells(JavaClient))
@@ -61,3 +67,19 @@ def test_kafkas_command_describes_topics_page_by_page(stage: Stage) -> None:
     assert [(topic, int(number)) for topic, number, _ in rows] == [
         (topic, number) for topic, count in partitions.items() for number in range(count)
     ]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_what_was_committed_without_waiting_is_what_the_next_question_finds(
+    stage: Stage, protocol: str
+) -> None:
+    topic = f"java-commit-then-ask-{protocol}"
+    stage.witness.create_topic(topic, 1)
+    command = [
+        *java("-Xmx256m", "-XX:TieredStopAtLevel=1", classes=compiled(COMMIT_THEN_ASK)),
+        "CommitThenAsk",
+    ]
+    arguments = [stage.address, topic, protocol, str(COMMITS)]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-1]) == 0

@@ -126,6 +126,7 @@ class NetworkProcess:
             files=self.files,
             finish=self.finish,
             clock=self.clock,
+            partitions_max=10_000,
             max_bytes=MIB,
             complain=self.complain,
         )

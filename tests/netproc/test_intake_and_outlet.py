@@ -177,6 +177,83 @@ def pending(pair: Pair) -> Pending:
     return made
 
 
+def request(api_key: int, size_bytes: int = 100) -> bytes:
+    return frame(struct.pack(">h", api_key) + b"r" * (size_bytes - 2))
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "next_one", "waits"),
+    [
+        ([0], 0, False),
+        ([0, 0], 0, False),
+        ([0], 1, True),
+        ([0], 3, True),
+        ([1], 0, True),
+        ([3], 3, True),
+        ([8], 8, True),
+    ],
+)
+def test_only_a_produce_request_begins_behind_one_that_is_in_flight(
+    pair: Pair, in_flight: list[int], next_one: int, waits: bool
+) -> None:
+    intake = intake_over(MIB)
+    places = []
+    for api_key in in_flight:
+        place = pending(pair)
+        place.api_key = api_key
+        places.append(place)
+    pair.client.sendall(request(next_one))
+    assert intake.receive(pair.connection) > 0
+    assert len(cut(intake, pair.connection)) == (0 if waits else 1)
+    assert pair.connection.held is pair.connection.muted is waits
+    if not waits:
+        return
+    assert intake.next_api_key(pair.connection) == next_one
+    for place in places:
+        assert pair.connection.held
+        place.answer = [b"answer"]
+    pair.connection.held = pair.connection.muted = False
+    assert intake.unstash(pair.connection)
+    assert cut(intake, pair.connection) == [request(next_one)[4:]]
+    assert intake._pool.free_bytes() == MIB
+
+
+def test_a_held_request_keeps_no_block_if_it_is_small_and_no_more_of_it_is_read_if_it_is_large(
+    pair: Pair,
+) -> None:
+    intake = intake_over(MIB)
+    place = pending(pair)
+    pair.client.sendall(request(0, 200_000))
+    assert intake.receive(pair.connection) > 0
+    assert cut(intake, pair.connection) == []
+    assert pair.connection.held
+    assert MIB - intake._pool.free_bytes() == 16 * 1024
+    place.answer = [b"answer"]
+    pair.connection.held = pair.connection.muted = False
+    got = cut(intake, pair.connection)
+    while not got:
+        assert intake.receive(pair.connection) > 0
+        got = cut(intake, pair.connection)
+    assert got == [request(0, 200_000)[4:]]
+    second = pending(pair)
+    pair.client.sendall(request(3, STASH_BYTES - 4))
+    assert intake.receive(pair.connection) > 0
+    assert cut(intake, pair.connection) == []
+    assert pair.connection.block is None
+    assert intake._pool.free_bytes() == MIB
+    held = [intake._pool.take(16 * 1024) for _ in range(64)]
+    second.answer = [b"answer"]
+    pair.connection.held = pair.connection.muted = False
+    assert not intake.unstash(pair.connection)
+    assert list(intake.starved) == [pair.connection]
+    for block in held:
+        assert block is not None
+        intake._pool.give(block)
+    assert intake.next_fed(1) is pair.connection
+    assert intake.unstash(pair.connection)
+    assert cut(intake, pair.connection) == [request(3, STASH_BYTES - 4)[4:]]
+
+
 def read(pair: Pair, count: int) -> bytes:
     data = b""
     while len(data) < count:

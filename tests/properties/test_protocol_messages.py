@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -40,6 +41,15 @@ def request_body(api: ApiKey, version: int, request: Any) -> memoryview:
     return frame[parse_request_header(frame, 4, len(frame)).body_position :]
 
 
+def whole(pieces: Generator[None, None, Any]) -> Any:
+    """What a generator returns in the end."""
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as end:
+            return end.value
+
+
 @every_message
 @QUICK
 @given(data=st.data())
@@ -52,6 +62,7 @@ def test_request_of_every_version_is_read_as_it_was_written(
     if api is ApiKey.METADATA and version == 0 and not request.topics:
         expected = type(request)(topics=None)
     assert messages.decode_request(api, version, body, 0) == expected
+    assert whole(messages.decode_request_in_pieces(api, version, body, 0, len(body))) == expected
 
 
 @every_message
@@ -63,6 +74,8 @@ def test_response_of_every_version_is_read_as_it_was_written(
     response = data.draw(judges.messages(api, version, "Response"))
     frame = memoryview(messages.encode_response(api, version, response, -77))
     assert messages.decode_response(api, version, frame) == (-77, response)
+    body = messages.encode_response_body(api, version, response)
+    assert whole(messages.encode_response_body_in_pieces(api, version, response)) == body
 
 
 @every_message_of_kafka_python

@@ -9,7 +9,13 @@ import pytest
 from appliance.errors import ApplianceDefect, MalformedFrame
 from appliance.protocol import messages
 from appliance.protocol.api_versions import ApiKey
-from appliance.protocol.apis.create_topics import CreatableTopicResult, CreateTopicsResponse
+from appliance.protocol.apis.create_topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreatedTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from appliance.protocol.apis.delete_topics import DeleteTopicsRequest
 from appliance.protocol.apis.list_offsets import (
     SPECIAL_TIMESTAMP_SINCE,
@@ -39,6 +45,18 @@ def body(api: ApiKey, version: int, request: object) -> memoryview:
 @pytest.mark.parametrize(("api", "version"), judges.MESSAGES)
 def test_every_served_version_compiles(api: ApiKey, version: int) -> None:
     messages.prepare((api, version))
+
+
+@pytest.mark.parametrize("version", [2, 7])
+def test_a_long_request_is_read_and_a_long_answer_is_written_in_many_short_pieces(version: int) -> None:
+    topics = tuple(CreatableTopic(f"topic-{number}", 1, 1) for number in range(1000))
+    request = body(ApiKey.CREATE_TOPICS, version, CreateTopicsRequest(topics, 1000, False))
+    read = messages.decode_request_in_pieces(ApiKey.CREATE_TOPICS, version, request, 0, len(request))
+    assert len(list(read)) >= 1000 // 64
+    configs = tuple(CreatedTopicConfig(f"config-{number}", "value") for number in range(1000))
+    response = CreateTopicsResponse((CreatableTopicResult("topic", configs=configs),))
+    written = messages.encode_response_body_in_pieces(ApiKey.CREATE_TOPICS, 7, response)
+    assert len(list(written)) >= 1000 // 64
 
 
 def test_one_response_serves_every_version_of_metadata() -> None:

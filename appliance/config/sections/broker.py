@@ -45,6 +45,14 @@ class BrokerSettings:
         "slots.removed.ok",
         doc="Whether to start with fewer slots than the data directory has partitions on: those are unavailable.",
     )
+    auto_create_topics_per_request: int = option(
+        100,
+        "auto.create.topics.request.max",
+        unit="topics",
+        minimum=1,
+        doc="Topics that one Metadata request creates at most; of others it is told LEADER_NOT_AVAILABLE, and when "
+        "the client asks again, the next ones are created.",
+    )
     max_partitions: int = option(
         10_000,
         "max.partitions",

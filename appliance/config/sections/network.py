@@ -88,7 +88,8 @@ class NetworkSettings:
         unit="requests",
         minimum=1,
         maximum=4096,
-        doc="Requests of one connection under way at once; beyond that its socket is not read.",
+        doc="Produce requests of one connection in flight at once; beyond that its socket is not read. Any other "
+        "request waits until those before it are answered.",
     )
     waiting_fetch_partitions_max: int = option(
         200_000,

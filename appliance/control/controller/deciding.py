@@ -7,7 +7,7 @@ is undone: what the store could not take has not happened.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from uuid import UUID
 
 import msgspec
@@ -99,6 +99,8 @@ class Deciding:
         twice = duplicates([wanted.name for wanted in request.topics])
         outcomes: list[TopicOutcome] = []
         request_left = broker.max_partitions_per_request
+        if request.partitions_left is not None:
+            request_left = min(request_left, request.partitions_left)
         for name in twice:
             outcomes.append(
                 refused(name, RejectedRequest(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
@@ -156,18 +158,28 @@ class Deciding:
         named = list(request.names)
         twice = duplicates(named) | duplicates([str(each) for each in request.topic_ids])
         doomed: list[str | UUID] = [*dict.fromkeys(named), *dict.fromkeys(request.topic_ids)]
+        names = self._names_of(request.topic_ids)
         for wanted in doomed:
             name, topic_id = (wanted, None) if isinstance(wanted, str) else ("", wanted)
             try:
                 if str(wanted) in twice:
                     raise RejectedRequest(ErrorCode.INVALID_REQUEST, "Duplicate topic in the request.")
-                topic = find_doomed(wanted, self._state.existing(), broker=self._settings.broker)
+                topic = find_doomed(wanted, self._state.existing(), names, broker=self._settings.broker)
             except RejectedRequest as refusal:
                 outcomes.append(refused(name, refusal, topic_id=topic_id))
                 continue
             self._doom(turn, topic)
             outcomes.append(TopicOutcome(topic.name, topic_id=topic.topic_id))
         turn.asks.append(Ask(sender, number, outcomes))
+
+    def _names_of(self, topic_ids: Collection[UUID]) -> dict[UUID, str]:
+        """One look at all topics, however many ids are asked for."""
+        if not topic_ids:
+            return {}
+        wanted = frozenset(topic_ids)
+        return {
+            topic.topic_id: name for name, topic in self._state.topics.items() if topic.topic_id in wanted
+        }
 
     def _plan_alterations(self, turn: Turn, sender: bytes, number: int, request: AlterConfigs) -> None:
         state = self._state

@@ -162,15 +162,17 @@ def plan_growth(wanted: CreatePartitions, existing: Existing, *, request_left: i
     return TopicPlan(wanted.name, topic.topic_id, there, tuple(replicas), topic.configs)
 
 
-def find_doomed(name_or_id: str | UUID, existing: Existing, *, broker: BrokerSettings) -> TopicImage:
-    """The topic to delete.
+def find_doomed(
+    name_or_id: str | UUID, existing: Existing, names: Mapping[UUID, str], *, broker: BrokerSettings
+) -> TopicImage:
+    """The topic to delete. `names` has those of the ids that exist.
 
     Raises:
         RejectedRequest: as the table above says.
     """
     if not broker.delete_topic_enable:
         raise RejectedRequest(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
-    topic = _found(name_or_id, existing)
+    topic = _found(name_or_id, existing, names)
     if topic.name in INTERNAL_TOPICS:
         raise RejectedRequest(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -179,7 +181,7 @@ def find_doomed(name_or_id: str | UUID, existing: Existing, *, broker: BrokerSet
     return topic
 
 
-def _found(name_or_id: str | UUID, existing: Existing) -> TopicImage:
+def _found(name_or_id: str | UUID, existing: Existing, names: Mapping[UUID, str]) -> TopicImage:
     if isinstance(name_or_id, str):
         topic = existing.topics.get(name_or_id)
         if topic is None:
@@ -187,9 +189,9 @@ def _found(name_or_id: str | UUID, existing: Existing) -> TopicImage:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic."
             )
         return topic
-    for topic in existing.topics.values():
-        if topic.topic_id == name_or_id:
-            return topic
+    topic = existing.topics.get(names.get(name_or_id, ""))
+    if topic is not None and topic.topic_id == name_or_id:
+        return topic
     raise RejectedRequest(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
 
 

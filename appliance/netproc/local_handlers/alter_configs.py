@@ -5,37 +5,29 @@ Where we differ: a resource that is named twice is refused; Apache Kafka 4.3 lea
 
 from __future__ import annotations
 
-from appliance.channels.control_channel import AlterConfigs, AlteredResource, Body, ConfigChange
-from appliance.netproc.local_handlers.create_topics import TIMEOUT_MS_MAX
-from appliance.netproc.local_handlers.incremental_alter_configs import outcomes_of
-from appliance.netproc.local_handlers.view import AskController, LocalView
+from appliance.channels.control_channel import AlteredResource, ConfigChange, ConfigOutcome
+from appliance.netproc.local_handlers.incremental_alter_configs import asked_in_parts
+from appliance.netproc.local_handlers.view import LocalView
+from appliance.netproc.steps import Steps, in_pieces
 from appliance.protocol.apis.alter_configs import (
     AlterConfigsRequest,
+    AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
 )
 
 
-def alter_configs(request: AlterConfigsRequest, _view: LocalView) -> AlterConfigsResponse | AskController:
-    """One question for the whole request."""
-    if not request.resources:
-        return AlterConfigsResponse(())
-    resources = tuple(
-        AlteredResource(
-            each.resource_type,
-            each.resource_name,
-            tuple(ConfigChange(c.name, c.value) for c in each.configs),
-        )
-        for each in request.resources
-    )
+def alter_configs(request: AlterConfigsRequest, _view: LocalView) -> Steps[AlterConfigsResponse]:
+    """One question for every ASKED_AT_ONCE resources."""
+    resources = yield from in_pieces(_altered, request.resources)
+    found = yield from asked_in_parts(resources, replace=True, validate_only=request.validate_only)
+    return AlterConfigsResponse((yield from in_pieces(_response, found)))
 
-    def then(answers: tuple[Body | None, ...]) -> AlterConfigsResponse:
-        return AlterConfigsResponse(
-            tuple(
-                AlterConfigsResourceResponse(each.error, each.message, each.type, each.name)
-                for each in outcomes_of(answers[0], resources)
-            )
-        )
 
-    question = AlterConfigs(resources, replace=True, validate_only=request.validate_only)
-    return AskController((question,), then, TIMEOUT_MS_MAX)
+def _altered(resource: AlterConfigsResource) -> AlteredResource:
+    changes = tuple(ConfigChange(c.name, c.value) for c in resource.configs)
+    return AlteredResource(resource.resource_type, resource.resource_name, changes)
+
+
+def _response(outcome: ConfigOutcome) -> AlterConfigsResourceResponse:
+    return AlterConfigsResourceResponse(outcome.error, outcome.message, outcome.type, outcome.name)

@@ -2,45 +2,53 @@
 
 from __future__ import annotations
 
-from appliance.channels.control_channel import AlterReassignments, Body, Reassignment
+from collections import Counter
+
+from appliance.channels.control_channel import AlterReassignments, PartitionOutcome, Reassignment
 from appliance.netproc.local_handlers.partition_answers import TIMEOUT_MS_MAX, by_topic, outcomes_of, sentence
-from appliance.netproc.local_handlers.view import AskController, LocalView
+from appliance.netproc.local_handlers.view import LocalView
+from appliance.netproc.steps import Ask, Steps, chunks, in_pieces
 from appliance.protocol.apis.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
+from appliance.protocol.errors import ErrorCode
 
 
 def alter_partition_reassignments(
     request: AlterPartitionReassignmentsRequest, _view: LocalView
-) -> AskController | AlterPartitionReassignmentsResponse:
-    """One question for the whole request."""
-    asked = tuple(
-        Reassignment(topic.name, each.partition_index, each.replicas)
-        for topic in request.topics
-        for each in topic.partitions
-    )
+) -> Steps[AlterPartitionReassignmentsResponse]:
+    """One question for every ASKED_AT_ONCE partitions; what they cannot find, one named twice, is refused here."""
+    wanted: list[Reassignment] = []
+    for topic in request.topics:
+        wanted += (Reassignment(topic.name, each.partition_index, each.replicas) for each in topic.partitions)
+        yield None
     allowed = request.allow_replication_factor_change
-    if not asked:
-        return AlterPartitionReassignmentsResponse((), allow_replication_factor_change=allowed)
-
-    def then(answers: tuple[Body | None, ...]) -> AlterPartitionReassignmentsResponse:
-        outcomes = outcomes_of(answers[0], ((each.topic, each.partition) for each in asked))
-        return AlterPartitionReassignmentsResponse(
-            tuple(
-                ReassignableTopicResponse(
-                    topic,
-                    tuple(
-                        ReassignablePartitionResponse(each.partition, each.error, sentence(each))
-                        for each in of_topic
-                    ),
-                )
-                for topic, of_topic in by_topic(outcomes).items()
-            ),
-            allow_replication_factor_change=allowed,
-        )
-
     timeout_ms = max(1, min(request.timeout_ms, TIMEOUT_MS_MAX))
-    return AskController((AlterReassignments(asked, allowed),), then, timeout_ms)
+    times = Counter((each.topic, each.partition) for each in wanted)
+    found: dict[tuple[str, int], PartitionOutcome] = {}
+    for part in chunks([each for each in wanted if times[each.topic, each.partition] == 1]):
+        answer = yield Ask(AlterReassignments(tuple(part), allowed), timeout_ms)
+        for outcome in outcomes_of(answer, ((each.topic, each.partition) for each in part)):
+            found[outcome.topic, outcome.partition] = outcome
+    outcomes = [
+        found.get((each.topic, each.partition)) or _named_twice(each.topic, each.partition) for each in wanted
+    ]
+    responses = yield from in_pieces(_response, by_topic(outcomes).items())
+    return AlterPartitionReassignmentsResponse(responses, allow_replication_factor_change=allowed)
+
+
+def _named_twice(topic: str, partition: int) -> PartitionOutcome:
+    return PartitionOutcome(
+        topic, partition, int(ErrorCode.INVALID_REQUEST), "The partition is named more than once."
+    )
+
+
+def _response(of_topic: tuple[str, list[PartitionOutcome]]) -> ReassignableTopicResponse:
+    topic, outcomes = of_topic
+    return ReassignableTopicResponse(
+        topic,
+        tuple(ReassignablePartitionResponse(each.partition, each.error, sentence(each)) for each in outcomes),
+    )

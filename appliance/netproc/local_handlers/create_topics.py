@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from appliance.channels.control_channel import Body, CreateTopics, NewTopic, TopicOutcome, TopicOutcomes
+from collections import Counter
+
+from appliance.channels.control_channel import CreateTopics, NewTopic, TopicOutcome, TopicOutcomes
 from appliance.config import describe_topic
-from appliance.netproc.local_handlers.view import AskController, LocalView
+from appliance.netproc.local_handlers.view import LocalView
+from appliance.netproc.steps import Ask, Steps, chunks, in_pieces
 from appliance.protocol.apis.create_topics import (
     CreatableTopic,
     CreatableTopicResult,
@@ -17,30 +20,45 @@ from appliance.protocol.errors import ErrorCode
 TIMEOUT_MS_MAX = 60_000
 
 
-def create_topics(request: CreateTopicsRequest, view: LocalView) -> AskController | CreateTopicsResponse:
-    """One question for the whole request. What a map cannot hold is refused here: a partition assigned twice."""
-    refused = tuple(
-        _assigned_twice(topic, twice) for topic in request.topics if (twice := _twice(topic)) is not None
-    )
-    asked = tuple(topic for topic in request.topics if _twice(topic) is None)
-    if not asked:
-        return CreateTopicsResponse(refused)
-
-    def then(answers: tuple[Body | None, ...]) -> CreateTopicsResponse:
-        answer = answers[0]
-        if not isinstance(answer, TopicOutcomes):
-            late = ErrorCode.REQUEST_TIMED_OUT
-            return CreateTopicsResponse(
-                tuple(
-                    CreatableTopicResult(t.name, error_code=late, error_message=late.message)
-                    for t in request.topics
-                )
-            )
-        return CreateTopicsResponse((*refused, *(_result(outcome, view) for outcome in answer.outcomes)))
-
-    topics = tuple(map(_new_topic, asked))
+def create_topics(request: CreateTopicsRequest, view: LocalView) -> Steps[CreateTopicsResponse]:
+    """One question for every ASKED_AT_ONCE topics. What they and a map cannot hold is refused here: a topic named
+    twice, a partition assigned twice."""
+    names = Counter(topic.name for topic in request.topics)
+    asked: list[NewTopic] = []
+    refused = [_named_twice(name) for name, times in names.items() if times > 1]
+    for number, topic in enumerate(request.topics, 1):
+        if names[topic.name] == 1:
+            twice = _twice(topic)
+            if twice is None:
+                asked.append(_new_topic(topic))
+            else:
+                refused.append(_assigned_twice(topic, twice))
+        if not number % 64:
+            yield None
+    results = refused
     timeout_ms = max(1, min(request.timeout_ms, TIMEOUT_MS_MAX))
-    return AskController((CreateTopics(topics, request.validate_only),), then, timeout_ms)
+    left = view.settings.broker.max_partitions_per_request
+    for topics in chunks(asked):
+        question = CreateTopics(tuple(topics), request.validate_only, partitions_left=left)
+        answer = yield Ask(question, timeout_ms)
+        if not isinstance(answer, TopicOutcomes):
+            results += map(_late, topics)
+            continue
+        left -= sum(outcome.partitions for outcome in answer.outcomes if not outcome.error)
+        results += yield from in_pieces(lambda outcome: _result(outcome, view), answer.outcomes, piece=4)
+    return CreateTopicsResponse(tuple(results))
+
+
+def _late(topic: NewTopic) -> CreatableTopicResult:
+    late = ErrorCode.REQUEST_TIMED_OUT
+    return CreatableTopicResult(topic.name, error_code=late, error_message=late.message)
+
+
+def _named_twice(name: str) -> CreatableTopicResult:
+    """As the controller says of what stands twice in one question."""
+    return CreatableTopicResult(
+        name, error_code=ErrorCode.INVALID_REQUEST, error_message="Duplicate topic name."
+    )
 
 
 def _twice(topic: CreatableTopic) -> int | None:

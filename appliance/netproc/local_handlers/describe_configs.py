@@ -15,6 +15,7 @@ from appliance.config import describe_all_brokers, describe_broker, describe_gro
 from appliance.config.loggers import LEVEL, LOGGERS
 from appliance.errors import RejectedRequest
 from appliance.netproc.local_handlers.view import LocalView
+from appliance.netproc.steps import Steps
 from appliance.protocol.apis.describe_configs import (
     ConfigEntry,
     ConfigSource,
@@ -49,11 +50,16 @@ _NO_SUBSCRIPTION = tuple(
 """What Apache Kafka 4.3 answers for a subscription that nobody made."""
 
 
-def describe_configs(request: DescribeConfigsRequest, view: LocalView) -> DescribeConfigsResponse:
+def describe_configs(request: DescribeConfigsRequest, view: LocalView) -> Steps[DescribeConfigsResponse]:
     """One result for each resource, in the order asked; the same question, over and over, is answered once."""
-    return DescribeConfigsResponse(
-        tuple(_result(resource, request, view) for resource in dict.fromkeys(request.resources))
-    )
+    seen: set[DescribedResource] = set()
+    results: list[DescribeConfigsResult] = []
+    for resource in request.resources:
+        if resource not in seen:
+            seen.add(resource)
+            results.append(_result(resource, request, view))
+            yield None
+    return DescribeConfigsResponse(tuple(results))
 
 
 def _result(
@@ -73,7 +79,7 @@ def _result(
             error_code=refusal.code,
             error_message=str(refusal),
         )
-    wanted = resource.configuration_keys
+    wanted = frozenset(resource.configuration_keys or ())
     return DescribeConfigsResult(
         resource.resource_type,
         resource.resource_name,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from appliance.cluster import NO_LEADER, PartitionImage, TopicImage, topic_name_fault
 from appliance.netproc.local_handlers.view import TOPIC_OPERATIONS, LocalView
+from appliance.netproc.steps import Steps
 from appliance.protocol.apis.describe_topic_partitions import (
     DescribedPartition,
     DescribedTopic,
@@ -20,7 +21,7 @@ from appliance.protocol.errors import ErrorCode
 
 def describe_topic_partitions(
     request: DescribeTopicPartitionsRequest, view: LocalView
-) -> DescribeTopicPartitionsResponse:
+) -> Steps[DescribeTopicPartitionsResponse]:
     """At most `response_partition_limit` partitions (never more than max.request.partition.size.limit)."""
     topics = view.image.topics
     names = sorted({topic.name for topic in request.topics}) if request.topics else sorted(topics)
@@ -36,7 +37,9 @@ def describe_topic_partitions(
             first = request.cursor.partition_index
     room = max(1, min(request.response_partition_limit, view.settings.broker.max_partitions_per_request))
     described: list[DescribedTopic] = []
-    for name in names:
+    for number, name in enumerate(names):
+        if not number % 32:
+            yield None
         topic = topics.get(name)
         if topic is None:
             if not request.topics:

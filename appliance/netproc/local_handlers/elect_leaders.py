@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from appliance.channels.control_channel import Body, ElectLeaders
+from appliance.channels.control_channel import ElectLeaders, PartitionOutcome
 from appliance.netproc.local_handlers.partition_answers import TIMEOUT_MS_MAX, by_topic, outcomes_of, sentence
-from appliance.netproc.local_handlers.view import AskController, LocalView
+from appliance.netproc.local_handlers.view import LocalView
+from appliance.netproc.steps import Ask, Steps, chunks, in_pieces
 from appliance.protocol.apis.elect_leaders import (
     PREFERRED,
     UNCLEAN,
@@ -16,32 +17,31 @@ from appliance.protocol.apis.elect_leaders import (
 from appliance.protocol.errors import ErrorCode
 
 
-def elect_leaders(request: ElectLeadersRequest, _view: LocalView) -> AskController | ElectLeadersResponse:
-    """One question for the whole request; a type of election that nobody knows is refused."""
+def elect_leaders(request: ElectLeadersRequest, _view: LocalView) -> Steps[ElectLeadersResponse]:
+    """One question for every ASKED_AT_ONCE partitions; a type of election that nobody knows is refused."""
     if request.election_type not in (PREFERRED, UNCLEAN):
         return ElectLeadersResponse((), error_code=int(ErrorCode.INVALID_REQUEST))
-    asked: tuple[tuple[str, int], ...] | None = None
-    if request.topic_partitions is not None:
-        asked = tuple(
-            dict.fromkeys(
-                (each.topic, number) for each in request.topic_partitions for number in each.partitions
-            )
-        )
-        if not asked:
-            return ElectLeadersResponse(())
+    unclean = request.election_type == UNCLEAN
+    timeout_ms = max(1, min(request.timeout_ms, TIMEOUT_MS_MAX))
+    outcomes: list[PartitionOutcome] = []
+    error = 0
+    if request.topic_partitions is None:
+        answer = yield Ask(ElectLeaders(None, unclean=unclean), timeout_ms)
+        outcomes += outcomes_of(answer, ())
+        error = int(ErrorCode.REQUEST_TIMED_OUT) if answer is None else 0
+    else:
+        asked: dict[tuple[str, int], None] = {}
+        for each in request.topic_partitions:
+            asked.update(dict.fromkeys((each.topic, number) for number in each.partitions))
+            yield None
+        for part in chunks(list(asked)):
+            answer = yield Ask(ElectLeaders(tuple(part), unclean=unclean), timeout_ms)
+            outcomes += outcomes_of(answer, part)
+    results = yield from in_pieces(_result, by_topic(outcomes).items())
+    return ElectLeadersResponse(results, error_code=error)
 
-    def then(answers: tuple[Body | None, ...]) -> ElectLeadersResponse:
-        late = answers[0] is None and asked is None
-        return ElectLeadersResponse(
-            tuple(
-                ReplicaElectionResult(
-                    topic,
-                    tuple(PartitionResult(each.partition, each.error, sentence(each)) for each in outcomes),
-                )
-                for topic, outcomes in by_topic(outcomes_of(answers[0], asked or ())).items()
-            ),
-            error_code=int(ErrorCode.REQUEST_TIMED_OUT) if late else 0,
-        )
 
-    question = ElectLeaders(asked, unclean=request.election_type == UNCLEAN)
-    return AskController((question,), then, max(1, min(request.timeout_ms, TIMEOUT_MS_MAX)))
+def _result(of_topic: tuple[str, list[PartitionOutcome]]) -> ReplicaElectionResult:
+    topic, outcomes = of_topic
+    results = tuple(PartitionResult(each.partition, each.error, sentence(each)) for each in outcomes)
+    return ReplicaElectionResult(topic, results)

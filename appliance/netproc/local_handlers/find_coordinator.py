@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from appliance.channels.control_channel import Body, CreateTopics
+from appliance.channels.control_channel import CreateTopics
 from appliance.cluster import CONSUMER_OFFSETS, NO_LEADER
 from appliance.netproc.local_handlers.new_topics import new_topic
-from appliance.netproc.local_handlers.view import AskController, LocalView
+from appliance.netproc.local_handlers.view import LocalView
+from appliance.netproc.steps import Ask, Steps, in_pieces
 from appliance.protocol.apis.find_coordinator import (
     GROUP,
     SHARE,
@@ -36,23 +37,17 @@ _UNSERVED: Final[Mapping[int, tuple[ErrorCode, str | None]]] = {
 }
 
 
-def find_coordinator(
-    request: FindCoordinatorRequest, view: LocalView
-) -> FindCoordinatorResponse | AskController:
+def find_coordinator(request: FindCoordinatorRequest, view: LocalView) -> Steps[FindCoordinatorResponse]:
     """Answers from the image; where the topic is not there yet, the controller creates it first."""
     keys = request.coordinator_keys or (request.key,)
     if request.key_type != GROUP:
         error, why = _UNSERVED.get(request.key_type, (ErrorCode.INVALID_REQUEST, None))
-        return _response(tuple(_refused(key, error, why) for key in keys))
-    if CONSUMER_OFFSETS in view.image.topics:
-        return _response(tuple(_found(key, view) for key in keys))
-
-    def then(_answers: tuple[Body | None, ...]) -> FindCoordinatorResponse:
-        return _response(tuple(_found(key, view) for key in keys))
-
-    topic = new_topic(CONSUMER_OFFSETS, view.settings)
-    assert topic is not None
-    return AskController((CreateTopics((topic,), automatic=True),), then, CREATE_TIMEOUT_MS)
+        return _response((yield from in_pieces(lambda key: _refused(key, error, why), keys)))
+    if CONSUMER_OFFSETS not in view.image.topics:
+        topic = new_topic(CONSUMER_OFFSETS, view.settings)
+        assert topic is not None
+        yield Ask(CreateTopics((topic,), automatic=True), CREATE_TIMEOUT_MS)
+    return _response((yield from in_pieces(lambda key: _found(key, view), keys)))
 
 
 def _found(key: str, view: LocalView) -> Coordinator:

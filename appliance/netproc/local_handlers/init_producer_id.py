@@ -6,8 +6,9 @@ with one by itself); they are refused with INVALID_REQUEST.
 
 from __future__ import annotations
 
-from appliance.channels.control_channel import AllocateProducerIds, Body, ProducerIdBlock
-from appliance.netproc.local_handlers.view import AskController, LocalView
+from appliance.channels.control_channel import AllocateProducerIds, ProducerIdBlock
+from appliance.netproc.local_handlers.view import LocalView
+from appliance.netproc.steps import Ask, Steps
 from appliance.protocol.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from appliance.protocol.errors import ErrorCode
 
@@ -16,24 +17,17 @@ NO_PRODUCER = -1
 """In place of an id and of an epoch; one without the other is refused (KIP-360)."""
 
 
-def init_producer_id(
-    request: InitProducerIdRequest, view: LocalView
-) -> InitProducerIdResponse | AskController:
+def init_producer_id(request: InitProducerIdRequest, view: LocalView) -> Steps[InitProducerIdResponse]:
     """From the block at hand, else from the controller's next."""
     has_half = (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER)
     if request.transactional_id is not None or has_half:
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
     producer_id = view.producer_ids.take()
-    if producer_id is not None:
-        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
-
-    def then(answers: tuple[Body | None, ...]) -> InitProducerIdResponse:
-        answer = answers[0]
+    if producer_id is None:
+        answer = yield Ask(AllocateProducerIds(), ALLOCATE_TIMEOUT_MS)
         if not isinstance(answer, ProducerIdBlock) or not answer.count:
             return InitProducerIdResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        first = answer.first
+        producer_id = answer.first
         # Others may have asked meanwhile: what is left of an older block is not worth keeping in order.
-        view.producer_ids.refill(first + 1, answer.count - 1)
-        return InitProducerIdResponse(producer_id=first, producer_epoch=0)
-
-    return AskController((AllocateProducerIds(),), then, ALLOCATE_TIMEOUT_MS)
+        view.producer_ids.refill(producer_id + 1, answer.count - 1)
+    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from appliance.cluster import TopicImage
 from appliance.netproc.local_handlers.view import LocalView
+from appliance.netproc.steps import Steps, in_pieces
 from appliance.protocol.apis.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -14,16 +15,15 @@ from appliance.protocol.apis.list_partition_reassignments import (
 
 def list_partition_reassignments(
     request: ListPartitionReassignmentsRequest, view: LocalView
-) -> ListPartitionReassignmentsResponse:
+) -> Steps[ListPartitionReassignmentsResponse]:
     topics = view.image.topics
     if request.topics is None:
-        listed = [_ongoing(topic, None) for topic in topics.values()]
+        listed = yield from in_pieces(lambda topic: _ongoing(topic, None), topics.values())
     else:
-        listed = [
-            _ongoing(topics[each.name], frozenset(each.partition_indexes))
-            for each in request.topics
-            if each.name in topics
-        ]
+        listed = yield from in_pieces(
+            lambda each: _ongoing(topics[each.name], frozenset(each.partition_indexes)),
+            (each for each in request.topics if each.name in topics),
+        )
     return ListPartitionReassignmentsResponse(tuple(each for each in listed if each.partitions))
 
 

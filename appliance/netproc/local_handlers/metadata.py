@@ -9,16 +9,14 @@ among the offline replicas.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
+from uuid import UUID
 
-from appliance.channels.control_channel import Body, CreateTopics, NewTopic, TopicOutcomes
+from appliance.channels.control_channel import CreateTopics, NewTopic, TopicOutcomes
 from appliance.cluster import NO_LEADER, PartitionImage, TopicImage, topic_name_fault
 from appliance.netproc.local_handlers.new_topics import new_topic
-from appliance.netproc.local_handlers.view import (
-    CLUSTER_OPERATIONS,
-    TOPIC_OPERATIONS,
-    AskController,
-    LocalView,
-)
+from appliance.netproc.local_handlers.view import CLUSTER_OPERATIONS, TOPIC_OPERATIONS, LocalView
+from appliance.netproc.steps import Ask, Steps, in_pieces
 from appliance.protocol.apis.metadata import (
     UNKNOWN_OPERATIONS,
     MetadataBroker,
@@ -51,44 +49,47 @@ def asked_by_id(request: MetadataRequest, version: int) -> MetadataResponse | No
     return MetadataResponse((), refused, cluster_id=None, controller_id=NO_LEADER)
 
 
-def metadata(request: MetadataRequest, view: LocalView) -> MetadataResponse | AskController:
-    """The answer, or first the creation of what is missing and may be created."""
-    missing = _to_create(request, view)
-    if not missing:
-        return _respond(request, view, {})
-    topics = tuple(missing.values())
-
-    def then(answers: tuple[Body | None, ...]) -> MetadataResponse:
-        errors = dict.fromkeys(missing, int(ErrorCode.LEADER_NOT_AVAILABLE))
-        answer = answers[0]
+def metadata(request: MetadataRequest, view: LocalView) -> Steps[MetadataResponse]:
+    """The answer, after the creation of what is missing and may be created."""
+    missing = yield from _missing(request, view)
+    errors = dict.fromkeys(missing, int(ErrorCode.LEADER_NOT_AVAILABLE))
+    # A client asks again for what has no leader yet, and the next ones are created then.
+    topics = tuple(islice(missing.values(), view.settings.broker.auto_create_topics_per_request))
+    if topics:
+        answer = yield Ask(CreateTopics(topics, automatic=True), CREATE_TIMEOUT_MS)
         if isinstance(answer, TopicOutcomes):
             errors.update({outcome.name: outcome.error for outcome in answer.outcomes})
-        return _respond(request, view, errors)
+    response = yield from _respond(request, view, errors)
+    return response
 
-    return AskController((CreateTopics(topics, automatic=True),), then, CREATE_TIMEOUT_MS)
 
-
-def _to_create(request: MetadataRequest, view: LocalView) -> dict[str, NewTopic]:
+def _missing(request: MetadataRequest, view: LocalView) -> Steps[dict[str, NewTopic]]:
+    """What does not exist and may be created, by name."""
+    missing: dict[str, NewTopic] = {}
     if not (request.allow_auto_topic_creation and view.settings.broker.auto_create_topics_enable):
-        return {}
+        return missing
     topics = view.image.topics
-    return {
-        topic.name: topic
-        for selector in request.topics or ()
-        if selector.topic_id is None
-        and selector.name is not None
-        and selector.name not in topics
-        and topic_name_fault(selector.name) is None
-        and (topic := new_topic(selector.name, view.settings)) is not None
-    }
+    for number, selector in enumerate(request.topics or (), 1):
+        name = selector.name
+        if (
+            selector.topic_id is None
+            and name is not None
+            and name not in topics
+            and topic_name_fault(name) is None
+            and (topic := new_topic(name, view.settings)) is not None
+        ):
+            missing[name] = topic
+        if not number % 64:
+            yield None
+    return missing
 
 
-def _respond(request: MetadataRequest, view: LocalView, errors: dict[str, int]) -> MetadataResponse:
+def _respond(request: MetadataRequest, view: LocalView, errors: dict[str, int]) -> Steps[MetadataResponse]:
     image = view.image
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else UNKNOWN_OPERATIONS
     return MetadataResponse(
         brokers=tuple(MetadataBroker(s.node_id, s.host, s.port, s.rack) for s in view.brokers()),
-        topics=tuple(_topics(request, view, errors, operations)),
+        topics=(yield from _topics(request, view, errors, operations)),
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,
         cluster_authorized_operations=(
@@ -99,25 +100,43 @@ def _respond(request: MetadataRequest, view: LocalView, errors: dict[str, int]) 
 
 def _topics(
     request: MetadataRequest, view: LocalView, errors: dict[str, int], operations: int
-) -> Iterable[MetadataTopic]:
+) -> Steps[tuple[MetadataTopic, ...]]:
+    listed: list[MetadataTopic] = []
+    for number, each in enumerate(_wanted(request, view, errors), 1):
+        listed.append(
+            each if isinstance(each, MetadataTopic) else (yield from _topic(each, view, operations))
+        )
+        if not number % 16:
+            yield None
+    return tuple(listed)
+
+
+def _wanted(
+    request: MetadataRequest, view: LocalView, errors: dict[str, int]
+) -> Iterable[TopicImage | MetadataTopic]:
+    """The topics to be described, and what is said of others instead."""
     image = view.image
     if request.topics is None:
-        for topic in image.topics.values():
-            yield _topic(topic, view, operations)
+        yield from image.topics.values()
         return
     # Each once: a topic of many partitions, named over and over, would make a small request worth gigabytes.
-    for selector in {selector.topic_id or selector.name: selector for selector in request.topics}.values():
+    seen: set[UUID | str | None] = set()
+    for selector in request.topics:
+        key = selector.topic_id or selector.name
+        if key in seen:
+            continue
+        seen.add(key)
         if selector.topic_id is not None:
             route = view.routes.by_id(selector.topic_id)
             if route is None:
                 yield MetadataTopic(ErrorCode.UNKNOWN_TOPIC_ID, None, selector.topic_id)
             else:
-                yield _topic(route.image, view, operations)
+                yield route.image
             continue
         name = selector.name or ""
         known = image.topics.get(name)
         if known is not None:
-            yield _topic(known, view, operations)
+            yield known
             continue
         error = errors.get(name, 0) or int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if topic_name_fault(name) is not None:
@@ -127,15 +146,9 @@ def _topics(
         yield MetadataTopic(error, name)
 
 
-def _topic(topic: TopicImage, view: LocalView, operations: int) -> MetadataTopic:
-    return MetadataTopic(
-        0,
-        topic.name,
-        topic.topic_id,
-        topic.internal,
-        tuple(_partition(each, view) for each in topic.partitions),
-        operations,
-    )
+def _topic(topic: TopicImage, view: LocalView, operations: int) -> Steps[MetadataTopic]:
+    partitions = yield from in_pieces(lambda each: _partition(each, view), topic.partitions)
+    return MetadataTopic(0, topic.name, topic.topic_id, topic.internal, partitions, operations)
 
 
 def _partition(image: PartitionImage, view: LocalView) -> MetadataPartition:

@@ -1,17 +1,15 @@
-"""What a local handler sees, and what it may give back.
+"""What a local handler sees.
 
-Handlers decide; they never wait. Where the controller's word is needed they return an `AskController`: the
-questions, and the function that makes the response of the answers (or of their absence).
+Handlers decide; they never wait. One whose work may be long, or that needs the controller's word, is a generator
+(`netproc.steps`): it yields between pieces, and the questions that it has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import msgspec
 
-from appliance.channels.control_channel import Body
 from appliance.channels.partition_table import PartitionTable
 from appliance.cluster import BrokerSlot, ClusterImage, PartitionImage
 from appliance.config import BrokerConfigs, Settings
@@ -20,14 +18,6 @@ from appliance.netproc.topic_routes import TopicRoutes
 # Without an authorizer every operation is allowed (KIP-430 bit fields, `AclEntry.supportedOperations`).
 TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
-
-
-class AskController(msgspec.Struct, frozen=True):
-    """Ask `bodies` in order; `then` gets one answer for each, None where none came in time."""
-
-    bodies: tuple[Body, ...]
-    then: Callable[[tuple[Body | None, ...]], Any]
-    timeout_ms: int
 
 
 class ProducerIds:

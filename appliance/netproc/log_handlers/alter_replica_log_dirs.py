@@ -19,16 +19,15 @@ from appliance.channels.control_channel import Body, CopiesMoved, CopyMove, Move
 from appliance.channels.partition_table import PartitionTable
 from appliance.channels.request_channel import Op
 from appliance.cluster import TopicPartition
+from appliance.ipc.buffer_pool import BufferPool
 from appliance.log.file_names import future_directory_name
 from appliance.netproc.connection import Pending
-from appliance.netproc.local_handlers.view import AskController
 from appliance.netproc.log_dirs import LogDirs
 from appliance.netproc.log_handlers.finish import Finish
-from appliance.netproc.log_handlers.owners_asked import AsksOwners, OwnersAsked, operation
-from appliance.netproc.questions import Questions
+from appliance.netproc.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume, operation
+from appliance.netproc.steps import Ask, Steps, chunks
 from appliance.netproc.topic_routes import TopicRoutes
 from appliance.netproc.worker_lines import Answer, WorkerLines
-from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
@@ -36,7 +35,6 @@ from appliance.protocol.apis.alter_replica_log_dirs import (
     AlterReplicaLogDirTopicResult,
 )
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.messages import decode_request
 
 REPLICA_TIMEOUT_MS = 10_000
 """How long the replica's answer is waited for; then the move may have begun or not."""
@@ -47,7 +45,7 @@ _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 class AlterReplicaLogDirsHandler(AsksOwners):
     """Serves AlterReplicaLogDirs for one network process."""
 
-    __slots__ = ("_log_dirs", "_questions")
+    __slots__ = ("_log_dirs",)
 
     def __init__(
         self,
@@ -56,51 +54,44 @@ class AlterReplicaLogDirsHandler(AsksOwners):
         table: PartitionTable,
         *,
         log_dirs: LogDirs,
-        questions: Questions,
+        pool: BufferPool,
         finish: Finish,
+        resume: Resume,
     ) -> None:
-        super().__init__(routes, lines, table, finish=finish)
+        super().__init__(routes, lines, table, pool=pool, finish=finish, resume=resume)
         self._log_dirs = log_dirs
-        self._questions = questions
 
-    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
+    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> Steps[None]:
         """Answers at once, or when the owners have.
 
         Raises:
             MalformedFrame: the body does not parse.
         """
-        request: AlterReplicaLogDirsRequest = decode_request(
-            ApiKey.ALTER_REPLICA_LOG_DIRS, pending.version, view, position, end
-        )
+        request: AlterReplicaLogDirsRequest = yield from self._decoded(pending, view, position, end)
         wanted = {
             TopicPartition(topic.name, partition): each.path
             for each in request.dirs
             for topic in each.topics
             for partition in topic.partitions
         }
-        asker = _Asker(self, pending, tuple(wanted))
-        self._lines.enter(asker)
-        for item, (partition, path) in enumerate(wanted.items()):
-            asker.errors[item] = self._begin_partition(asker, item, partition, path)
-        if asker.copies:
-            question = MoveCopies(pending.connection.slot, tuple(asker.copies.values()))
-            asker.asks_replica = True
-            self._questions.ask(
-                AskController((question,), lambda answers: answers[0], REPLICA_TIMEOUT_MS),
-                asker.replica_answered,
-            )
-        elif not asker.is_waiting:
-            self.complete(asker)
-
-    def complete(self, asker: _Asker) -> None:
-        """Every partition has its answer."""
+        yield None
+        asker = _Asker(pending, self.resume, tuple(wanted))
+        with self._entered(asker):
+            for item, (partition, path) in enumerate(wanted.items()):
+                asker.errors[item] = self._begin_partition(asker, item, partition, path)
+                yield from self._paced(asker, item + 1)
+            for copies in chunks(list(asker.copies.items())):
+                question = MoveCopies(pending.connection.slot, tuple(copy for _, copy in copies))
+                answer = yield Ask(question, REPLICA_TIMEOUT_MS)
+                asker.replica_answered([item for item, _ in copies], answer)
+            yield from self._all_answered(asker)
         by_topic: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
         for partition, error in zip(asker.partitions, asker.errors, strict=True):
             by_topic.setdefault(partition.topic, []).append(
                 AlterReplicaLogDirPartitionResult(partition.partition, error)
             )
         results = tuple(AlterReplicaLogDirTopicResult(name, tuple(each)) for name, each in by_topic.items())
-        self._answer(ApiKey.ALTER_REPLICA_LOG_DIRS, asker, AlterReplicaLogDirsResponse(results))
+        yield from self._answer(pending, AlterReplicaLogDirsResponse(results))
 
     def _begin_partition(self, asker: _Asker, item: int, partition: TopicPartition, path: str) -> int:
         """Asks the owner, or says at once what is wrong; 0 while it is asked, or where nothing is to be done."""
@@ -134,31 +125,21 @@ class _Asker(OwnersAsked):
     """One AlterReplicaLogDirs request while owners are told. `errors` by item, in the order of `partitions`; `copies`:
     what the slot's replica is told, by item."""
 
-    __slots__ = ("_handler", "asks_replica", "copies", "errors", "partitions")
+    __slots__ = ("copies", "errors", "partitions")
 
-    def __init__(
-        self, handler: AlterReplicaLogDirsHandler, pending: Pending, partitions: tuple[TopicPartition, ...]
-    ) -> None:
-        super().__init__(pending)
-        self._handler = handler
+    def __init__(self, pending: Pending, resume: Resume, partitions: tuple[TopicPartition, ...]) -> None:
+        super().__init__(pending, resume)
         self.partitions = partitions
         self.errors = [0] * len(partitions)
         self.copies: dict[int, CopyMove] = {}
-        self.asks_replica = False
 
-    def replica_answered(self, answer: Body | None) -> None:
-        """With an error code for each of `copies`; or there was none, and the moves may have begun or not."""
-        self.asks_replica = False
+    def replica_answered(self, items: list[int], answer: Body | None) -> None:
+        """With an error code for each of `items`; or there was none, and the moves may have begun or not."""
         errors = answer.errors if isinstance(answer, CopiesMoved) else ()
-        for item in self.copies:
+        for item in items:
             self.errors[item] = _NOT_AVAILABLE
-        for item, error in zip(self.copies, errors, strict=False):
+        for item, error in zip(items, errors, strict=False):
             self.errors[item] = error
-        self._settled()
-
-    def _settled(self) -> None:
-        if not self.asks_replica:
-            super()._settled()
 
     def _take(self, item: int, answer: Answer) -> None:
         self.errors[item] = _NOT_AVAILABLE if answer[2] == _NOT_LEADER else answer[2]
@@ -166,6 +147,3 @@ class _Asker(OwnersAsked):
     def _lose(self, item: int) -> None:
         """The move may have begun or not; to ask again does no harm."""
         self.errors[item] = _NOT_AVAILABLE
-
-    def _complete(self) -> None:
-        self._handler.complete(self)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from appliance.channels.request_channel import Op
 from appliance.cluster import INTERNAL_TOPICS
 from appliance.netproc.connection import Pending
-from appliance.netproc.log_handlers.owners_asked import AsksOwners, OwnersAsked, operation
+from appliance.netproc.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume, operation
+from appliance.netproc.steps import Steps
 from appliance.netproc.worker_lines import Answer
-from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -20,7 +20,6 @@ from appliance.protocol.apis.delete_records import (
     DeleteRecordsTopicResult,
 )
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.messages import decode_request
 
 _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -33,29 +32,25 @@ class DeleteRecordsHandler(AsksOwners):
 
     __slots__ = ()
 
-    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
+    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> Steps[None]:
         """Answers at once, or when the owners have.
 
         Raises:
             MalformedFrame: the body does not parse.
         """
-        request: DeleteRecordsRequest = decode_request(
-            ApiKey.DELETE_RECORDS, pending.version, view, position, end
-        )
-        asker = _Asker(self, pending, max(0, request.timeout_ms))
-        self._lines.enter(asker)
+        request: DeleteRecordsRequest = yield from self._decoded(pending, view, position, end)
+        asker = _Asker(pending, self.resume, max(0, request.timeout_ms))
         wanted: dict[Place, int] = {
             (topic.name, each.partition_index): each.offset
             for topic in request.topics
             for each in topic.partitions
         }
-        for place, offset in wanted.items():
-            self._begin_partition(asker, place, offset)
-        if not asker.is_waiting:
-            self.complete(asker)
-
-    def complete(self, asker: _Asker) -> None:
-        """Every partition has its answer."""
+        yield None
+        with self._entered(asker):
+            for place, offset in wanted.items():
+                self._begin_partition(asker, place, offset)
+                yield from self._paced(asker, len(asker.places))
+            yield from self._all_answered(asker)
         by_topic: dict[str, list[DeleteRecordsPartitionResult]] = {}
         for (topic, partition), (low_watermark, error) in zip(asker.places, asker.results, strict=True):
             by_topic.setdefault(topic, []).append(
@@ -64,7 +59,7 @@ class DeleteRecordsHandler(AsksOwners):
         response = DeleteRecordsResponse(
             tuple(DeleteRecordsTopicResult(topic, tuple(results)) for topic, results in by_topic.items())
         )
-        self._answer(ApiKey.DELETE_RECORDS, asker, response)
+        yield from self._answer(pending, response)
 
     def _begin_partition(self, asker: _Asker, place: Place, offset: int) -> None:
         topic, partition = place
@@ -93,11 +88,10 @@ class DeleteRecordsHandler(AsksOwners):
 class _Asker(OwnersAsked):
     """One DeleteRecords request while owners work. `results` are (low watermark, error), by item."""
 
-    __slots__ = ("_handler", "places", "results", "timeout_ms")
+    __slots__ = ("places", "results", "timeout_ms")
 
-    def __init__(self, handler: DeleteRecordsHandler, pending: Pending, timeout_ms: int) -> None:
-        super().__init__(pending)
-        self._handler = handler
+    def __init__(self, pending: Pending, resume: Resume, timeout_ms: int) -> None:
+        super().__init__(pending, resume)
         self.timeout_ms = timeout_ms
         self.places: list[Place] = []
         self.results: list[tuple[int, int]] = []
@@ -114,6 +108,3 @@ class _Asker(OwnersAsked):
     def _lose(self, item: int) -> None:
         """It may have moved the log start or not; to ask again does no harm, and the error says to."""
         self.results[item] = (-1, _NOT_LEADER)
-
-    def _complete(self) -> None:
-        self._handler.complete(self)

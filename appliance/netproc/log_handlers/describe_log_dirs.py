@@ -1,6 +1,6 @@
 """DescribeLogDirs 1-5 in the network process: every partition's owner is asked where it lies and how large it is.
 
-A request may ask for all partitions there are, so owners are asked ASKED_AT_ONCE at a time. Where this slot follows,
+Where this slot follows,
 its replica has said so in the partition table, and where the copy moves to. Partitions that are neither served nor
 followed lie in no directory. A directory that has failed is KAFKA_STORAGE_ERROR and holds nothing, and so are all of
 them while their worker is down. Unknown partitions are passed over, as in Kafka.
@@ -12,19 +12,18 @@ Source: `ReplicaManager.describeLogDirs`.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterator, Mapping
 
 from appliance.channels.partition_table import HIGH_WATERMARK, PartitionTable
 from appliance.channels.request_channel import Op
-from appliance.channels.roles import Role
+from appliance.ipc.buffer_pool import BufferPool
 from appliance.netproc.connection import Pending
 from appliance.netproc.log_dirs import LogDirs
 from appliance.netproc.log_handlers.finish import Finish
-from appliance.netproc.log_handlers.owners_asked import AsksOwners, operation
+from appliance.netproc.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume, operation
+from appliance.netproc.steps import Steps
 from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
 from appliance.netproc.worker_lines import Answer, WorkerLines
-from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -33,9 +32,7 @@ from appliance.protocol.apis.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.messages import decode_request
 
-ASKED_AT_ONCE = 256
 _STORAGE_ERROR = int(ErrorCode.KAFKA_STORAGE_ERROR)
 
 
@@ -51,28 +48,49 @@ class DescribeLogDirsHandler(AsksOwners):
         table: PartitionTable,
         *,
         log_dirs: LogDirs,
+        pool: BufferPool,
         finish: Finish,
+        resume: Resume,
     ) -> None:
-        super().__init__(routes, lines, table, finish=finish)
+        super().__init__(routes, lines, table, pool=pool, finish=finish, resume=resume)
         self._log_dirs = log_dirs
 
-    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
+    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> Steps[None]:
         """Answers when the owners have.
 
         Raises:
             MalformedFrame: the body does not parse.
         """
-        request: DescribeLogDirsRequest = decode_request(
-            ApiKey.DESCRIBE_LOG_DIRS, pending.version, view, position, end
-        )
+        request: DescribeLogDirsRequest = yield from self._decoded(pending, view, position, end)
         slot = pending.connection.slot
-        routes = list(self._routes_of(request))
-        asker = _Asker(self, pending, deque(route for route in routes if route.leader == slot))
-        for route in routes:
-            if route.leader != slot:
-                self._look_at_copy(asker, route, slot)
-        self._lines.enter(asker)
-        self.ask_more(asker)
+        wanted = self._wanted(request)
+        yield None
+        asker = _Asker(pending, self.resume)
+        with self._entered(asker):
+            for number, route in enumerate(self._routes_of(wanted), 1):
+                if route.leader == slot:
+                    self._begin_partition(asker, route)
+                else:
+                    self._look_at_copy(asker, route, slot)
+                yield from self._paced(asker, number)
+            yield from self._all_answered(asker)
+        results = tuple(
+            _result(path, asker.found.get(index, {}))
+            if self._log_dirs.is_online(slot, index)
+            else DescribeLogDirsResult(_STORAGE_ERROR, path)
+            for index, path in enumerate(self._log_dirs.paths[slot])
+        )
+        yield from self._answer(pending, DescribeLogDirsResponse(results))
+
+    def _begin_partition(self, asker: _Asker, route: PartitionRoute) -> None:
+        item = len(asker.routes)
+        if (
+            route.worker is not None
+            and self._table.serves(route.row, route.incarnation)
+            and self._lines.place(route.worker, operation(Op.DESCRIBE_LOG_DIR, asker, item, route))
+        ):
+            asker.routes.append(route)
+            asker.asked(item, route.worker)
 
     def _look_at_copy(self, asker: _Asker, route: PartitionRoute, slot: int) -> None:
         copy = self._table.followed_copy(route.row, route.incarnation, slot)
@@ -86,8 +104,8 @@ class DescribeLogDirsHandler(AsksOwners):
             directory, size_bytes, lag = future
             asker.note(directory, route, size_bytes=size_bytes, lag=lag, is_future=True)
 
-    def _routes_of(self, request: DescribeLogDirsRequest) -> Iterator[PartitionRoute]:
-        for name, numbers in self._wanted(request).items():
+    def _routes_of(self, wanted: Mapping[str, set[int] | None]) -> Iterator[PartitionRoute]:
+        for name, numbers in wanted.items():
             topic = self._routes.by_name(name)
             if topic is None:
                 continue
@@ -108,32 +126,6 @@ class DescribeLogDirsHandler(AsksOwners):
             numbers.update(each.partitions)
         return wanted
 
-    def ask_more(self, asker: _Asker) -> None:
-        """Asks the owners of the next partitions; completes the answer when there are none."""
-        while asker.todo and asker.outstanding < ASKED_AT_ONCE:
-            route = asker.todo.popleft()
-            item = len(asker.asked)
-            if (
-                route.worker is not None
-                and self._table.serves(route.row, route.incarnation)
-                and self._lines.place(route.worker, operation(Op.DESCRIBE_LOG_DIR, asker, item, route))
-            ):
-                asker.asked.append(route)
-                asker.open[item] = route.worker
-                asker.outstanding += 1
-        if not asker.outstanding:
-            self._complete(asker)
-
-    def _complete(self, asker: _Asker) -> None:
-        slot = asker.pending.connection.slot
-        results = tuple(
-            _result(path, asker.found.get(index, {}))
-            if self._log_dirs.is_online(slot, index)
-            else DescribeLogDirsResult(_STORAGE_ERROR, path)
-            for index, path in enumerate(self._log_dirs.paths[slot])
-        )
-        self._answer(ApiKey.DESCRIBE_LOG_DIRS, asker, DescribeLogDirsResponse(results))
-
 
 def _result(path: str, topics: dict[str, list[DescribeLogDirsPartition]]) -> DescribeLogDirsResult:
     try:
@@ -149,43 +141,26 @@ def _result(path: str, topics: dict[str, list[DescribeLogDirsPartition]]) -> Des
     )
 
 
-class _Asker:
-    """One DescribeLogDirs request while owners are asked. `found`: directory → topic → partitions."""
+class _Asker(OwnersAsked):
+    """One DescribeLogDirs request while owners are asked; `routes` by item. `found`: directory → topic → partitions."""
 
-    __slots__ = ("_handler", "asked", "found", "open", "outstanding", "pending", "request_id", "todo")
+    __slots__ = ("found", "routes")
 
-    def __init__(
-        self, handler: DescribeLogDirsHandler, pending: Pending, todo: deque[PartitionRoute]
-    ) -> None:
-        self._handler = handler
-        self.pending = pending
-        self.request_id = 0
-        self.outstanding = 0
-        self.todo = todo
-        self.asked: list[PartitionRoute] = []
-        self.open: dict[int, Role] = {}
+    def __init__(self, pending: Pending, resume: Resume) -> None:
+        super().__init__(pending, resume)
+        self.routes: list[PartitionRoute] = []
         self.found: dict[int, dict[str, list[DescribeLogDirsPartition]]] = {}
 
-    def answered(self, answer: Answer) -> None:
-        item = answer[4]
-        if self.open.pop(item, None) is None:
+    def _take(self, item: int, answer: Answer) -> None:
+        if answer[2]:
             return
-        if not answer[2]:
-            route = self.asked[item]
-            self.note(answer[1], route, size_bytes=answer[6], lag=answer[7], is_future=False)
-            if answer[8] >= 0:
-                self.note(answer[9], route, size_bytes=answer[8], lag=answer[13], is_future=True)
-        self.outstanding -= 1
-        self._handler.ask_more(self)
+        route = self.routes[item]
+        self.note(answer[1], route, size_bytes=answer[6], lag=answer[7], is_future=False)
+        if answer[8] >= 0:
+            self.note(answer[9], route, size_bytes=answer[8], lag=answer[13], is_future=True)
 
-    def worker_lost(self, worker: Role) -> None:
-        """What it owns is not told of; where it was the slot's only one, the directories will be said to be offline."""
-        lost = [item for item, owner in self.open.items() if owner is worker]
-        for item in lost:
-            del self.open[item]
-        if lost:
-            self.outstanding -= len(lost)
-            self._handler.ask_more(self)
+    def _lose(self, item: int) -> None:
+        """It is not told of; where its owner was the slot's only one, the directories will be said to be offline."""
 
     def note(
         self, directory: int, route: PartitionRoute, *, size_bytes: int, lag: int, is_future: bool

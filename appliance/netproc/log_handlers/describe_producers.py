@@ -8,6 +8,7 @@ topic (security issue).
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 from msgspec.structs import replace
@@ -16,19 +17,17 @@ from appliance.channels.request_channel import Op
 from appliance.cluster import topic_name_fault
 from appliance.netproc.connection import Pending
 from appliance.netproc.log_handlers.owners_asked import AsksOwners, OwnersAsked, operation
+from appliance.netproc.steps import Steps, in_pieces
 from appliance.netproc.topic_routes import PartitionRoute
 from appliance.netproc.worker_lines import Answer
-from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,
     ProducerState,
-    TopicRequest,
     TopicResponse,
 )
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.messages import decode_request
 
 _SIGN: Final = 1 << 31
 _WORD: Final = 1 << 32
@@ -39,23 +38,31 @@ class DescribeProducersHandler(AsksOwners):
 
     __slots__ = ()
 
-    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
+    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> Steps[None]:
         """Answers when the owners have told all.
 
         Raises:
             MalformedFrame: the body does not parse.
         """
-        request: DescribeProducersRequest = decode_request(
-            ApiKey.DESCRIBE_PRODUCERS, pending.version, view, position, end
+        request: DescribeProducersRequest = yield from self._decoded(pending, view, position, end)
+        topics = _each_once(request)
+        yield None
+        asker = _Asker(self, pending)
+        with self._entered(asker):
+            for name, numbers in topics.items():
+                fault = topic_name_fault(name)
+                for number in numbers:
+                    self._begin_partition(asker, name, number, fault=fault)
+                    yield from self._paced(asker, len(asker.found))
+            yield from self._all_answered(asker)
+        results = yield from in_pieces(asker.result, range(len(asker.found)))
+        in_order = iter(results)
+        response = DescribeProducersResponse(
+            tuple(
+                TopicResponse(name, tuple(islice(in_order, len(numbers)))) for name, numbers in topics.items()
+            )
         )
-        asker = _Asker(self, pending, _each_once(request))
-        self._lines.enter(asker)
-        for topic in asker.request.topics:
-            fault = topic_name_fault(topic.name)
-            for number in topic.partition_indexes:
-                self._begin_partition(asker, topic.name, number, fault=fault)
-        if not asker.is_waiting:
-            self.complete(asker)
+        yield from self._answer(pending, response)
 
     def _begin_partition(self, asker: _Asker, topic: str, number: int, *, fault: str | None) -> None:
         route = self._route(topic, number) if fault is None else None
@@ -75,60 +82,43 @@ class DescribeProducersHandler(AsksOwners):
         if not asker.ask_leader(item, route, asked, table=self._table, lines=self._lines):
             asker.fail(item, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    def complete(self, asker: _Asker) -> None:
-        """Every partition has its answer."""
-        results = iter(asker.results())
-        response = DescribeProducersResponse(
-            tuple(
-                TopicResponse(topic.name, tuple(next(results) for _ in topic.partition_indexes))
-                for topic in asker.request.topics
-            )
-        )
-        self._answer(ApiKey.DESCRIBE_PRODUCERS, asker, response)
 
-
-def _each_once(request: DescribeProducersRequest) -> DescribeProducersRequest:
-    """A partition of many producers, named over and over, would make a small request worth gigabytes."""
+def _each_once(request: DescribeProducersRequest) -> dict[str, dict[int, None]]:
+    """Topic → partitions. One of many producers, named over and over, would make a small request worth gigabytes."""
     wanted: dict[str, dict[int, None]] = {}
     for topic in request.topics:
         wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-    return DescribeProducersRequest(tuple(TopicRequest(name, tuple(each)) for name, each in wanted.items()))
+    return wanted
 
 
 class _Asker(OwnersAsked):
     """One request while owners tell; everything by item, in the order asked."""
 
-    __slots__ = ("_found", "_handler", "_results", "_routes", "request")
+    __slots__ = ("_handler", "_results", "_routes", "found")
 
-    def __init__(
-        self, handler: DescribeProducersHandler, pending: Pending, request: DescribeProducersRequest
-    ) -> None:
-        super().__init__(pending)
+    def __init__(self, handler: DescribeProducersHandler, pending: Pending) -> None:
+        super().__init__(pending, handler.resume)
         self._handler = handler
-        self.request = request
         self._routes: list[PartitionRoute | None] = []
         self._results: list[PartitionResponse] = []
-        self._found: list[list[ProducerState]] = []
+        self.found: list[list[ProducerState]] = []
 
     def add(self, number: int, route: PartitionRoute | None) -> int:
         """Keeps the place of a partition; its item number."""
         self._routes.append(route)
         self._results.append(PartitionResponse(number))
-        self._found.append([])
+        self.found.append([])
         return len(self._results) - 1
 
     def fail(self, item: int, error: ErrorCode, message: str | None = None) -> None:
-        self._found[item].clear()
+        self.found[item].clear()
         self._results[item] = replace(
             self._results[item], error_code=error, error_message=message or error.message
         )
 
-    def results(self) -> list[PartitionResponse]:
-        """The partitions with their producers."""
-        return [
-            replace(result, active_producers=tuple(found))
-            for result, found in zip(self._results, self._found, strict=True)
-        ]
+    def result(self, item: int) -> PartitionResponse:
+        """A partition with its producers."""
+        return replace(self._results[item], active_producers=tuple(self.found[item]))
 
     def _take(self, item: int, answer: Answer) -> None:
         error, producer_id = answer[2], answer[6]
@@ -137,7 +127,7 @@ class _Asker(OwnersAsked):
         elif producer_id >= 0:
             route = self._routes[item]
             assert route is not None
-            self._found[item].append(
+            self.found[item].append(
                 ProducerState(
                     producer_id,
                     producer_epoch=answer[12],
@@ -151,9 +141,6 @@ class _Asker(OwnersAsked):
 
     def _lose(self, item: int) -> None:
         self.fail(item, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-
-    def _complete(self) -> None:
-        self._handler.complete(self)
 
 
 def _signed(word: int) -> int:

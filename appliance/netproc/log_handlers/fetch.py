@@ -46,6 +46,7 @@ from appliance.netproc.log_handlers.fetch_responder import FetchResponder
 from appliance.netproc.log_handlers.finish import Finish
 from appliance.netproc.purgatory_line import PurgatoryLine
 from appliance.netproc.segment_files import SegmentFiles
+from appliance.netproc.steps import Steps
 from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
 from appliance.netproc.worker_lines import Answer, WorkerLines
 from appliance.protocol.errors import ErrorCode
@@ -67,6 +68,8 @@ _OUT_OF_RANGE: Final = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 
 # Owners are asked about this many partitions at a time, so that a session of thousands stops when the answer is full.
 ASKED_AT_ONCE: Final = 64
+# A request of more bytes names thousands of partitions: it waits for its turn between others.
+LARGE_BYTES: Final = 64 << 10
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -85,6 +88,7 @@ class FetchHandler:
         finish: Finish,
         clock: Clock,
         max_bytes: int,
+        partitions_max: int,
         complain: Callable[[str], bool],
     ) -> None:
         self._routes = routes
@@ -98,6 +102,7 @@ class FetchHandler:
         )
         self._clock = clock
         self._max_bytes = max_bytes
+        self._partitions_max = partitions_max
 
     def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
         """Parses, finds the session, looks.
@@ -105,11 +110,26 @@ class FetchHandler:
         Raises:
             MalformedFrame: the body does not parse.
         """
+        request = self._parsed(pending, view, position, end)
+        if request is not None:
+            self._go(pending, request)
+
+    def begin_large(self, pending: Pending, view: memoryview, position: int, end: int) -> Steps[None]:
+        """`begin` for a request of thousands of partitions, in two long pieces: one of them in a turn."""
+        request = self._parsed(pending, view, position, end)
+        yield None
+        if request is not None:
+            self._go(pending, request)
+
+    def _parsed(self, pending: Pending, view: memoryview, position: int, end: int) -> FetchRequest | None:
+        """None: it is refused."""
         try:
-            request = parse_fetch(view, position, end, pending.version)
+            return parse_fetch(view, position, end, pending.version, self._partitions_max)
         except RejectedRequest as rejected:
             self._responder.refuse(pending, rejected.code)
-            return
+            return None
+
+    def _go(self, pending: Pending, request: FetchRequest) -> None:
         now_ns = self._clock.monotonic_ns()
         turn = self._turn(request, now_ns // _NS_PER_MS)
         if turn.error:

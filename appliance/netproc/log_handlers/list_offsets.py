@@ -6,6 +6,8 @@ tiered storage: earliest-local is earliest, latest-tiered and earliest-pending-u
 
 from __future__ import annotations
 
+from itertools import islice
+
 from msgspec.structs import replace
 
 from appliance.channels.partition_table import (
@@ -16,10 +18,10 @@ from appliance.channels.partition_table import (
 )
 from appliance.channels.request_channel import Op, RequestFlag
 from appliance.netproc.connection import Pending
-from appliance.netproc.log_handlers.owners_asked import AsksOwners, OwnersAsked, operation
+from appliance.netproc.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume, operation
+from appliance.netproc.steps import Steps, in_pieces
 from appliance.netproc.topic_routes import PartitionRoute
 from appliance.netproc.worker_lines import Answer
-from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.list_offsets import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -34,7 +36,6 @@ from appliance.protocol.apis.list_offsets import (
 )
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.leader_epoch import leader_epoch_fault
-from appliance.protocol.messages import decode_request
 
 READ_COMMITTED = 1
 
@@ -44,41 +45,33 @@ class ListOffsetsHandler(AsksOwners):
 
     __slots__ = ()
 
-    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
+    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> Steps[None]:
         """Answers at once, or when the owners have looked.
 
         Raises:
             MalformedFrame: the body does not parse.
         """
-        request: ListOffsetsRequest = decode_request(
-            ApiKey.LIST_OFFSETS, pending.version, view, position, end
+        request: ListOffsetsRequest = yield from self._decoded(pending, view, position, end)
+        asker = _Asker(pending, self.resume)
+        with self._entered(asker):
+            seen: set[tuple[str, int]] = set()
+            for topic in request.topics:
+                for wanted in topic.partitions:
+                    key = (topic.name, wanted.partition_index)
+                    if key in seen or request.replica_id >= 0:
+                        asker.add(_error(wanted, ErrorCode.INVALID_REQUEST))
+                    else:
+                        seen.add(key)
+                        self._begin_partition(asker, topic.name, wanted, request)
+                    yield from self._paced(asker, len(asker.results))
+            yield from self._all_answered(asker)
+        # Topics are answered in the order asked.
+        results = iter(asker.results)
+        topics = yield from in_pieces(
+            lambda topic: ListOffsetsTopicResponse(topic.name, tuple(islice(results, len(topic.partitions)))),
+            request.topics,
         )
-        asker = _Asker(self, pending, request)
-        lines = self._lines
-        lines.enter(asker)
-        seen: set[tuple[str, int]] = set()
-        for topic in request.topics:
-            for wanted in topic.partitions:
-                key = (topic.name, wanted.partition_index)
-                if key in seen or request.replica_id >= 0:
-                    asker.add(topic.name, _error(wanted, ErrorCode.INVALID_REQUEST))
-                    continue
-                seen.add(key)
-                self._begin_partition(asker, topic.name, wanted, request, pending)
-        if not asker.is_waiting:
-            self.complete(asker)
-
-    def complete(self, asker: _Asker) -> None:
-        """Every partition has its answer."""
-        response = ListOffsetsResponse(
-            tuple(
-                ListOffsetsTopicResponse(
-                    topic.name, tuple(asker.answers_of(topic.name, len(topic.partitions)))
-                )
-                for topic in asker.request.topics
-            )
-        )
-        self._answer(ApiKey.LIST_OFFSETS, asker, response)
+        yield from self._answer(pending, ListOffsetsResponse(topics))
 
     def _begin_partition(
         self,
@@ -86,42 +79,41 @@ class ListOffsetsHandler(AsksOwners):
         topic: str,
         wanted: ListOffsetsPartition,
         request: ListOffsetsRequest,
-        pending: Pending,
     ) -> None:
+        pending = asker.pending
         route = self._route(topic, wanted.partition_index)
         if route is None:
-            asker.add(topic, _error(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            asker.add(_error(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             return
         at = self._table.at(route.row)
         cells = self._table.cells
         if route.worker is None:
-            asker.add(topic, _error(wanted, ErrorCode.LEADER_NOT_AVAILABLE))
+            asker.add(_error(wanted, ErrorCode.LEADER_NOT_AVAILABLE))
         elif self._table.is_offline(route.row, route.incarnation):
-            asker.add(topic, _error(wanted, ErrorCode.KAFKA_STORAGE_ERROR))
+            asker.add(_error(wanted, ErrorCode.KAFKA_STORAGE_ERROR))
         elif (
             route.leader != pending.connection.slot
             or cells[at + SERVING_INCARNATION] != route.incarnation
             or not self._lines.is_up(route.worker)
         ):
-            asker.add(topic, _error(wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            asker.add(_error(wanted, ErrorCode.NOT_LEADER_OR_FOLLOWER))
         elif fault := leader_epoch_fault(wanted.current_leader_epoch, route.leader_epoch):
-            asker.add(topic, _error(wanted, fault))
+            asker.add(_error(wanted, fault))
         elif wanted.timestamp_ms in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP, LATEST_TIMESTAMP):
             if not _allowed(wanted.timestamp_ms, pending.version):
-                asker.add(topic, _error(wanted, ErrorCode.UNSUPPORTED_VERSION))
+                asker.add(_error(wanted, ErrorCode.UNSUPPORTED_VERSION))
                 return
             latest = LAST_STABLE_OFFSET if request.isolation_level == READ_COMMITTED else HIGH_WATERMARK
             word = latest if wanted.timestamp_ms == LATEST_TIMESTAMP else LOG_START
             asker.add(
-                topic,
                 ListOffsetsPartitionResponse(
                     wanted.partition_index, 0, -1, cells[at + word], route.leader_epoch
                 ),
             )
         elif wanted.timestamp_ms < 0 and not _allowed(wanted.timestamp_ms, pending.version):
-            asker.add(topic, _error(wanted, ErrorCode.UNSUPPORTED_VERSION))
+            asker.add(_error(wanted, ErrorCode.UNSUPPORTED_VERSION))
         elif wanted.timestamp_ms < 0 and wanted.timestamp_ms != MAX_TIMESTAMP:
-            asker.add(topic, ListOffsetsPartitionResponse(wanted.partition_index))
+            asker.add(ListOffsetsPartitionResponse(wanted.partition_index))
         else:
             self._ask_owner(asker, topic, wanted, route, request)
 
@@ -137,7 +129,7 @@ class ListOffsetsHandler(AsksOwners):
         flags = RequestFlag.READ_COMMITTED if request.isolation_level == READ_COMMITTED else 0
         if wanted.timestamp_ms == MAX_TIMESTAMP:
             flags |= RequestFlag.MAX_TIMESTAMP
-        item = asker.add(topic, ListOffsetsPartitionResponse(wanted.partition_index))
+        item = asker.add(ListOffsetsPartitionResponse(wanted.partition_index))
         asked = operation(
             Op.LIST_OFFSETS,
             asker,
@@ -152,31 +144,22 @@ class ListOffsetsHandler(AsksOwners):
 
 
 class _Asker(OwnersAsked):
-    """One ListOffsets request while owners look."""
+    """One ListOffsets request while owners look; `results` by item, in the order asked."""
 
-    __slots__ = ("_handler", "_results", "_topics", "request")
+    __slots__ = ("results",)
 
-    def __init__(self, handler: ListOffsetsHandler, pending: Pending, request: ListOffsetsRequest) -> None:
-        super().__init__(pending)
-        self._handler = handler
-        self.request = request
-        self._results: list[ListOffsetsPartitionResponse] = []
-        self._topics: list[str] = []
+    def __init__(self, pending: Pending, resume: Resume) -> None:
+        super().__init__(pending, resume)
+        self.results: list[ListOffsetsPartitionResponse] = []
 
-    def add(self, topic: str, result: ListOffsetsPartitionResponse) -> int:
+    def add(self, result: ListOffsetsPartitionResponse) -> int:
         """Keeps the place of a partition in the order asked; its item number."""
-        self._results.append(result)
-        self._topics.append(topic)
-        return len(self._results) - 1
-
-    def answers_of(self, _topic: str, count: int) -> list[ListOffsetsPartitionResponse]:
-        """The next `count` results; topics are answered in the order asked."""
-        answers, self._results = self._results[:count], self._results[count:]
-        return answers
+        self.results.append(result)
+        return len(self.results) - 1
 
     def _take(self, item: int, answer: Answer) -> None:
-        self._results[item] = replace(
-            self._results[item],
+        self.results[item] = replace(
+            self.results[item],
             error_code=answer[2],
             timestamp_ms=answer[7],
             offset=answer[6],
@@ -184,10 +167,7 @@ class _Asker(OwnersAsked):
         )
 
     def _lose(self, item: int) -> None:
-        self._results[item] = replace(self._results[item], error_code=int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-
-    def _complete(self) -> None:
-        self._handler.complete(self)
+        self.results[item] = replace(self.results[item], error_code=int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
 
 
 def _error(wanted: ListOffsetsPartition, error: int) -> ListOffsetsPartitionResponse:

@@ -6,13 +6,15 @@ INVALID_REQUEST in its second place. Left out: the permission to ask (security i
 
 from __future__ import annotations
 
+from itertools import islice
+
 from msgspec.structs import replace
 
 from appliance.channels.request_channel import Op
 from appliance.netproc.connection import Pending
-from appliance.netproc.log_handlers.owners_asked import AsksOwners, OwnersAsked, operation
+from appliance.netproc.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume, operation
+from appliance.netproc.steps import Steps, in_pieces
 from appliance.netproc.worker_lines import Answer
-from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -21,7 +23,6 @@ from appliance.protocol.apis.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.messages import decode_request
 
 _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -31,39 +32,34 @@ class OffsetForLeaderEpochHandler(AsksOwners):
 
     __slots__ = ()
 
-    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
+    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> Steps[None]:
         """Answers at once, or when the owners have looked.
 
         Raises:
             MalformedFrame: the body does not parse.
         """
-        request: OffsetForLeaderEpochRequest = decode_request(
-            ApiKey.OFFSET_FOR_LEADER_EPOCH, pending.version, view, position, end
-        )
-        asker = _Asker(self, pending, request)
-        self._lines.enter(asker)
-        seen: set[tuple[str, int]] = set()
-        for topic in request.topics:
-            for wanted in topic.partitions:
-                key = (topic.topic, wanted.partition)
-                if key in seen:
-                    asker.add(EpochEndOffset(wanted.partition, int(ErrorCode.INVALID_REQUEST)))
-                else:
-                    seen.add(key)
-                    self._begin_partition(asker, topic.topic, wanted)
-        if not asker.is_waiting:
-            self.complete(asker)
-
-    def complete(self, asker: _Asker) -> None:
-        """Every partition has its answer."""
+        request: OffsetForLeaderEpochRequest = yield from self._decoded(pending, view, position, end)
+        asker = _Asker(pending, self.resume)
+        with self._entered(asker):
+            seen: set[tuple[str, int]] = set()
+            for topic in request.topics:
+                for wanted in topic.partitions:
+                    key = (topic.topic, wanted.partition)
+                    if key in seen:
+                        asker.add(EpochEndOffset(wanted.partition, int(ErrorCode.INVALID_REQUEST)))
+                    else:
+                        seen.add(key)
+                        self._begin_partition(asker, topic.topic, wanted)
+                    yield from self._paced(asker, len(asker.results))
+            yield from self._all_answered(asker)
         results = iter(asker.results)
-        response = OffsetForLeaderEpochResponse(
-            tuple(
-                OffsetForLeaderTopicResult(topic.topic, tuple(next(results) for _ in topic.partitions))
-                for topic in asker.request.topics
-            )
+        topics = yield from in_pieces(
+            lambda topic: OffsetForLeaderTopicResult(
+                topic.topic, tuple(islice(results, len(topic.partitions)))
+            ),
+            request.topics,
         )
-        self._answer(ApiKey.OFFSET_FOR_LEADER_EPOCH, asker, response)
+        yield from self._answer(pending, OffsetForLeaderEpochResponse(topics))
 
     def _begin_partition(self, asker: _Asker, topic: str, wanted: OffsetForLeaderPartition) -> None:
         route = self._route(topic, wanted.partition)
@@ -88,14 +84,10 @@ class OffsetForLeaderEpochHandler(AsksOwners):
 class _Asker(OwnersAsked):
     """One request while owners look; `results` by item, in the order asked."""
 
-    __slots__ = ("_handler", "request", "results")
+    __slots__ = ("results",)
 
-    def __init__(
-        self, handler: OffsetForLeaderEpochHandler, pending: Pending, request: OffsetForLeaderEpochRequest
-    ) -> None:
-        super().__init__(pending)
-        self._handler = handler
-        self.request = request
+    def __init__(self, pending: Pending, resume: Resume) -> None:
+        super().__init__(pending, resume)
         self.results: list[EpochEndOffset] = []
 
     def add(self, result: EpochEndOffset) -> int:
@@ -113,6 +105,3 @@ class _Asker(OwnersAsked):
 
     def _lose(self, item: int) -> None:
         self.fail(item, _NOT_LEADER)
-
-    def _complete(self) -> None:
-        self._handler.complete(self)

@@ -1,58 +1,108 @@
 """A request whose partitions are asked of their owners, one operation each: what is asked, and who is still to answer.
 
+Its work is a generator (`netproc.steps`): it places operations, pauses while ASKED_AT_ONCE are under way, and again
+until all are answered, and builds the response. So a request of every partition fills no ring, and of a connection that
+closes the owners are asked nothing more.
+
 Produce and Fetch keep books of their own: theirs are on the hot path, and hold more than an owner.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 from appliance.channels.partition_table import PartitionTable
 from appliance.channels.request_channel import CONNECTION_LIMIT, Op, partition_request
 from appliance.channels.roles import Role
+from appliance.ipc.buffer_pool import BufferPool
 from appliance.netproc.connection import Pending
 from appliance.netproc.log_handlers.finish import Finish
+from appliance.netproc.steps import PAUSE, Steps, answering
 from appliance.netproc.topic_routes import PartitionRoute, TopicRoutes
-from appliance.netproc.worker_lines import Answer, Asker, Operation, WorkerLines
-from appliance.protocol.api_versions import ApiKey
-from appliance.protocol.messages import encode_response
+from appliance.netproc.worker_lines import Answer, Operation, WorkerLines
+from appliance.protocol.messages import decode_request_in_pieces
 
+ASKED_AT_ONCE: Final = 64
+"""Operations of one request under way: what owners do in some milliseconds."""
+_PIECE: Final = 32
 
-class Asking(Asker, Protocol):
-    """One request while owners are asked; its `request_id` is given by `WorkerLines.enter`."""
-
-    pending: Pending
+Resume = Callable[[Pending], None]
 
 
 class AsksOwners:
-    """What the handlers of such requests have in common: one of each kind in a network process."""
+    """What the handlers of such requests have in common: one of each kind in a network process.
 
-    __slots__ = ("_finish", "_lines", "_routes", "_table")
+    Args:
+        resume: has the work of a request that pauses go on.
+    """
+
+    __slots__ = ("_finish", "_lines", "_pool", "_routes", "_table", "resume")
 
     def __init__(
-        self, routes: TopicRoutes, lines: WorkerLines, table: PartitionTable, *, finish: Finish
+        self,
+        routes: TopicRoutes,
+        lines: WorkerLines,
+        table: PartitionTable,
+        *,
+        pool: BufferPool,
+        finish: Finish,
+        resume: Resume,
     ) -> None:
         self._routes = routes
         self._lines = lines
         self._table = table
+        self._pool = pool
         self._finish = finish
+        self.resume = resume
 
     def _route(self, topic: str, partition: int) -> PartitionRoute | None:
         """None: there is no such partition."""
         known = self._routes.by_name(topic)
         return known.partition(partition) if known is not None else None
 
-    def _answer(self, api_key: ApiKey, asker: Asking, response: object) -> None:
-        """Nobody is waited for any more, and the client gets `response`."""
-        self._lines.leave(asker)
-        pending = asker.pending
-        self._finish(pending, [encode_response(api_key, pending.version, response, pending.correlation_id)])
+    def _decoded(self, pending: Pending, view: memoryview, position: int, end: int) -> Steps[Any]:
+        """The request; its block is given back.
+
+        Raises:
+            MalformedFrame: the body does not parse.
+        """
+        request = yield from decode_request_in_pieces(pending.api_key, pending.version, view, position, end)
+        pending.give_block(self._pool)
+        return request
+
+    @contextmanager
+    def _entered(self, asker: OwnersAsked) -> Iterator[None]:
+        """Answers reach `asker` within the block."""
+        self._lines.enter(asker)
+        try:
+            yield
+        finally:
+            self._lines.leave(asker)
+
+    @staticmethod
+    def _paced(asker: OwnersAsked, number: int) -> Steps[None]:
+        """Called after partition `number` was begun."""
+        while asker.waits_for >= ASKED_AT_ONCE:
+            yield PAUSE
+        if not number % _PIECE:
+            yield None
+
+    @staticmethod
+    def _all_answered(asker: OwnersAsked) -> Steps[None]:
+        while asker.is_waiting:
+            yield PAUSE
+
+    def _answer(self, pending: Pending, response: object) -> Steps[None]:
+        """The client gets `response`."""
+        return answering(self._finish, pending, response)
 
 
 def operation(
     op: Op,
-    asker: Asking,
+    asker: OwnersAsked,
     item: int,
     route: PartitionRoute,
     *,
@@ -78,12 +128,13 @@ def operation(
 
 
 class OwnersAsked(ABC):
-    """An `Asker` of `WorkerLines` that is complete when each operation was answered, or its worker lost."""
+    """An `Asker` of `WorkerLines` that counts which operations are neither answered nor lost with their worker."""
 
-    __slots__ = ("_workers", "pending", "request_id")
+    __slots__ = ("_resume", "_workers", "pending", "request_id")
 
-    def __init__(self, pending: Pending) -> None:
+    def __init__(self, pending: Pending, resume: Resume) -> None:
         self.pending = pending
+        self._resume = resume
         self.request_id = 0
         self._workers: dict[int, Role] = {}
 
@@ -114,6 +165,11 @@ class OwnersAsked(ABC):
         return True
 
     @property
+    def waits_for(self) -> int:
+        """How many operations are under way."""
+        return len(self._workers)
+
+    @property
     def is_waiting(self) -> bool:
         """Whether an answer is still to come."""
         return bool(self._workers)
@@ -128,11 +184,11 @@ class OwnersAsked(ABC):
         for item in [item for item, owner in self._workers.items() if owner == worker]:
             del self._workers[item]
             self._lose(item)
-            self._settled()
+        self._settled()
 
     def _settled(self) -> None:
-        if not self._workers:
-            self._complete()
+        if len(self._workers) in (0, ASKED_AT_ONCE // 2):
+            self._resume(self.pending)
 
     @abstractmethod
     def _take(self, item: int, answer: Answer) -> None:
@@ -141,7 +197,3 @@ class OwnersAsked(ABC):
     @abstractmethod
     def _lose(self, item: int) -> None:
         """Whether the owner of partition `item` did it is not known; the client may ask again."""
-
-    @abstractmethod
-    def _complete(self) -> None:
-        """Nobody is waited for any more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from appliance.channels.wiring import Attachment
+from appliance.ipc.buffer_pool import BufferPool
 from appliance.netproc.connection import Pending
 from appliance.netproc.log_dirs import LogDirs
 from appliance.netproc.log_handlers.alter_replica_log_dirs import AlterReplicaLogDirsHandler
@@ -15,13 +16,15 @@ from appliance.netproc.log_handlers.finish import Finish
 from appliance.netproc.log_handlers.list_offsets import ListOffsetsHandler
 from appliance.netproc.log_handlers.offset_for_leader_epoch import OffsetForLeaderEpochHandler
 from appliance.netproc.log_handlers.write_txn_markers import WriteTxnMarkersHandler
-from appliance.netproc.questions import Questions
+from appliance.netproc.long_requests import LongRequests
+from appliance.netproc.steps import Steps
 from appliance.netproc.topic_routes import TopicRoutes
 from appliance.netproc.worker_lines import WorkerLines
 from appliance.protocol.api_versions import ApiKey
 
 Begin = Callable[[Pending, memoryview, int, int], None]
 """Takes a request: what waits for its answer, the frame's view, and where in it the body begins and ends."""
+BeginSteps = Callable[[Pending, memoryview, int, int], Steps[None]]
 
 
 def seldom_handlers(
@@ -30,23 +33,38 @@ def seldom_handlers(
     lines: WorkerLines,
     *,
     log_dirs: LogDirs,
-    questions: Questions,
+    pool: BufferPool,
     finish: Finish,
+    long: LongRequests,
 ) -> dict[int, Begin]:
     """API key → what takes its requests; each hands its answer to `finish`."""
     table = attachment.partitions
-    return {
-        int(ApiKey.LIST_OFFSETS): ListOffsetsHandler(routes, lines, table, finish=finish).begin,
-        int(ApiKey.DELETE_RECORDS): DeleteRecordsHandler(routes, lines, table, finish=finish).begin,
-        int(ApiKey.OFFSET_FOR_LEADER_EPOCH): OffsetForLeaderEpochHandler(
-            routes, lines, table, finish=finish
+    common = (routes, lines, table)
+    resume = long.resume
+    handlers = {
+        ApiKey.LIST_OFFSETS: ListOffsetsHandler(*common, pool=pool, finish=finish, resume=resume).begin,
+        ApiKey.DELETE_RECORDS: DeleteRecordsHandler(*common, pool=pool, finish=finish, resume=resume).begin,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: OffsetForLeaderEpochHandler(
+            *common, pool=pool, finish=finish, resume=resume
         ).begin,
-        int(ApiKey.WRITE_TXN_MARKERS): WriteTxnMarkersHandler(routes, lines, table, finish=finish).begin,
-        int(ApiKey.DESCRIBE_PRODUCERS): DescribeProducersHandler(routes, lines, table, finish=finish).begin,
-        int(ApiKey.DESCRIBE_LOG_DIRS): DescribeLogDirsHandler(
-            routes, lines, table, log_dirs=log_dirs, finish=finish
+        ApiKey.WRITE_TXN_MARKERS: WriteTxnMarkersHandler(
+            *common, pool=pool, finish=finish, resume=resume
         ).begin,
-        int(ApiKey.ALTER_REPLICA_LOG_DIRS): AlterReplicaLogDirsHandler(
-            routes, lines, table, log_dirs=log_dirs, questions=questions, finish=finish
+        ApiKey.DESCRIBE_PRODUCERS: DescribeProducersHandler(
+            *common, pool=pool, finish=finish, resume=resume
+        ).begin,
+        ApiKey.DESCRIBE_LOG_DIRS: DescribeLogDirsHandler(
+            *common, log_dirs=log_dirs, pool=pool, finish=finish, resume=resume
+        ).begin,
+        ApiKey.ALTER_REPLICA_LOG_DIRS: AlterReplicaLogDirsHandler(
+            *common, log_dirs=log_dirs, pool=pool, finish=finish, resume=resume
         ).begin,
     }
+    return {int(api): _in_pieces(begin, long) for api, begin in handlers.items()}
+
+
+def _in_pieces(steps_of: BeginSteps, long: LongRequests) -> Begin:
+    def begin(pending: Pending, view: memoryview, position: int, end: int) -> None:
+        long.begin(pending, steps_of(pending, view, position, end), end - position)
+
+    return begin

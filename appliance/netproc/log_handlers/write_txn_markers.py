@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from appliance.channels.request_channel import CONNECTION_LIMIT, Op, RequestFlag
 from appliance.cluster import INTERNAL_TOPICS
 from appliance.netproc.connection import Pending
-from appliance.netproc.log_handlers.owners_asked import AsksOwners, OwnersAsked
+from appliance.netproc.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume
+from appliance.netproc.steps import Steps
 from appliance.netproc.topic_routes import PartitionRoute
 from appliance.netproc.worker_lines import Answer, Operation
-from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -30,7 +30,6 @@ from appliance.protocol.apis.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.messages import decode_request
 
 TIMEOUT_MS = 30_000
 """How long an answer may wait for followers: the request does not say."""
@@ -45,24 +44,20 @@ class WriteTxnMarkersHandler(AsksOwners):
 
     __slots__ = ()
 
-    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
+    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> Steps[None]:
         """Answers at once, or when the owners have.
 
         Raises:
             MalformedFrame: the body does not parse.
         """
-        request: WriteTxnMarkersRequest = decode_request(
-            ApiKey.WRITE_TXN_MARKERS, pending.version, view, position, end
-        )
-        asker = _Asker(self, pending, request)
-        self._lines.enter(asker)
-        for item, place in enumerate(asker.places):
-            self._begin_partition(asker, item, place)
-        if not asker.is_waiting:
-            self.complete(asker)
-
-    def complete(self, asker: _Asker) -> None:
-        """Every partition has its answer."""
+        request: WriteTxnMarkersRequest = yield from self._decoded(pending, view, position, end)
+        asker = _Asker(pending, self.resume, request)
+        yield None
+        with self._entered(asker):
+            for item, place in enumerate(asker.places):
+                self._begin_partition(asker, item, place)
+                yield from self._paced(asker, item + 1)
+            yield from self._all_answered(asker)
         results: list[dict[str, list[WritableTxnMarkerPartitionResult]]] = [{} for _ in asker.markers]
         for place, error in zip(asker.places, asker.errors, strict=True):
             of_topic = results[place.marker].setdefault(place.topic, [])
@@ -76,7 +71,7 @@ class WriteTxnMarkersHandler(AsksOwners):
                 for marker, of in zip(asker.markers, results, strict=True)
             )
         )
-        self._answer(ApiKey.WRITE_TXN_MARKERS, asker, response)
+        yield from self._answer(pending, response)
 
     def _begin_partition(self, asker: _Asker, item: int, place: _Place) -> None:
         route = self._route(place.topic, place.partition)
@@ -126,13 +121,10 @@ def _operation(asker: _Asker, item: int, route: PartitionRoute, marker: Writable
 class _Asker(OwnersAsked):
     """One WriteTxnMarkers request while owners work. `errors` by item, as `places`."""
 
-    __slots__ = ("_handler", "errors", "markers", "places")
+    __slots__ = ("errors", "markers", "places")
 
-    def __init__(
-        self, handler: WriteTxnMarkersHandler, pending: Pending, request: WriteTxnMarkersRequest
-    ) -> None:
-        super().__init__(pending)
-        self._handler = handler
+    def __init__(self, pending: Pending, resume: Resume, request: WriteTxnMarkersRequest) -> None:
+        super().__init__(pending, resume)
         self.markers = request.markers
         # A partition that is named twice for a marker gets it once.
         self.places = list(
@@ -151,6 +143,3 @@ class _Asker(OwnersAsked):
     def _lose(self, item: int) -> None:
         """The marker may be there or not; a second one does no harm."""
         self.errors[item] = _TIMED_OUT
-
-    def _complete(self) -> None:
-        self._handler.complete(self)

@@ -138,17 +138,18 @@ def test_growth_goes_on_where_placement_stopped() -> None:
 def test_deletion_finds_by_name_and_by_id() -> None:
     there = existing(topic("t", (0,)), topic("u", (0,)))
     broker = BrokerSettings()
-    assert find_doomed("t", there, broker=broker).name == "t"
-    assert find_doomed(there.topics["u"].topic_id, there, broker=broker).name == "u"
+    names = {topic.topic_id: name for name, topic in there.topics.items()}
+    assert find_doomed("t", there, names, broker=broker).name == "t"
+    assert find_doomed(there.topics["u"].topic_id, there, names, broker=broker).name == "u"
     for wanted, code in (
         ("x", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (UUID(int=9), ErrorCode.UNKNOWN_TOPIC_ID),
     ):
         with pytest.raises(RejectedRequest) as refused:
-            find_doomed(wanted, there, broker=broker)
+            find_doomed(wanted, there, names, broker=broker)
         assert refused.value.code == code
     with pytest.raises(RejectedRequest) as refused:
-        find_doomed("t", there, broker=BrokerSettings(delete_topic_enable=False))
+        find_doomed("t", there, names, broker=BrokerSettings(delete_topic_enable=False))
     assert refused.value.code == ErrorCode.TOPIC_DELETION_DISABLED
 
 
@@ -157,7 +158,7 @@ def test_internal_topics_cannot_be_deleted(name: str) -> None:
     there = existing(topic(name, (0,)))
     for wanted in (name, there.topics[name].topic_id):
         with pytest.raises(RejectedRequest, match="internal") as refused:
-            find_doomed(wanted, there, broker=BrokerSettings())
+            find_doomed(wanted, there, {there.topics[name].topic_id: name}, broker=BrokerSettings())
         assert refused.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
