@@ -5,6 +5,8 @@
 | 0 | which of its slot's log directories have failed, a bit each, by their place in `log.dirs` |
 | 1 | partitions that are offline |
 | 2 | partitions that are on their way to another log directory |
+| 3 | partitions that lost records in this life of the worker: every in-sync copy was damaged |
+| 4 | damaged batches that were repaired from another copy in this life of the worker |
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from appliance.ipc.process_table import COUNTER_0, ProcessRow
 FAILED_DIRECTORIES: Final = COUNTER_0
 OFFLINE_PARTITIONS: Final = COUNTER_0 + 1
 MOVING_PARTITIONS: Final = COUNTER_0 + 2
+LOST_PARTITIONS: Final = COUNTER_0 + 3
+REPAIRED_BATCHES: Final = COUNTER_0 + 4
 
 DIRECTORIES_MAX: Final = 63
 """Log directories of a slot: a bit each in a signed word."""

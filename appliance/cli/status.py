@@ -221,6 +221,8 @@ def _storage(role: str, counters: Sequence[int], facts: Mapping[str, Any]) -> di
         "failed_log_dirs": [paths[index] if index < len(paths) else str(index) for index in failed],
         "offline_partitions": counters[counted.OFFLINE_PARTITIONS - COUNTER_0],
         "moving_partitions": counters[counted.MOVING_PARTITIONS - COUNTER_0],
+        "lost_partitions": counters[counted.LOST_PARTITIONS - COUNTER_0],
+        "repaired_batches": counters[counted.REPAIRED_BATCHES - COUNTER_0],
     }
 
 
@@ -275,6 +277,15 @@ def _print(processes: list[dict[str, Any]]) -> None:
             click.echo(f"{each['role']}: log directory {path} has failed")
         if each.get("offline_partitions"):
             click.echo(f"{each['role']}: {each['offline_partitions']} partitions are offline")
+        if each.get("lost_partitions"):
+            click.echo(
+                f"{each['role']}: {each['lost_partitions']} partitions have lost records: every in-sync copy was"
+                " damaged; the log says which"
+            )
+        if each.get("repaired_batches"):
+            click.echo(
+                f"{each['role']}: {each['repaired_batches']} damaged batches were repaired from another copy"
+            )
         if each.get("moving_partitions"):
             click.echo(
                 f"{each['role']}: {each['moving_partitions']} partitions move to another log directory"

@@ -20,7 +20,11 @@ from typing import Final
 
 from appliance.channels.control_channel import PartitionsOffline
 from appliance.channels.controller_link import ControllerLink
-from appliance.channels.worker_counters import FAILED_DIRECTORIES, OFFLINE_PARTITIONS
+from appliance.channels.worker_counters import (
+    FAILED_DIRECTORIES,
+    LOST_PARTITIONS,
+    OFFLINE_PARTITIONS,
+)
 from appliance.cluster import TopicPartition
 from appliance.errors import ApplianceError, StorageFault
 from appliance.ioproc.partition import Partition
@@ -158,6 +162,7 @@ class StorageFailures:
             cells = self._row.cells
             cells[FAILED_DIRECTORIES] = sum(1 << index for index in self._directories.failed)
             cells[OFFLINE_PARTITIONS] = len(self._partitions.offline)
+            cells[LOST_PARTITIONS] = len(self._partitions.lost)
 
     def close(self) -> None:
         """Watches no more."""

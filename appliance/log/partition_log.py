@@ -95,7 +95,9 @@ class PartitionLog:
         "_producers",
         "_segments",
         "_validator",
+        "cut_to",
         "directory",
+        "is_recovered",
         "lacks_begin",
         "latest_epoch",
         "log_end_offset",
@@ -142,6 +144,10 @@ class PartitionLog:
         self.log_end_offset = loaded.log_end_offset
         self.lacks_begin = loaded.lacks_begin
         """As it was opened, nothing written down had it begin where its files do: some of them may have gone."""
+        self.is_recovered = loaded.is_recovered
+        """As it was opened: not closed in good order, so that its end may be that of a damaged log."""
+        self.cut_to = loaded.cut_to
+        """Complete batches up to this offset were cut when it was opened; -1 where none were."""
         self.on_roll: Callable[[], None] | None = None
         """Called when a segment was closed, for who compacts it."""
 
