@@ -25,6 +25,7 @@ so that one word is one machine load or store on x86-64.
 | slot[n].size_bytes, directory | slot n's replica | of its copy, and which log directory has it, from 1 on; 0: none |
 | slot[n].future_directory | slot n's replica | where its copy moves to, from 1 on; 0: nowhere |
 | slot[n].future_bytes, future_end | slot n's replica | how far what is there has come |
+| slot[n].damage_found | slot n's replica | the leader's log is damaged at this offset less one; 0: not known |
 | slot[n].cut_to | slot n's appender | a recovery since the start cut complete batches up to there; 0: none |
 
 Behind the rows lies, for each slot and row, what the slot's process that closed the log last leaves to the one that
@@ -44,7 +45,7 @@ from typing import Final, NamedTuple
 
 WORD_BYTES: Final = 8
 ROW_WORDS: Final = 16
-SLOT_WORDS: Final = 12
+SLOT_WORDS: Final = 13
 HANDED_WORDS: Final = 64
 HANDED_BYTES_MAX: Final = (HANDED_WORDS - 2) * WORD_BYTES
 
@@ -76,6 +77,7 @@ SLOT_FUTURE_DIRECTORY: Final = 8
 SLOT_FUTURE_BYTES: Final = 9
 SLOT_FUTURE_END: Final = 10
 SLOT_CUT_TO: Final = 11
+SLOT_DAMAGE_FOUND: Final = 12
 
 NOT_FOLLOWING: Final = -1
 NOT_HELD: Final = 0

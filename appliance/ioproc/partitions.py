@@ -345,6 +345,17 @@ class Partitions(CopyHolder[Partition]):
         self._withdraw(partition, offline=True)
         self._directories.give_up(name)
 
+    def give_away(self, partition: Partition, offset: int, fault: StorageFault) -> None:
+        """Another copy has to lead, because this one is damaged from `offset` on: whoever opens it next cuts it there.
+
+        Raises:
+            StorageFault: it could not be written down, and nothing has changed.
+        """
+        name = partition.topic_partition
+        self._directories.distrust(name, offset)
+        self.take_offline(partition, fault)
+        self.partial[name] = partition.leader_epoch
+
     def take_directory_offline(self, index: int, fault: StorageFault) -> list[TopicPartition]:
         """A log directory has failed: its partitions go offline, and the directory is touched no more."""
         gone = [partition for partition in self.by_name.values() if partition.directory == index]

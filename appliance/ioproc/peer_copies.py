@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 from appliance.channels.control_channel import AssignedPartition
 from appliance.cluster import TopicPartition
@@ -44,6 +45,7 @@ def compare_with_peers(
     assigned: AssignedPartition, log: PartitionLog, *, slot: int, directories_of: DirectoriesOf
 ) -> PeerCopies:
     """Compare the end of `slot`'s copy, which is open as `log`, with those of the other in-sync slots."""
+    name = TopicPartition(assigned.topic, assigned.partition)
     own = end_of(log)
     longest: tuple[int, LogEnd] | None = None
     unread = []
@@ -52,7 +54,7 @@ def compare_with_peers(
             continue
         best = own if longest is None else longest[1]
         try:
-            found = list(copies_of(assigned, peer, directories_of))
+            found = list(copies_of(name, assigned.topic_id, peer, directories_of))
             if not found:
                 unread.append(peer)
             for partition in found:
@@ -60,13 +62,7 @@ def compare_with_peers(
                 if end is not None:
                     longest, best = (peer, end), end
         except (OSError, ApplianceError) as fault:
-            _logger.warning(
-                "partition %s-%d: the copy of slot %d cannot be compared: %s",
-                assigned.topic,
-                assigned.partition,
-                peer,
-                fault,
-            )
+            _logger.warning("partition %s: the copy of slot %d cannot be compared: %s", name, peer, fault)
             unread.append(peer)
     return PeerCopies(own, longest, tuple(unread))
 
@@ -79,16 +75,17 @@ def end_of(log: PartitionLog) -> LogEnd:
     return LogEnd(log.leader_epochs.epoch_of(log.log_end_offset - 1), log.log_end_offset)
 
 
-def copies_of(assigned: AssignedPartition, slot: int, directories_of: DirectoriesOf) -> Iterator[Path]:
+def copies_of(
+    name: TopicPartition, topic_id: UUID | None, slot: int, directories_of: DirectoriesOf
+) -> Iterator[Path]:
     """Yield the directories in which a slot has a copy of this partition.
 
     Raises:
         StorageFault, CorruptFile: one of them cannot be read.
     """
-    name = partition_directory_name(TopicPartition(assigned.topic, assigned.partition))
     for directory in directories_of(slot):
-        partition = directory / name
-        if partition.is_dir() and read_topic_id(partition) in (assigned.topic_id, None):
+        partition = directory / partition_directory_name(name)
+        if partition.is_dir() and read_topic_id(partition) in (topic_id, None):
             yield partition
 
 

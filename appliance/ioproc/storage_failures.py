@@ -117,6 +117,17 @@ class StorageFailures:
         self._partitions.take_offline(partition, fault)
         self.tell([partition.topic_partition])
 
+    def damaged(self, partition: Partition, offset: int, fault: StorageFault) -> None:
+        """Another in-sync copy is whole where this one is damaged: that one has to lead.
+
+        Raises:
+            StorageFault: it could not be written down, and nothing has changed.
+        """
+        if self._partitions is not None:
+            self._partitions.give_away(partition, offset, fault)
+            self._warn(f"partition {partition.topic_partition}: {fault}")
+            self.tell([partition.topic_partition])
+
     # A whole directory
 
     def look_when_told(self) -> None:

@@ -41,6 +41,7 @@ _SCAN_BYTES: Final = 1 << 16
 SEARCH_BYTES_MAX: Final = 1 << 20
 """How far behind a damaged batch `sound_end_behind` searches."""
 UNKNOWN_EPOCH: Final = -1
+_OFFSET_MAX: Final = (1 << 63) - 1
 _BATCH_OFFSETS_MAX: Final = (1 << 31) - 1
 
 
@@ -148,7 +149,7 @@ def _claimed_end(partition: Path, bases: Sequence[int]) -> LogEnd | None:
             continue  # its owner's recovery has just removed it
         try:
             start = LogEnd(UNKNOWN_EPOCH, base)
-            end = segment.walk(_last_indexed(partition, base), start)[0]
+            end = segment.walk(index_position(partition, base, _OFFSET_MAX), start)[0]
             if end.epoch == UNKNOWN_EPOCH:
                 end = segment.walk(0, start)[0]
         finally:
@@ -158,13 +159,21 @@ def _claimed_end(partition: Path, bases: Sequence[int]) -> LogEnd | None:
     return LogEnd(UNKNOWN_EPOCH, bases[0]) if bases else None
 
 
-def _last_indexed(partition: Path, base: int) -> int:
-    """Return the position in the last entry of a segment's index; 0 where there is none. Zeros may follow it."""
+def index_position(partition: Path, base: int, offset: int) -> int:
+    """Return a position in a segment at or before the batch of `offset`, by its index; 0 where that has no entry.
+
+    The index is being written by its owner: zeros may follow the entries, and the position must be borne out by what
+    lies there.
+
+    Raises:
+        OSError: the index cannot be read.
+    """
     data = read_small(partition / segment_file_name(base, OFFSET_INDEX)) or b""
     low, high = 0, len(data) // _INDEX_ENTRY.size
     while low < high:
         middle = (low + high) // 2
-        if _INDEX_ENTRY.unpack_from(data, middle * _INDEX_ENTRY.size)[1]:
+        relative, position = _INDEX_ENTRY.unpack_from(data, middle * _INDEX_ENTRY.size)
+        if position and base + relative <= offset:
             low = middle + 1
         else:
             high = middle

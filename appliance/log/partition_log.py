@@ -783,6 +783,10 @@ class PartitionLog:
         """Everything below is on the disk."""
         return self._point.offset
 
+    def distrust(self, offset: int) -> None:
+        """Have the next opening that is not clean check everything from `offset` on: the log is damaged there."""
+        self._point.cut(offset)
+
     @property
     def cuts(self) -> int:
         """How often the log was cut."""

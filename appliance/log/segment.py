@@ -308,6 +308,7 @@ class Segment:
             self.offset_index.lookup(offset),
             end=self.file.size_bytes,
             read_bytes=min(self._index_interval_bytes, _SCAN_BYTES_MAX) + HEADER_BYTES,
+            ends_whole=True,
         )
 
     def max_timestamp(self) -> tuple[int, int]:

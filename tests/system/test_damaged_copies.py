@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from appliance.cli.status import processes_of
 from appliance.log.file_names import LOG
 from appliance.protocol.records.batch import batches
 from tests.checker.campaign import compare_replicas
@@ -45,7 +47,9 @@ def flip_a_bit(copy: Path, at: float = 0.1) -> None:
     """Flips one bit in the newest segment, inside of a batch."""
     segment = newest_segment(copy)
     data = bytearray(segment.read_bytes())
-    data[int(batch_positions(segment)[-1] * at)] ^= 1
+    end = batch_positions(segment)[-1]
+    start = max(position for position in batch_positions(segment) if position <= end * at)
+    data[start + 100] ^= 1
     segment.write_bytes(data)
 
 
@@ -58,12 +62,14 @@ def zero_the_end(copy: Path) -> None:
 
 
 def started(path: Path, **settings: object) -> Appliance:
-    broker = Appliance(path / "data", slots=len(SLOTS), settings={**settings})
+    broker = Appliance(
+        path / "data", slots=len(SLOTS), settings={**settings}, output_to=path / "appliance.log"
+    )
     broker.start()
     return broker
 
 
-def write(broker: Appliance, topic: str = TOPIC, count: int = RECORDS) -> list[bytes]:
+def write(broker: Appliance, topic: str = TOPIC, count: int = RECORDS, *, keyed: bool = False) -> list[bytes]:
     """Has records acknowledged by all in-sync replicas, each in a batch of its own."""
     producer = Producer(
         {"bootstrap.servers": bootstrap(broker), "acks": "all", "batch.num.messages": 1, "linger.ms": 0}
@@ -72,7 +78,11 @@ def write(broker: Appliance, topic: str = TOPIC, count: int = RECORDS) -> list[b
     records = [b"%06d" % number * 10 for number in range(count)]
     for record in records:
         producer.produce(
-            topic, record, partition=0, on_delivery=lambda error, _: error and failures.append(error)
+            topic,
+            record,
+            key=record if keyed else None,
+            partition=0,
+            on_delivery=lambda error, _: error and failures.append(error),
         )
     assert producer.flush(60) == 0
     assert not failures
@@ -154,5 +164,105 @@ def test_the_longest_valid_copy_leads_where_all_are_damaged_and_the_loss_is_said
     assert RECORDS * 0.45 < len(found) < RECORDS * 0.55
     assert leaders(broker, TOPIC)[0] == 1
     assert f"partition {TOPIC}-0: records are lost" in broker.output()
+    assert status(broker, "lost_partitions") == 1
     assert not compare_replicas(broker, TOPIC)
     broker.stop()
+
+
+def start_a_copy_anew(broker: Appliance, slot: int) -> None:
+    """Leaves a slot's copy without files, so that it has to be copied from the first record on."""
+    shutil.rmtree(broker.data_dir / f"slot-{slot}" / f"{TOPIC}-0")
+
+
+def garble_a_header(copy: Path) -> None:
+    """Makes the length of a batch a lie, in the middle of the log."""
+    segment = newest_segment(copy)
+    data = bytearray(segment.read_bytes())
+    positions = batch_positions(segment)
+    data[positions[len(positions) // 2] + 8] ^= 0x40
+    segment.write_bytes(data)
+
+
+def move_a_batch(copy: Path) -> None:
+    """Changes the base offset of a batch, which the checksum does not cover."""
+    segment = newest_segment(copy)
+    data = bytearray(segment.read_bytes())
+    positions = batch_positions(segment)
+    data[positions[len(positions) // 2] + 7] ^= 0x80
+    segment.write_bytes(data)
+
+
+@pytest.mark.parametrize("cleanup", ["delete", "compact"])
+@pytest.mark.parametrize("damage", [flip_a_bit, garble_a_header, move_a_batch])
+def test_a_leader_is_repaired_where_a_follower_finds_it_damaged_below_its_recovery_point(
+    tmp_path: Path, damage: Damage, cleanup: str
+) -> None:
+    """A clean stop says that all is on the disk, so the start looks at none of it."""
+    broker = started(tmp_path, **{"replica.lag.time.max.ms": 2000})
+    create(broker, TOPIC, 1, replicas=3, min_insync_replicas="2", cleanup_policy=cleanup)
+    records = write(broker, keyed=cleanup == "compact")
+    wait_until(lambda: in_sync(broker, TOPIC)[0] == set(SLOTS), "all in sync")
+    leader = leaders(broker, TOPIC)[0]
+    broker.stop()
+    damage(broker.data_dir / f"slot-{leader}" / f"{TOPIC}-0")
+    start_a_copy_anew(broker, (leader + 1) % len(SLOTS))
+
+    broker.start()
+    check_whole(broker, records)
+    said = broker.output()
+    assert (
+        f"was damaged in slot {leader} and is repaired from the copy of slot {(leader + 2) % len(SLOTS)}"
+        in said
+    )
+    assert status(broker, "repaired_batches") == 1
+    broker.stop()
+
+
+def test_a_leader_is_repaired_where_a_reader_cannot_pass_a_damaged_header(tmp_path: Path) -> None:
+    broker = started(tmp_path)
+    create(broker, TOPIC, 1, replicas=3, min_insync_replicas="2")
+    records = write(broker)
+    wait_until(lambda: in_sync(broker, TOPIC)[0] == set(SLOTS), "all in sync")
+    leader = leaders(broker, TOPIC)[0]
+    broker.stop()
+    garble_a_header(broker.data_dir / f"slot-{leader}" / f"{TOPIC}-0")
+
+    broker.start()
+    check_whole(broker, records)
+    broker.stop()
+
+
+def test_a_damaged_leader_whose_batches_lie_elsewhere_in_the_others_gives_way(tmp_path: Path) -> None:
+    """Compaction is each slot's own, so its segments cannot be repaired in place: the copy is made anew."""
+    broker = started(tmp_path, **{"replica.lag.time.max.ms": 2000})
+    create(broker, TOPIC, 1, replicas=3, min_insync_replicas="2", cleanup_policy="compact")
+    records = write(broker, keyed=True)
+    wait_until(lambda: in_sync(broker, TOPIC)[0] == set(SLOTS), "all in sync")
+    leader, emptied, whole = [(leaders(broker, TOPIC)[0] + number) % 3 for number in range(3)]
+    broker.stop()
+    flip_a_bit(broker.data_dir / f"slot-{leader}" / f"{TOPIC}-0")
+    drop_first_batch(broker.data_dir / f"slot-{whole}" / f"{TOPIC}-0")
+    start_a_copy_anew(broker, emptied)
+
+    broker.start()
+    wait_until(lambda: leaders(broker, TOPIC)[0] == whole, "the whole copy leads", timeout_s=30)
+    wait_until(lambda: in_sync(broker, TOPIC)[0] == set(SLOTS), "all in sync", timeout_s=30)
+    assert read(broker, len(records))[-500:] == records[-500:]
+    assert "another slot leads" in broker.output()
+    broker.stop()
+
+
+def drop_first_batch(copy: Path) -> None:
+    """As compaction does; what it was has a later record of its key."""
+    segment = newest_segment(copy)
+    second = batch_positions(segment)[1]
+    segment.write_bytes(segment.read_bytes()[second:])
+    for suffix in (".index", ".timeindex"):
+        segment.with_suffix(suffix).unlink()
+
+
+def status(broker: Appliance, counter: str) -> int:
+    """What all workers count together, as `appliance status` tells it."""
+    rows = processes_of(broker.data_dir.resolve())
+    assert rows is not None
+    return sum(row.get(counter, 0) for row in rows)
