@@ -19,8 +19,8 @@ from appliance.channels.control_channel import AssignedPartition
 from appliance.cluster import TopicPartition
 from appliance.errors import ApplianceError
 from appliance.log.checkpoint import read_offsets
-from appliance.log.copy_end import LogEnd, claimed_end, valid_end
-from appliance.log.file_names import RECOVERY_POINTS, partition_directory_name
+from appliance.log.copy_end import LogEnd, claimed_end, lacks_begin, valid_end
+from appliance.log.file_names import LOG_STARTS, RECOVERY_POINTS, partition_directory_name
 from appliance.log.others_directories import DirectoriesOf
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_metadata import read_topic_id
@@ -94,8 +94,22 @@ def _end_beyond(best: LogEnd, partition: Path, *, is_compacted: bool) -> LogEnd 
     claimed = claimed_end(partition)
     if claimed is None or not claimed.is_beyond(best):
         return None
-    name = partition.name
-    points = read_offsets(partition.parent / RECOVERY_POINTS)
-    point = next((offset for each, offset in points.items() if partition_directory_name(each) == name), 0)
+    point, log_start = (_checkpointed(partition, name) for name in (RECOVERY_POINTS, LOG_STARTS))
     end = valid_end(partition, recovery_point=point, is_compacted=is_compacted)
-    return end if end is not None and end.is_beyond(best) else None
+    if end is None or not end.is_beyond(best):
+        return None
+    if lacks_begin(partition, log_start=log_start, is_compacted=is_compacted):
+        _logger.warning(
+            "%s: ends at offset %d, and is not counted: its beginning has gone", partition, end.offset
+        )
+        return None
+    return end
+
+
+def _checkpointed(partition: Path, name: str) -> int:
+    """What a checkpoint file of a copy's log directory says of it."""
+    offsets = read_offsets(partition.parent / name)
+    directory = partition.name
+    return next(
+        (offset for each, offset in offsets.items() if partition_directory_name(each) == directory), 0
+    )

@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 
 from appliance.log.checkpoint import read_small
 from appliance.log.file_names import LOG, OFFSET_INDEX, parse_segment_file_name, segment_file_name
+from appliance.log.leader_epochs import read_epochs
 from appliance.protocol.records.batch import (
     ATTRIBUTES,
     HEADER,
@@ -100,6 +101,25 @@ def valid_end(partition: Path, *, recovery_point: int, is_compacted: bool) -> Lo
                 continue
         break
     return end
+
+
+def lacks_begin(partition: Path, *, log_start: int, is_compacted: bool) -> bool:
+    """Return whether a copy begins later than anything that was written down says: files of it may have gone.
+
+    `log_start`: of its owner's checkpoint. Whoever deletes from the front cuts the leader epochs there first.
+
+    Raises:
+        OSError: a file cannot be read.
+        StorageFault, CorruptFile: the leader epochs cannot be read.
+    """
+    bases = segment_bases(partition)
+    if not bases:
+        return True
+    begin = bases[0]
+    if len(bases) > 1 and not is_compacted and _claimed_end(partition, bases[:1]) == (UNKNOWN_EPOCH, begin):
+        begin = bases[1]
+    epochs = read_epochs(partition)
+    return begin > max(log_start, epochs[0][1] if epochs else 0)
 
 
 def segment_bases(partition: Path) -> list[int]:

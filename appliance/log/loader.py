@@ -139,6 +139,7 @@ class Loader:
         self._epochs = LeaderEpochs.empty(directory)
         self._recovered: set[int] = set()
         self._cut_to = -1
+        self._first_offset = 0
         self._handed_over: HandedOver | None = None
         # What was handed over says all that there is to see.
         self._tail: tuple[int, int, int, int] | None = None
@@ -194,7 +195,7 @@ class Loader:
             else:
                 first.put_off()
             segments, log_end = [first], self._log_start
-        log_start = max(self._log_start, segments[0].base_offset)
+        log_start = max(self._log_start, segments[0].base_offset, self._first_offset)
         # Whoever deletes from the front cuts the epochs there, before any file goes.
         lacks_begin = log_start > max(self._log_start, epochs_begin)
         if not (self._leads_only and self._clean and self._epochs.forget_empty(log_end)):
@@ -366,7 +367,10 @@ class Loader:
             log_end, cut = self._recover_segment(
                 segment, verify_from=self._recovery_point, later=later, is_gapless=self._is_gapless
             )
-            begins_empty = number == 0 and log_end == segment.base_offset
+            begins_empty = number == 0 and log_end == segment.base_offset and bool(later)
+            if begins_empty and self._is_gapless and not cut:
+                # As a copy is made of a log that begins later; or all of this segment was lost.
+                self._first_offset = later[0].base_offset
             if cut or not (begins_empty or self._goes_on(log_end, later)):
                 if not cut:
                     self._set_aside(later)

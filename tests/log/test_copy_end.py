@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from appliance.log.config import LogSettings
-from appliance.log.copy_end import LogEnd, claimed_end, sound_end_behind, valid_end
+from appliance.log.copy_end import LogEnd, claimed_end, lacks_begin, sound_end_behind, valid_end
 from appliance.log.partition_log import PartitionLog
 from appliance.protocol.records.batch import batches
 from tests.log.batches import NOW_MS, batch_of, crash, open_log
@@ -140,3 +140,25 @@ def test_behind_a_torn_batch_there_is_none() -> None:
     whole = bytes(batch_of([b"1" * 100], base_offset=7))
     assert sound_end_behind(whole[:-3], 7) is None
     assert sound_end_behind(whole[:90] + bytes(4000), 7) is None
+
+
+def test_a_copy_whose_first_segment_lost_all_its_pages_lacks_its_beginning(tmp_path: Path) -> None:
+    directory = tmp_path / "a-0"
+    filled(directory)
+    assert not lacks_begin(directory, log_start=0, is_compacted=False)
+    first, second, *_ = segments(directory)
+    first.write_bytes(bytes(first.stat().st_size))
+    assert lacks_begin(directory, log_start=0, is_compacted=False)
+    assert not lacks_begin(directory, log_start=0, is_compacted=True), "compaction empties segments"
+    log = open_log(directory, settings=SETTINGS)
+    assert log.lacks_begin
+    assert log.log_start_offset == int(second.stem)
+
+
+def test_a_copy_that_was_shortened_from_the_front_lacks_nothing(tmp_path: Path) -> None:
+    directory = tmp_path / "a-0"
+    filled(directory)
+    first, second, *_ = segments(directory)
+    first.unlink()
+    assert lacks_begin(directory, log_start=0, is_compacted=False)
+    assert not lacks_begin(directory, log_start=int(second.stem), is_compacted=False)
