@@ -18,6 +18,7 @@ from tests.system.acked_load import bootstrap, create, in_sync, leaders
 from tests.system.raw import wait_until
 
 TOPIC = "kept"
+OFFSETS = "__consumer_offsets"
 RECORDS = 600
 TORN_BATCHES = 20
 SLOTS = (0, 1, 2)
@@ -115,8 +116,17 @@ def check_whole(broker: Appliance, records: list[bytes]) -> None:
     assert not compare_replicas(broker, TOPIC)
 
 
-@pytest.mark.parametrize("durability", ["page-cache", "fsync"])
-@pytest.mark.parametrize("damage", [tear, flip_a_bit, zero_the_end])
+@pytest.mark.parametrize(
+    ("damage", "durability"),
+    [
+        (tear, "page-cache"),
+        (flip_a_bit, "fsync"),
+        pytest.param(tear, "fsync", marks=pytest.mark.slow),
+        pytest.param(flip_a_bit, "page-cache", marks=pytest.mark.slow),
+        pytest.param(zero_the_end, "page-cache", marks=pytest.mark.slow),
+        pytest.param(zero_the_end, "fsync", marks=pytest.mark.slow),
+    ],
+)
 def test_a_damaged_leader_follows_the_copy_that_has_more(
     tmp_path: Path, damage: Damage, durability: str
 ) -> None:
@@ -134,7 +144,9 @@ def test_a_damaged_leader_follows_the_copy_that_has_more(
     broker.stop()
 
 
-@pytest.mark.parametrize("whole", SLOTS)
+@pytest.mark.parametrize(
+    "whole", [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(2, marks=pytest.mark.slow)]
+)
 def test_the_one_whole_copy_of_three_leads(tmp_path: Path, whole: int) -> None:
     broker = started(tmp_path)
     create(broker, TOPIC, 1, replicas=3, min_insync_replicas="2")
@@ -192,8 +204,22 @@ def move_a_batch(copy: Path) -> None:
     segment.write_bytes(data)
 
 
-@pytest.mark.parametrize("cleanup", ["delete", "compact"])
-@pytest.mark.parametrize("damage", [flip_a_bit, garble_a_header, move_a_batch])
+@pytest.mark.parametrize(
+    ("damage", "cleanup"),
+    [
+        (flip_a_bit, "delete"),
+        *(
+            pytest.param(damage, cleanup, marks=pytest.mark.slow)
+            for damage, cleanup in (
+                (garble_a_header, "delete"),
+                (move_a_batch, "delete"),
+                (flip_a_bit, "compact"),
+                (garble_a_header, "compact"),
+                (move_a_batch, "compact"),
+            )
+        ),
+    ],
+)
 def test_a_leader_is_repaired_where_a_follower_finds_it_damaged_below_its_recovery_point(
     tmp_path: Path, damage: Damage, cleanup: str
 ) -> None:
@@ -266,3 +292,28 @@ def status(broker: Appliance, counter: str) -> int:
     rows = processes_of(broker.data_dir.resolve())
     assert rows is not None
     return sum(row.get(counter, 0) for row in rows)
+
+
+def test_committed_offsets_outlive_the_damage_of_two_of_three_copies(tmp_path: Path) -> None:
+    """`__consumer_offsets` is a replicated partition as any other."""
+    broker = started(tmp_path, **{"offsets.topic.num.partitions": 1})
+    create(broker, TOPIC, 1, replicas=3, min_insync_replicas="2")
+    write(broker, count=300)
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap(broker), "group.id": "g", "enable.auto.commit": False}
+    )
+    for offset in range(1, 301):
+        consumer.commit(offsets=[TopicPartition(TOPIC, 0, offset)], asynchronous=False)
+    wait_until(lambda: in_sync(broker, OFFSETS)[0] == set(SLOTS), "all in sync")
+    leader = leaders(broker, OFFSETS)[0]
+    broker.kill()
+    damage_all(broker, [leader], flip_a_bit, f"{OFFSETS}-0")
+    damage_all(broker, [(leader + 1) % len(SLOTS)], tear, f"{OFFSETS}-0")
+
+    broker.start()
+    (committed,) = consumer.committed([TopicPartition(TOPIC, 0)], timeout=30)
+    assert committed.offset == 300
+    consumer.close()
+    wait_until(lambda: in_sync(broker, OFFSETS)[0] == set(SLOTS), "all in sync", timeout_s=30)
+    assert not compare_replicas(broker, OFFSETS)
+    broker.stop()
