@@ -10,7 +10,8 @@
     ├── HostFault          the machine failed us: disk full, I/O error, no memory
     │   ├── StorageFault
     │   │   ├── DiskFull
-    │   │   └── LogDirectoryOffline
+    │   │   ├── LogDirectoryOffline
+    │   │   └── DamagedLog
     │   └── CorruptFile
     └── ApplianceDefect    our own mistake; never the client's business
 
@@ -79,6 +80,10 @@ class DiskFull(StorageFault):
 
 class LogDirectoryOffline(StorageFault):
     """The log directory of a partition has failed, or may have held it; nothing is tried until the next start."""
+
+
+class DamagedLog(StorageFault):
+    """A log holds no sound batch where its owner says that there is one."""
 
 
 class CorruptFile(HostFault):

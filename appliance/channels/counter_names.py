@@ -29,8 +29,8 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "moving_partitions",
         "producer_ids",
         "forgotten_producer_ids",
-        None,
-        None,
+        "lost_partitions",
+        "repaired_batches",
         "failed_log_dir_errno",
     ),
 }

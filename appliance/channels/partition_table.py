@@ -15,6 +15,7 @@ so that one word is one machine load or store on x86-64.
 | serving_epoch_start | the leader's worker | at which offset that begins; its epoch file has the earlier ones |
 | active_segment | the leader's worker | its base offset; what lies below is in segments that are closed |
 | watermark_incarnation | the leader's worker | which incarnation the high watermark is of: it outlives the leader |
+| restart_log_end | the leader's worker | log end of its first leader: the watermark may be too low below it |
 | slot[n].log_end | slot n's appender (worker or replica) | slot n holds the bytes below it |
 | slot[n].caught_up_ms | slot n's appender | when slot n last had all of the leader's log |
 | slot[n].followed_incarnation | slot n's replica | log_end is of this incarnation |
@@ -24,6 +25,8 @@ so that one word is one machine load or store on x86-64.
 | slot[n].size_bytes, directory | slot n's replica | of its copy, and which log directory has it, from 1 on; 0: none |
 | slot[n].future_directory | slot n's replica | where its copy moves to, from 1 on; 0: nowhere |
 | slot[n].future_bytes, future_end | slot n's replica | how far what is there has come |
+| slot[n].damage_found | slot n's replica | the leader's log is damaged at this offset less one; 0: not known |
+| slot[n].cut_to | slot n's appender | a recovery since the start cut complete batches up to there; 0: none |
 
 Behind the rows lies, for each slot and row, what the slot's process that closed the log last leaves to the one that
 opens it next (`leave`; the bytes are `log.handed_over`'s): incarnation, length, up to HANDED_BYTES_MAX bytes. It counts
@@ -42,7 +45,7 @@ from typing import Final, NamedTuple
 
 WORD_BYTES: Final = 8
 ROW_WORDS: Final = 16
-SLOT_WORDS: Final = 12
+SLOT_WORDS: Final = 13
 HANDED_WORDS: Final = 64
 HANDED_BYTES_MAX: Final = (HANDED_WORDS - 2) * WORD_BYTES
 
@@ -60,6 +63,7 @@ SERVING_EPOCH: Final = 10
 WATERMARK_INCARNATION: Final = 11
 SERVING_EPOCH_START: Final = 12
 ACTIVE_SEGMENT: Final = 13
+RESTART_LOG_END: Final = 14
 
 SLOT_LOG_END: Final = 0
 SLOT_CAUGHT_UP_MS: Final = 1
@@ -72,6 +76,8 @@ SLOT_DIRECTORY: Final = 7
 SLOT_FUTURE_DIRECTORY: Final = 8
 SLOT_FUTURE_BYTES: Final = 9
 SLOT_FUTURE_END: Final = 10
+SLOT_CUT_TO: Final = 11
+SLOT_DAMAGE_FOUND: Final = 12
 
 NOT_FOLLOWING: Final = -1
 NOT_HELD: Final = 0
@@ -167,11 +173,22 @@ class PartitionTable:
         self.cells[at] = -incarnation if had_copy else OPENING
         return before
 
-    def opened(self, row: int, incarnation: int, slot: int, before: CopyBefore) -> None:
-        """A half of the slot has its copy open, which was as `before` says: from now on there is one."""
+    def opened(self, row: int, incarnation: int, slot: int, before: CopyBefore, *, cut_to: int = -1) -> None:
+        """A half of the slot has its copy open, which was as `before` says: from now on there is one.
+
+        `cut_to`: to open it, complete batches up to this offset were cut; -1 where none were.
+        """
         if not before.closed:
             self._forget_left(row, slot)
-        self.cells[self.slot_at(row, slot) + SLOT_CLOSED_INCARNATION] = -incarnation
+        cells, own = self.cells, self.slot_at(row, slot)
+        cells[own + SLOT_CUT_TO] = max(cut_to, cells[own + SLOT_CUT_TO] if before.had_copy else 0)
+        cells[own + SLOT_CLOSED_INCARNATION] = -incarnation
+
+    def cut_to(self, row: int, incarnation: int, slot: int) -> int:
+        """Return up to which offset a recovery since the start has cut complete batches of the slot's copy; 0: none."""
+        if not self.had_copy(row, incarnation, slot):
+            return 0
+        return self.cells[self.slot_at(row, slot) + SLOT_CUT_TO]
 
     def leave(self, row: int, incarnation: int, slot: int, state: bytes) -> bool:
         """Leaves `state` to whichever half of the slot opens the copy next, before it is said to be closed; False, and
@@ -206,6 +223,17 @@ class PartitionTable:
     def was_led(self, row: int, incarnation: int) -> bool:
         """Whether anybody has led this incarnation since the start: then its watermark, and its start, are known."""
         return bool(self.cells[self.at(row) + WATERMARK_INCARNATION] == incarnation)
+
+    def is_watermark_known(self, row: int, incarnation: int) -> bool:
+        """Whether the high watermark is at least what was acknowledged.
+
+        After a start of everything the first leader has it from a checkpoint, up to a minute old. What its log holds
+        beyond may have been acknowledged before. It is known again once all in-sync replicas have come as far.
+        """
+        cells, at = self.cells, self.at(row)
+        return self.was_led(row, incarnation) and bool(
+            cells[at + HIGH_WATERMARK] >= cells[at + RESTART_LOG_END]
+        )
 
     def lacks(
         self, row: int, incarnation: int, slot: int, *, log_start: int, log_end: int, is_alone: bool

@@ -7,6 +7,8 @@
 | 2 | partitions that are on their way to another log directory |
 | 3 | producer ids that are remembered, as of the last checkpoint |
 | 4 | producer ids that were forgotten since the start, because there were too many |
+| 5 | partitions that lost records in this life of the worker: every in-sync copy was damaged |
+| 6 | damaged batches that were repaired from another copy in this life of the worker |
 | 7 | the errno with which the log directory that failed last did so; 0 where none is known |
 """
 
@@ -21,6 +23,8 @@ OFFLINE_PARTITIONS: Final = COUNTER_0 + 1
 MOVING_PARTITIONS: Final = COUNTER_0 + 2
 PRODUCER_IDS: Final = COUNTER_0 + 3
 FORGOTTEN_PRODUCER_IDS: Final = COUNTER_0 + 4
+LOST_PARTITIONS: Final = COUNTER_0 + 5
+REPAIRED_BATCHES: Final = COUNTER_0 + 6
 FAILED_DIRECTORY_ERRNO: Final = COUNTER_0 + 7
 
 DIRECTORIES_MAX: Final = 63

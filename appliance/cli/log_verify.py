@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from appliance.cli.copy_repair import Repair, repair
 from appliance.cli.output import json_option, print_json, print_table, shown_bytes
 from appliance.cli.replica_comparison import Comparison, Replica, compare, replicas_under
 from appliance.cluster import TopicPartition
 from appliance.config import load_settings
+from appliance.control.supervisor.data_directory import DataDirectory
 from appliance.errors import OperatorFault
 from appliance.log.file_names import parse_partition_directory_name
 
@@ -34,27 +37,75 @@ RUN_FILE = "run.json"
     type=click.Path(path_type=Path),
     help="The TOML file that serve takes, where it sets log.dirs and nothing runs now.",
 )
+@click.option(
+    "--repair",
+    "repairs_them",
+    is_flag=True,
+    help="Repair damaged replicas from whole ones first. Nothing may run on the data directory.",
+)
 @click.option("--complete", is_flag=True, help="Replicas that end before others are a difference, too.")
 @json_option
 def verify(
-    *, names: tuple[str, ...], data_dir: Path, config_path: Path | None, complete: bool, as_json: bool
+    *,
+    names: tuple[str, ...],
+    data_dir: Path,
+    config_path: Path | None,
+    repairs_them: bool,
+    complete: bool,
+    as_json: bool,
 ) -> int:
     """Compare the replicas of the named partitions, or of all, byte for byte, straight off the disk.
 
     Compared is what all replicas have. Nothing is asked of a broker: one that runs may be compared as well, and a
     follower that has not copied the last records yet is `behind`. Ends with 1 when anything differs.
+
+    With --repair every checksum of every replica is checked, and a damaged batch is replaced by that of a replica which
+    has it whole. What is replaced is kept in the partition's directory `recovered`. Where compaction has made the
+    replicas differ, a damaged one is replaced by a copy of a whole one. Ends with 1 when damage is left.
     """
     if not data_dir.is_dir():
         raise OperatorFault(f"{data_dir}: no such directory")
     found = _chosen(replicas_under(_log_directories(data_dir, config_path)), names)
+    repairs = _repaired(data_dir, found) if repairs_them else []
     comparisons = [_compared(partition, replicas) for partition, replicas in found.items()]
     if as_json:
-        print_json({"partitions": [_facts(each) for each in comparisons]})
+        print_json(
+            {
+                "partitions": [_facts(each) for each in comparisons],
+                "repairs": [_repair_facts(each) for each in repairs],
+            }
+        )
     else:
+        for each in repairs:
+            click.echo(f"{each.partition}: slot {each.slot}, offset {each.offset}: {each.outcome}")
         _print(comparisons)
+    if repairs_them:
+        # Replicas that differ still are made alike by the next start.
+        return 0 if all(each.is_done for each in repairs) else 1
     different = [each for each in comparisons if each.difference is not None]
     behind = [each for each in comparisons if not each.is_complete]
     return 1 if different or (complete and behind) else 0
+
+
+def _repaired(data_dir: Path, found: dict[TopicPartition, list[Replica]]) -> list[Repair]:
+    held = DataDirectory.hold(data_dir, patience_ms=0)
+    try:
+        return [each for partition, replicas in found.items() for each in repair(partition, replicas)]
+    except OSError as error:
+        raise OperatorFault(f"{error.filename}: {error.strerror}") from error
+    finally:
+        os.close(held.lock)
+
+
+def _repair_facts(each: Repair) -> dict[str, object]:
+    return {
+        "topic": each.partition.topic,
+        "partition": each.partition.partition,
+        "slot": each.slot,
+        "offset": each.offset,
+        "outcome": each.outcome,
+        "done": each.is_done,
+    }
 
 
 def _compared(partition: TopicPartition, replicas: Sequence[Replica]) -> Comparison:

@@ -272,6 +272,8 @@ def _storage(role: str, counters: Mapping[str, int], facts: Mapping[str, Any]) -
         "failed_log_dir_reason": os.strerror(errno) if failed and errno else None,
         "offline_partitions": counters["offline_partitions"],
         "moving_partitions": counters["moving_partitions"],
+        "lost_partitions": counters["lost_partitions"],
+        "repaired_batches": counters["repaired_batches"],
     }
 
 
@@ -332,6 +334,15 @@ def _print(processes: list[dict[str, Any]]) -> None:
             click.echo(f"{each['role']}: log directory {path} has failed{reason}")
         if each.get("offline_partitions"):
             click.echo(f"{each['role']}: {each['offline_partitions']} partitions are offline")
+        if each.get("lost_partitions"):
+            click.echo(
+                f"{each['role']}: {each['lost_partitions']} partitions have lost records: every in-sync copy was"
+                " damaged; the log says which"
+            )
+        if each.get("repaired_batches"):
+            click.echo(
+                f"{each['role']}: {each['repaired_batches']} damaged batches were repaired from another copy"
+            )
         if each.get("moving_partitions"):
             click.echo(
                 f"{each['role']}: {each['moving_partitions']} partitions move to another log directory"

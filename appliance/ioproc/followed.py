@@ -33,6 +33,7 @@ class Followed:
         by_row: the led partition of a row, None where there is none.
         led: all led partitions, now.
         reply: puts an answer on its way.
+        damaged: hears of a log that a follower has found damaged, and at which offset.
     """
 
     __slots__ = ("_bells", "_by_row", "_commits", "_delayed", "_deletions", "_isr_changes", "_led", "_pokes")
@@ -49,6 +50,7 @@ class Followed:
         by_row: Callable[[int], Partition | None],
         led: Callable[[], Iterable[Partition]],
         reply: Callable[[Role, Answer], None],
+        damaged: Callable[[Partition, int], None],
     ) -> None:
         self._pokes = pokes
         self._commits = commits
@@ -67,6 +69,7 @@ class Followed:
             lag_ms=attachment.wiring.settings.broker.replica_lag_time_max_ms,
             partitions=led,
             moved=self.published_later,
+            damaged=damaged,
         )
 
     # Requests
@@ -152,6 +155,11 @@ class Followed:
         for partition in self._led():
             if partition.replication is not None:
                 self._bells.moved(partition)
+
+    def repaired(self, partition: Partition) -> None:
+        """Its followers can go on copying."""
+        if partition.replication is not None:
+            self._bells.moved(partition)
 
     # Words of others
 

@@ -31,6 +31,7 @@ class IsrChanges:
     Args:
         partitions: those that are led, now.
         moved: hears of partitions whose ISR is another: their high watermark may be, too.
+        damaged: hears of partitions whose log a follower has found damaged, and at which offset.
     """
 
     __slots__ = (
@@ -38,6 +39,7 @@ class IsrChanges:
         "_asked",
         "_clock",
         "_controller",
+        "_damaged",
         "_ends",
         "_interval_ns",
         "_lag_ms",
@@ -60,6 +62,7 @@ class IsrChanges:
         lag_ms: int,
         partitions: Callable[[], Iterable[Partition]],
         moved: Callable[[Partition], None],
+        damaged: Callable[[Partition, int], None],
     ) -> None:
         self._controller = controller
         self._timers = timers
@@ -69,6 +72,7 @@ class IsrChanges:
         self._interval_ns = max(lag_ms // 2, 1) * _NS_PER_MS
         self._partitions = partitions
         self._moved = moved
+        self._damaged = damaged
         self._asked: dict[tuple[str, int], tuple[int, Partition]] = {}
         self._unsent: dict[tuple[str, int], Partition] = {}
         self._ends: dict[int, int] = {}
@@ -85,6 +89,10 @@ class IsrChanges:
             wanted = replication.caught_up(partition.high_watermark)
             if wanted is not None:
                 self._want(partition, wanted)
+            found = replication.damage_found()
+            if found is not None:
+                replication.forget_damage()
+                self._damaged(partition, found)
 
     def watch(self) -> None:
         """Something was appended, or a follower is out of step: looks are taken until all are in step again."""

@@ -16,6 +16,7 @@ from appliance.channels.partition_table import (
     HIGH_WATERMARK,
     LAST_STABLE_OFFSET,
     LOG_START,
+    RESTART_LOG_END,
     SERVING_EPOCH,
     SERVING_EPOCH_START,
     SERVING_INCARNATION,
@@ -146,6 +147,8 @@ class Partition:
         if cells[at + WATERMARK_INCARNATION] == self.incarnation:
             high_watermark = cells[at + HIGH_WATERMARK]
             log.advance_start(min(cells[at + LOG_START], log.log_end_offset))
+        else:
+            cells[at + RESTART_LOG_END] = log.log_end_offset
         cells[at + HIGH_WATERMARK] = max(min(high_watermark, log.log_end_offset), log.log_start_offset)
         self.replication = Replication(
             assigned, table=self._table, slot=self.slot, log_end=log.log_end_offset, now_ms=now_ms

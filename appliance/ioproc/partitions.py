@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from uuid import UUID
 
 from appliance.channels.control_channel import Assign, AssignedPartition
 from appliance.channels.copy_holder import CopyHolder
-from appliance.channels.partition_table import SERVING_INCARNATION, PartitionTable
+from appliance.channels.partition_table import SERVING_INCARNATION, SLOT_LOG_END, PartitionTable
 from appliance.clock import Clock
 from appliance.cluster import TopicPartition
 from appliance.errors import LogDirectoryOffline, StorageFault
 from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.partition import Partition
+from appliance.ioproc.peer_copies import compare_with_peers
 from appliance.log.config import LastSettings
 from appliance.log.file_names import partition_directory_name
 from appliance.log.log_directories import LogDirectories
 from appliance.log.others_directories import DirectoriesOf, first_base_offset
 from appliance.log.partition_log import PartitionLog
+from appliance.log.recovered import FOLDER
 from appliance.log.state_publisher import StatePublisher
 from appliance.protocol.errors import ErrorCode
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
+
+_logger = logging.getLogger(__name__)
 
 
 class Partitions(CopyHolder[Partition]):
@@ -32,6 +37,7 @@ class Partitions(CopyHolder[Partition]):
     already and goes by new words: it publishes the watermark, which a smaller ISR may move, and tells who waits for it.
     `between` is called before each that is opened. `directories_of`: of the other slots; `is_emptied`: this slot's were
     empty when the instance began.
+    `lost`: what leads with less than there had been, because every in-sync copy was damaged.
     `offline`: what this life does not serve; `partial`: what of it for lack of files, and in which leader epoch it was
     refused.
     """
@@ -51,6 +57,7 @@ class Partitions(CopyHolder[Partition]):
         "_table",
         "_withdrawn",
         "by_row",
+        "lost",
         "partial",
     )
 
@@ -89,6 +96,7 @@ class Partitions(CopyHolder[Partition]):
         self._settings = LastSettings()
         self.by_row: list[Partition | None] = [None] * len(table)
         self.partial: dict[TopicPartition, int] = {}
+        self.lost: set[TopicPartition] = set()
 
     def touched_by(self, command: Assign) -> list[Partition]:
         """Those that are led and that `command` has opened, or given other settings."""
@@ -131,13 +139,17 @@ class Partitions(CopyHolder[Partition]):
                 closed=before.closed,
                 left=before.left,
             )
-            self._refuse_partial(assigned, log)
+            if not before.had_copy:
+                # What a row's former use has left there would be taken for what this copy has had.
+                own = self._table.slot_at(assigned.row, self._slot)
+                self._table.cells[own + SLOT_LOG_END] = log.log_end_offset
+            self._table.opened(assigned.row, assigned.incarnation, self._slot, before, cut_to=log.cut_to)
+            self._refuse_partial(assigned, log, was_handed_over=before.closed is not None)
         except LogDirectoryOffline as fault:
             self._note_fault(name, assigned.incarnation, fault)
             self.unopened.pop(name, None)
             self._publish_offline(assigned)
             raise
-        self._table.opened(assigned.row, assigned.incarnation, self._slot, before)
         if log.latest_epoch != assigned.leader_epoch:
             log.assign_epoch(assigned.leader_epoch, log.log_end_offset)
         partition = Partition(
@@ -183,7 +195,9 @@ class Partitions(CopyHolder[Partition]):
         if not self._directories.has(name):
             raise LogDirectoryOffline(f"{name} was in sync on a disk that an empty one has replaced")
 
-    def _refuse_partial(self, assigned: AssignedPartition, log: PartitionLog) -> None:
+    def _refuse_partial(
+        self, assigned: AssignedPartition, log: PartitionLog, *, was_handed_over: bool
+    ) -> None:
         """A copy of which files have gone must not lead either, for the same reason, unless it is the only one in sync.
 
         Raises:
@@ -191,6 +205,7 @@ class Partitions(CopyHolder[Partition]):
         """
         if len(assigned.replicas) == 1:
             return
+        name = TopicPartition(assigned.topic, assigned.partition)
         lacks = self._table.lacks(
             assigned.row,
             assigned.incarnation,
@@ -198,28 +213,28 @@ class Partitions(CopyHolder[Partition]):
             log_start=log.log_start_offset,
             log_end=log.log_end_offset,
             is_alone=self._is_alone(assigned),
-        ) or self._lacks_what_others_have(assigned, log)
-        if lacks:
-            name = TopicPartition(assigned.topic, assigned.partition)
+        ) or self._lacks_begin(assigned, log)
+        reason = (
+            f"files of {name} have gone: {lacks}"
+            if lacks
+            else self._lacks_end(assigned, log, was_handed_over=was_handed_over)
+        )
+        if reason:
             self._directories.give_up(name)
             self.partial[name] = assigned.leader_epoch
-            raise LogDirectoryOffline(f"files of {name} have gone: {lacks}")
+            raise LogDirectoryOffline(reason)
 
     def _is_alone(self, assigned: AssignedPartition) -> bool:
         return assigned.isr == (self._slot,)
 
-    def _lacks_what_others_have(self, assigned: AssignedPartition, log: PartitionLog) -> str:
-        """After a start of everything no word says what a copy had; but what others in sync have, on this host, may."""
+    def _lacks_begin(self, assigned: AssignedPartition, log: PartitionLog) -> str:
+        """After a start of everything no word says where a copy began; what others in sync have, on this host, may."""
         if self._table.was_led(assigned.row, assigned.incarnation) or assigned.leader_epoch == 0:
             return ""
-        name = TopicPartition(assigned.topic, assigned.partition)
-        committed = self._directories.high_watermark_checkpoint(name)
-        if log.log_end_offset < committed and not self._is_alone(assigned):
-            return f"it ends at {log.log_end_offset}, and all was committed to {committed}"
         is_empty = not log.log_end_offset
         if not (is_empty or log.lacks_begin):
             return ""
-        directory = partition_directory_name(name)
+        directory = partition_directory_name(TopicPartition(assigned.topic, assigned.partition))
         for slot in assigned.isr:
             for path in self._directories_of(slot) if slot != self._slot else ():
                 begin = first_base_offset(path / directory)
@@ -227,6 +242,55 @@ class Partitions(CopyHolder[Partition]):
                     what = "is empty" if is_empty else f"begins at {log.log_start_offset}"
                     return f"it {what}, and the one of slot {slot}, in sync as well, begins at {begin}"
         return ""
+
+    def _lacks_end(self, assigned: AssignedPartition, log: PartitionLog, *, was_handed_over: bool) -> str:
+        """Say why a copy must not lead because another in-sync copy has a longer valid log; empty: it may lead.
+
+        Compared is where the end may be that of a damaged log: after anything but a clean stop, after a recovery that
+        cut complete batches, and until all in-sync copies have what the first leader after a restart had. At any
+        other time the high watermark in shared memory says what counts (`PartitionTable.lacks`).
+        """
+        if assigned.leader_epoch == 0:
+            return ""
+        name = TopicPartition(assigned.topic, assigned.partition)
+        was_led = self._table.was_led(assigned.row, assigned.incarnation)
+        is_known = self._table.is_watermark_known(assigned.row, assigned.incarnation)
+        committed = 0 if was_led else self._directories.high_watermark_checkpoint(name)
+        is_short = log.log_end_offset < committed
+        if is_known and log.log_end_offset >= log.cut_to:
+            return ""
+        if not (was_led or was_handed_over or log.is_recovered or is_short):
+            return ""  # a clean stop
+        peers = compare_with_peers(assigned, log, slot=self._slot, directories_of=self._directories_of)
+        own = peers.own
+        if peers.longest is not None:
+            slot, end = peers.longest
+            return (
+                f"slot {self._slot} does not lead: its log ends at offset {own.offset} (epoch {own.epoch}), the in-sync"
+                f" copy of slot {slot} at {end.offset} (epoch {end.epoch}); it follows and copies what it lacks"
+            )
+        if is_short and peers.unread:
+            return (
+                f"slot {self._slot} does not lead: its log ends at offset {own.offset}, all was committed to"
+                f" {committed}, and the in-sync copies of slots {list(peers.unread)} cannot be read"
+            )
+        cuts = (self._table.cut_to(assigned.row, assigned.incarnation, each) for each in assigned.replicas)
+        lost_to = max(committed, *cuts)
+        if own.offset < lost_to:
+            self._say_lost(name, own.offset, lost_to)
+        return ""
+
+    def _say_lost(self, name: TopicPartition, end: int, lost_to: int) -> None:
+        self.lost.add(name)
+        _logger.error(
+            "partition %s: records are lost: slot %d leads with the longest valid log of all in-sync copies, which ends"
+            " at offset %d; there had been records up to %d. What was cut is in the directory %s of each copy",
+            name,
+            self._slot,
+            end,
+            lost_to,
+            FOLDER,
+        )
 
     def _lead_on(self, partition: Partition, assigned: AssignedPartition) -> None:
         """A partition that is served already takes what is new; its row is served all the while."""
@@ -280,6 +344,17 @@ class Partitions(CopyHolder[Partition]):
         self._note_fault(name, partition.incarnation, fault)
         self._withdraw(partition, offline=True)
         self._directories.give_up(name)
+
+    def give_away(self, partition: Partition, offset: int, fault: StorageFault) -> None:
+        """Another copy has to lead, because this one is damaged from `offset` on: whoever opens it next cuts it there.
+
+        Raises:
+            StorageFault: it could not be written down, and nothing has changed.
+        """
+        name = partition.topic_partition
+        self._directories.distrust(name, offset)
+        self.take_offline(partition, fault)
+        self.partial[name] = partition.leader_epoch
 
     def take_directory_offline(self, index: int, fault: StorageFault) -> list[TopicPartition]:
         """A log directory has failed: its partitions go offline, and the directory is touched no more."""

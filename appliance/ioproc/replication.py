@@ -20,6 +20,7 @@ from appliance.channels.control_channel import AlteredPartition, AssignedPartiti
 from appliance.channels.partition_table import (
     HIGH_WATERMARK,
     LOG_START,
+    SLOT_DAMAGE_FOUND,
     SLOT_FOLLOWED_EPOCH,
     SLOT_FOLLOWED_INCARNATION,
     SLOT_LOG_END,
@@ -88,6 +89,7 @@ class Replication:
             return
         if assigned.leader_epoch != self.leader_epoch:
             self.epoch_start = log_end
+            self.forget_damage()  # of the leader before
             # As in Kafka, followers have the whole time from the begin of an epoch on.
             self._seen = dict.fromkeys(assigned.replicas, now_ms)
         self.leader_epoch = assigned.leader_epoch
@@ -153,6 +155,18 @@ class Replication:
             least = min(least, end)
         published = self._cells[self._row_at + HIGH_WATERMARK]
         return published if published > least else least
+
+    def damage_found(self) -> int | None:
+        """Return the offset at which a follower says that the leader's log is damaged; None where none does."""
+        for place in self._places.values():
+            if self._cells[place + SLOT_DAMAGE_FOUND]:
+                return self._cells[place + SLOT_DAMAGE_FOUND] - 1
+        return None
+
+    def forget_damage(self) -> None:
+        """Take back what followers have said of it: it was looked at."""
+        for place in self._places.values():
+            self._cells[place + SLOT_DAMAGE_FOUND] = 0
 
     # Who is in sync
 

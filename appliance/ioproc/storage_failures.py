@@ -20,7 +20,12 @@ from typing import Final
 
 from appliance.channels.control_channel import PartitionsOffline
 from appliance.channels.controller_link import ControllerLink
-from appliance.channels.worker_counters import FAILED_DIRECTORIES, FAILED_DIRECTORY_ERRNO, OFFLINE_PARTITIONS
+from appliance.channels.worker_counters import (
+    FAILED_DIRECTORIES,
+    FAILED_DIRECTORY_ERRNO,
+    LOST_PARTITIONS,
+    OFFLINE_PARTITIONS,
+)
 from appliance.cluster import TopicPartition
 from appliance.errors import ApplianceError, StorageFault
 from appliance.ioproc.partition import Partition
@@ -113,6 +118,17 @@ class StorageFailures:
         self._partitions.take_offline(partition, fault)
         self.tell([partition.topic_partition])
 
+    def damaged(self, partition: Partition, offset: int, fault: StorageFault) -> None:
+        """Another in-sync copy is whole where this one is damaged: that one has to lead.
+
+        Raises:
+            StorageFault: it could not be written down, and nothing has changed.
+        """
+        if self._partitions is not None:
+            self._partitions.give_away(partition, offset, fault)
+            self._warn(f"partition {partition.topic_partition}: {fault}")
+            self.tell([partition.topic_partition])
+
     # A whole directory
 
     def look_when_told(self) -> None:
@@ -162,6 +178,7 @@ class StorageFailures:
                 met = fault.os_error
                 if met is not None and met.errno:
                     cells[FAILED_DIRECTORY_ERRNO] = met.errno
+            cells[LOST_PARTITIONS] = len(self._partitions.lost)
 
     def close(self) -> None:
         """Watches no more."""

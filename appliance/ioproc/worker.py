@@ -49,7 +49,7 @@ from appliance.channels.worker_counters import FORGOTTEN_PRODUCER_IDS, MOVING_PA
 from appliance.clock import Clock
 from appliance.cluster import TopicPartition
 from appliance.config import BrokerConfigs
-from appliance.errors import ApplianceError, HostFault, StorageFault
+from appliance.errors import ApplianceError, CorruptFile, HostFault, StorageFault
 from appliance.ioproc.answer_rings import AnswerRings
 from appliance.ioproc.checkpoints import Checkpoints
 from appliance.ioproc.compaction import Compaction
@@ -69,6 +69,7 @@ from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
 from appliance.ioproc.pokes import Pokes
 from appliance.ioproc.removals import Removals
+from appliance.ioproc.repairs import Repairs
 from appliance.ioproc.retention import Retention
 from appliance.ioproc.storage_failures import StorageFailures
 from appliance.ipc.agent import DutyCycle
@@ -205,6 +206,14 @@ class Worker:
             interrupted=self._failures.partition_failed,
             warn=warn,
         )
+        self._repairs = Repairs(
+            attachment.row,
+            clock,
+            slot=self._slot,
+            directories_of=self._settings.log_directories,
+            cut=self._failures.damaged,
+            repaired=self._repaired,
+        )
         self._followed = Followed(
             attachment,
             controller,
@@ -215,6 +224,7 @@ class Worker:
             by_row=self._led_at,
             led=self._led,
             reply=self._answers.reply,
+            damaged=self._repairs.look,
         )
         self._has_followers = self._settings.slots > 1
         self._running = True
@@ -223,6 +233,9 @@ class Worker:
 
     def _published(self, partition: Partition) -> None:
         self._followed.published_later(partition)
+
+    def _repaired(self, partition: Partition) -> None:
+        self._followed.repaired(partition)
 
     def _led_at(self, row: int) -> Partition | None:
         partition: Partition | None = self._by_row[row] if row < len(self._by_row) else None
@@ -335,7 +348,7 @@ class Worker:
                 self._serve_seldom(peer, writer, partition, message)
                 continue
             if answer[2]:
-                self._failures.note_error(partition, answer[2])
+                self._note_error(partition, message, answer[2])
             if not writer.put(*answer):
                 answers.keep_back(peer, answer)
             if burst_bytes >= BURST_BYTES:
@@ -399,7 +412,7 @@ class Worker:
         else:
             answer = list_offsets(partition, message)
         if answer[ERROR] and partition is not None:
-            self._failures.note_error(partition, answer[ERROR])
+            self._note_error(partition, message, answer[ERROR])
         self._answers.reply(peer, answer)
         self._answers.publish_late()
         self._beat()
@@ -408,6 +421,11 @@ class Worker:
         """Answer for a client that has left: the network process keeps its payloads until then."""
         for message in self._costly.drop_connection(peer, connection):
             self._answers.reply(peer, _refusal(message, _TIMED_OUT))
+
+    def _note_error(self, partition: Partition | None, message: tuple[Any, ...], error: int) -> None:
+        if message[0] == _FETCH and partition is not None and isinstance(partition.fault, CorruptFile):
+            self._repairs.look(partition, message[11])
+        self._failures.note_error(partition, error)
 
     def _hold(self, partition: Partition, peer: Role, message: tuple[Any, ...], answer: Answer) -> bool:
         """Whether an answer waits, for followers or for a disk."""

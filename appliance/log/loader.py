@@ -11,7 +11,8 @@
 2.  After a clean stop nothing is read but the end of the last segment, from its last index entry on.
 3.  After anything else, segments from the recovery point on are read through: below the recovery point only
     headers, above it every checksum. The log ends before the first batch that is not whole and sound, or whose
-    offset does not follow; later segments are removed. Their indexes are written anew. What was cut is kept aside
+    offset does not follow, and before a hole between two segments that neither compaction nor a missing second
+    replica explains; later segments are removed. Their indexes are written anew. What was cut is kept aside
     (`recovered`).
 4.  Leader epochs and producers are cut to what is left. Producers come from the newest usable snapshot and the
     batches after it.
@@ -33,6 +34,7 @@ from uuid import UUID
 from appliance.clock import Clock
 from appliance.errors import CorruptFile
 from appliance.log.config import LogSettings
+from appliance.log.copy_end import SEARCH_BYTES_MAX, sound_end_behind
 from appliance.log.faults import storage_faults
 from appliance.log.file_names import (
     CLEANED,
@@ -95,6 +97,10 @@ class LoadedLog:
     """Its directory holds one segment and nothing else that an opening would look for."""
     lacks_begin: bool = False
     """Nothing that was written down has it begin where its files do: some of them may have gone."""
+    is_recovered: bool = False
+    """It was not closed in good order, or not all of it was found: what lies beyond the recovery point was read."""
+    cut_to: int = -1
+    """Complete batches up to this offset were cut; -1 where none were."""
 
 
 class Loader:
@@ -123,12 +129,17 @@ class Loader:
         self._leads_only = leads_only
         self._directory = directory
         self._settings = settings
+        # Its offsets have no holes, which only compaction makes. Where no other replica has what a damaged base offset
+        # hides (checksums do not cover it), a hole is taken for one that an earlier compaction has left.
+        self._is_gapless = not leads_only and not settings.is_compacted
         self._now_ms = clock.now_ms()
         self._recovery_point = recovery_point
         self._log_start = log_start
         self._clean = clean
         self._epochs = LeaderEpochs.empty(directory)
         self._recovered: set[int] = set()
+        self._cut_to = -1
+        self._first_offset = 0
         self._handed_over: HandedOver | None = None
         # What was handed over says all that there is to see.
         self._tail: tuple[int, int, int, int] | None = None
@@ -184,7 +195,7 @@ class Loader:
             else:
                 first.put_off()
             segments, log_end = [first], self._log_start
-        log_start = max(self._log_start, segments[0].base_offset)
+        log_start = max(self._log_start, segments[0].base_offset, self._first_offset)
         # Whoever deletes from the front cuts the epochs there, before any file goes.
         lacks_begin = log_start > max(self._log_start, epochs_begin)
         if not (self._leads_only and self._clean and self._epochs.forget_empty(log_end)):
@@ -207,6 +218,8 @@ class Loader:
             snapshots=snapshots,
             is_leased=self._is_leased,
             lacks_begin=lacks_begin,
+            is_recovered=not self._clean or bool(self._recovered),
+            cut_to=self._cut_to,
             is_plain=len(segments) == 1 and not any(name.endswith(_INTERRUPTED) for name in sizes),
         )
 
@@ -351,18 +364,37 @@ class Loader:
             if segment.base_offset < self._recover_from:
                 continue
             later = segments[number + 1 :]
-            log_end, cut = self._recover_segment(segment, verify_from=self._recovery_point, later=later)
-            follows = number + 1 == len(segments) or segments[number + 1].base_offset >= log_end
-            if cut or not follows:
+            log_end, cut = self._recover_segment(
+                segment, verify_from=self._recovery_point, later=later, is_gapless=self._is_gapless
+            )
+            begins_empty = number == 0 and log_end == segment.base_offset and bool(later)
+            if begins_empty and self._is_gapless and not cut:
+                # As a copy is made of a log that begins later; or all of this segment was lost.
+                self._first_offset = later[0].base_offset
+            if cut or not (begins_empty or self._goes_on(log_end, later)):
                 if not cut:
-                    _set_aside(later)
+                    self._set_aside(later)
                 return segments[: number + 1], log_end
             if number + 1 < len(segments):
                 segment.seal()
         return segments, log_end
 
+    def _goes_on(self, log_end: int, later: Sequence[Segment]) -> bool:
+        """Whether the next segment continues the log. Where other replicas may have what lies in a hole, only
+        compaction explains one: else a segment's end was lost, as when its pages were never written back."""
+        if not later or later[0].base_offset == log_end:
+            return True
+        if later[0].base_offset < log_end or not any(segment.file.size_bytes for segment in later):
+            return False
+        return not self._is_gapless or later[0].base_offset <= self._recovery_point
+
     def _recover_segment(
-        self, segment: Segment, *, verify_from: int, later: Sequence[Segment] = ()
+        self,
+        segment: Segment,
+        *,
+        verify_from: int,
+        later: Sequence[Segment] = (),
+        is_gapless: bool = False,
     ) -> tuple[int, int]:
         """Reads a segment through, cuts it and indexes it; (next offset, bytes cut that were no zeros).
 
@@ -388,6 +420,7 @@ class Loader:
                 reason = "a batch that is not whole"
             elif (
                 header[0] < next_offset
+                or (header[0] > next_offset and is_gapless and last_offset >= verify_from)
                 or header[6] < 0
                 or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
             ):
@@ -433,7 +466,9 @@ class Loader:
             if stripped := len(piece.rstrip(b"\0")):
                 torn = at - len(piece) + stripped - position
         if torn:
-            _set_aside(later)
+            behind = sound_end_behind(file.read(position, SEARCH_BYTES_MAX), next_offset)
+            self._cut_to = max(self._cut_to, -1 if behind is None else behind)
+            self._set_aside(later)
             kept = keep_tail(file, position, torn)
             _logger.warning(
                 "%s: cut %d bytes at position %d, offset %d: %s; %s",
@@ -449,6 +484,17 @@ class Loader:
         elif position != file.size_bytes:
             file.keep_zeros(position)
         return torn
+
+    def _set_aside(self, segments: Sequence[Segment]) -> None:
+        """Takes segments that follow what is cut out of the log, the last one first."""
+        for segment in reversed(segments):
+            size_bytes = segment.file.size_bytes
+            if size_bytes and segment.file.read(0, HEADER_BYTES).strip(b"\0"):
+                self._cut_to = max(self._cut_to, segment.base_offset)
+            kept = keep_segment(segment.file.path) if size_bytes else None
+            where = "removed" if kept is None else f"moved to {kept.parent.name}/{kept.name}"
+            _logger.warning("%s: %s, it follows what was cut", segment.file.path, where)
+            segment.delete()
 
     # Epochs and producers
 
@@ -479,15 +525,6 @@ class Loader:
             replay(producers, segments, start, indexing=self._recovered)
         producers.expire(self._now_ms, expiration_ms=self._settings.producer_id_expiration_ms)
         return producers, snapshots
-
-
-def _set_aside(segments: Sequence[Segment]) -> None:
-    """Takes segments that follow what is cut out of the log, the last one first."""
-    for segment in reversed(segments):
-        kept = keep_segment(segment.file.path) if segment.file.size_bytes else None
-        where = "removed" if kept is None else f"moved to {kept.parent.name}/{kept.name}"
-        _logger.warning("%s: %s, it follows what was cut", segment.file.path, where)
-        segment.delete()
 
 
 def replay(

@@ -490,6 +490,17 @@ class LogDirectories:
                     os.rename(path, path.with_name(marked_directory_name(partition, DIRECTORY_DELETED)))
         self._needless.clear()
 
+    def distrust(self, partition: TopicPartition, offset: int) -> None:
+        """Have whoever opens a partition next check everything from `offset` on, and cut what is damaged.
+
+        Raises:
+            StorageFault: the checkpoint could not be written.
+        """
+        directory = self.serving[self.index_of(partition)]
+        log = directory.partitions[partition]
+        log.distrust(offset)
+        directory.checkpoints.write({partition: log}, None)
+
     def give_up(self, partition: TopicPartition) -> None:
         """Lets go of a partition whose storage failed."""
         directory = self.serving.get(self.index_of(partition))

@@ -96,7 +96,9 @@ class PartitionLog:
         "_producers",
         "_segments",
         "_validator",
+        "cut_to",
         "directory",
+        "is_recovered",
         "lacks_begin",
         "latest_epoch",
         "log_end_offset",
@@ -143,6 +145,10 @@ class PartitionLog:
         self.log_end_offset = loaded.log_end_offset
         self.lacks_begin = loaded.lacks_begin
         """As it was opened, nothing written down had it begin where its files do: some of them may have gone."""
+        self.is_recovered = loaded.is_recovered
+        """As it was opened: not closed in good order, so that its end may be that of a damaged log."""
+        self.cut_to = loaded.cut_to
+        """Complete batches up to this offset were cut when it was opened; -1 where none were."""
         self.on_roll: Callable[[], None] | None = None
         """Called when a segment was closed, for who compacts it."""
 
@@ -791,6 +797,10 @@ class PartitionLog:
     def recovery_point(self) -> int:
         """Everything below is on the disk."""
         return self._point.offset
+
+    def distrust(self, offset: int) -> None:
+        """Have the next opening that is not clean check everything from `offset` on: the log is damaged there."""
+        self._point.cut(offset)
 
     @property
     def cuts(self) -> int:

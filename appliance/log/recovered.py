@@ -1,7 +1,8 @@
-"""What a recovery cut off a log, kept aside for who wants to look: `<partition>/recovered/`.
+"""What a recovery cut off a log, or a repair replaced in it, kept aside in `<partition>/recovered/`.
 
     00000000000000000000.log.at-4711      bytes of that segment from position 4711 on, as they were
     00000000000000000057.log              a whole segment that followed what was cut
+    00000000000000000000.log.at-815       a damaged batch that another copy's has replaced (`repair`)
 
 Neither Apache Kafka nor its tools look into a folder of a partition's directory, and it goes with its topic. At most
 KEPT_BYTES_MAX and KEPT_FILES_MAX are kept for a partition, the newest; of one tail the first TAIL_BYTES_MAX. Keeping is
@@ -46,6 +47,24 @@ def keep_tail(file: SegmentFile, position: int, length_bytes: int) -> Path | Non
         _drop_oldest(target.parent)
     except OSError as error:
         _logger.warning("%s: what is cut could not be kept: %s", file.path, error)
+        target.unlink(missing_ok=True)
+        return None
+    return target
+
+
+def keep_bytes(path: Path, position: int, data: bytes, *, durable: bool) -> Path | None:
+    """Keep bytes of a segment that are about to be replaced; where, or None if that failed."""
+    target = _target(path, f".at-{position}")
+    try:
+        target.parent.mkdir(exist_ok=True)
+        with target.open("wb") as copy:
+            copy.write(data[:TAIL_BYTES_MAX])
+            copy.flush()
+            if durable:
+                os.fdatasync(copy.fileno())
+        _drop_oldest(target.parent)
+    except OSError as error:
+        _logger.warning("%s: what is replaced could not be kept: %s", path, error)
         target.unlink(missing_ok=True)
         return None
     return target

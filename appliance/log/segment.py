@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from appliance.errors import ApplianceDefect
+from appliance.errors import ApplianceDefect, CorruptFile
 from appliance.log.config import LogSettings
 from appliance.log.faults import storage_faults
 from appliance.log.file_names import (
@@ -308,6 +308,7 @@ class Segment:
             self.offset_index.lookup(offset),
             end=self.file.size_bytes,
             read_bytes=min(self._index_interval_bytes, _SCAN_BYTES_MAX) + HEADER_BYTES,
+            ends_whole=True,
         )
 
     def max_timestamp(self) -> tuple[int, int]:
@@ -354,10 +355,11 @@ class Segment:
     def load_tail(self) -> int:
         """Reads on from the last index entries to the end of the file; returns the next offset.
 
-        Takes the file as sound: what is no batch ends it, and the size is set to what is.
+        Takes the batches as sound. Zeros behind the last one are cut.
 
         Raises:
-            StorageFault, CorruptFile: the file cannot be read.
+            StorageFault: the file cannot be read.
+            CorruptFile: it ends before its last index entry, or inside of a batch: some of it has gone.
         """
         _, position = self.offset_index.last()
         timestamp_ms, timestamp_offset = self.time_index.last()
@@ -368,7 +370,13 @@ class Segment:
             end = at + header[1] + LOG_OVERHEAD
             if header[8] > timestamp_ms:
                 timestamp_ms, timestamp_offset = header[8], next_offset - 1
+        if position and end == position:
+            raise CorruptFile(
+                f"{self.file.path} holds no batch at position {end}, where its index says there is one"
+            )
         if end != self.file.size_bytes:
+            if self.file.read(end, LOG_OVERHEAD).strip(b"\0"):
+                raise CorruptFile(f"{self.file.path} holds no whole batch at position {end}")
             self.file.truncate(end)
         self._max_timestamp_ms, self._max_timestamp_offset = timestamp_ms, timestamp_offset
         self._bytes_since_entry = end - position

@@ -251,12 +251,12 @@ class SegmentFile:
             raise storage_fault(error, self.path) from error
 
     def headers(
-        self, position: int, *, end: int, read_bytes: int = _SCAN_BYTES
+        self, position: int, *, end: int, read_bytes: int = _SCAN_BYTES, ends_whole: bool = False
     ) -> Iterator[tuple[int, Header]]:
         """(position, header) of every batch that lies wholly in [position, end); zeros end it.
 
         Raises:
-            CorruptFile: bytes that are no batch.
+            CorruptFile: bytes that are no batch; or where it `ends_whole`, a batch that is longer than what is left.
             StorageFault: the file cannot be read.
         """
         while end - position >= HEADER_BYTES:
@@ -270,6 +270,10 @@ class SegmentFile:
                 if header[3] != MAGIC_V2 or size_bytes < HEADER_BYTES:
                     raise CorruptFile(f"{self.path} holds no batch at position {position + at}")
                 if position + at + size_bytes > end:
+                    if ends_whole:
+                        raise CorruptFile(
+                            f"{self.path} holds a batch at position {position + at} beyond its end"
+                        )
                     return
                 yield position + at, header
                 at += size_bytes

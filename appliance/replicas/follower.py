@@ -33,6 +33,7 @@ from appliance.channels.partition_table import (
     SERVING_INCARNATION,
     SLOT_CAUGHT_UP_MS,
     SLOT_CLOSED_INCARNATION,
+    SLOT_DAMAGE_FOUND,
     SLOT_DIRECTORY,
     SLOT_FOLLOWED_EPOCH,
     SLOT_FOLLOWED_INCARNATION,
@@ -47,7 +48,7 @@ from appliance.channels.partition_table import (
 )
 from appliance.channels.roles import Role, owner_of
 from appliance.cluster import NO_LEADER, TopicPartition
-from appliance.errors import StorageFault
+from appliance.errors import DamagedLog, StorageFault
 from appliance.log.durable_tail import DurableTail, TailFlush
 from appliance.log.handed_over import decode_epochs
 from appliance.log.leader_epochs import LeaderEpochs, read_epochs
@@ -55,6 +56,7 @@ from appliance.log.others_directories import DirectoriesOf
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_state import NO_ID, Mode, PartitionState, StateFile
 from appliance.log.state_publisher import unpublished
+from appliance.protocol.records.errors import BatchFault
 from appliance.replicas.leader_log import LeaderLog, ReadBuffer
 from appliance.replicas.throttle import FREE
 from appliance.replicas.truncation import common_end
@@ -228,12 +230,33 @@ class Follower:
 
         Raises:
             NotInSync: it lacks files; nothing was done.
+            DamagedLog: the leader's bytes are no sound batches. Its worker is to repair them.
             StorageFault, DiskFull: our log, or the leader's, refuses.
-            RejectedRequest, InvalidRecords: the leader's bytes are no sound batches.
         """
         reader = self._reader
         if reader is None:
             return True
+        try:
+            return self._look(reader, buffer, now_ms=now_ms, budget_bytes=budget_bytes, is_time_up=is_time_up)
+        except (DamagedLog, BatchFault) as fault:
+            if self._cells[self._at + SERVING_EPOCH] != self.leader_epoch:
+                self.stop()
+                return True  # what was read is of nobody knows when
+            # The leader's worker repairs it; the row's next message sends it there. What was sound is in the log.
+            end = self.log.log_end_offset
+            self._publish_extent()
+            self._cells[self._own_at + SLOT_DAMAGE_FOUND] = end + 1
+            raise DamagedLog(f"the leader's log is damaged at offset {end}: {fault}") from fault
+
+    def _look(
+        self,
+        reader: LeaderLog,
+        buffer: ReadBuffer,
+        *,
+        now_ms: int,
+        budget_bytes: int,
+        is_time_up: Callable[[], bool],
+    ) -> bool:
         if not self.is_following:
             if not self._leader_serves():
                 return True  # it tells us when it does
@@ -351,6 +374,7 @@ class Follower:
         if may_lack and not self._start_anew(reader):
             return False
         self._publish_extent()
+        cells[own + SLOT_DAMAGE_FOUND] = 0
         cells[own + SLOT_FOLLOWED_INCARNATION] = self.incarnation
         cells[own + SLOT_FOLLOWED_EPOCH] = self.leader_epoch
         self.is_following = True

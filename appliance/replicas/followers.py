@@ -111,7 +111,7 @@ class Followers(CopyHolder[Follower]):
             own = self._table.slot_at(assigned.row, self._slot)
             self._table.cells[own + SLOT_FOLLOWED_EPOCH] = NOT_FOLLOWING
             raise
-        self._table.opened(assigned.row, assigned.incarnation, self._slot, before)
+        self._table.opened(assigned.row, assigned.incarnation, self._slot, before, cut_to=log.cut_to)
         follower = Follower(
             assigned,
             log,

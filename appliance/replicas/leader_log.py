@@ -19,7 +19,7 @@ from struct import Struct
 from typing import Final
 
 from appliance.cluster import TopicPartition
-from appliance.errors import StorageFault
+from appliance.errors import DamagedLog, StorageFault
 from appliance.log.checkpoint import is_directory, read_small
 from appliance.log.faults import storage_faults
 from appliance.log.file_names import (
@@ -128,6 +128,7 @@ class LeaderLog:
         until the next call.
 
         Raises:
+            DamagedLog: below `bound` there is no batch where one should be.
             StorageFault: they cannot be read.
         """
         for _ in range(2):
@@ -157,9 +158,14 @@ class LeaderLog:
                     or size_bytes < HEADER_BYTES
                     or header[0] < offset
                     or last_offset >= bound
+                    or (header[0] > offset and not self._goes_on_behind(self._position + at, header))
                 ):
+                    if at == 0 and any(view[:HEADER_BYTES]):
+                        self._refuse(offset, self._position)
                     return at
                 if at + size_bytes > have:
+                    if at == 0 and self._position + size_bytes > os.fstat(self._descriptor).st_size:
+                        self._refuse(offset, self._position)
                     if at == 0 and have == len(view):
                         buffer.grow(size_bytes)
                         break
@@ -168,6 +174,21 @@ class LeaderLog:
                 at += size_bytes
             else:
                 return at
+
+    def _goes_on_behind(self, position: int, header: tuple[int, ...]) -> bool:
+        """Whether the batch behind one that leaves offsets out continues it. Compaction leaves out some; but the
+        checksum does not cover the base offset, and a damaged one leads nowhere."""
+        behind = os.pread(self._descriptor, HEADER_BYTES, position + header[1] + LOG_OVERHEAD)
+        if len(behind) < HEADER_BYTES or not any(behind):
+            return True
+        following = HEADER.unpack(behind)
+        return bool(following[3] == MAGIC_V2 and following[0] > header[0] + header[6])
+
+    def _refuse(self, offset: int, position: int) -> None:
+        """Raises DamagedLog."""
+        raise DamagedLog(
+            f"{self._name} has no batch that follows offset {offset - 1} at position {position} of its segment"
+        )
 
     def _seek(self, offset: int, *, is_compacted: bool) -> bool:
         """Goes to the first batch that ends with `offset` or later; whether it was found.
@@ -192,8 +213,11 @@ class LeaderLog:
                     return False
                 start = _index_lookup(f"{directory}/{segment_file_name(base, OFFSET_INDEX)}", base, offset)
                 position = self._position_of(offset, start)
-                if position is None and start:
+                if (position is None or position < 0) and start:
                     position = self._position_of(offset, 0)
+                if position is not None and position < 0 and self._files_version() == version:
+                    self.close()
+                    self._refuse(offset, -position - 1)
             if position is not None and self._files_version() == version:
                 if base > offset and not is_compacted and not self._lasts(offset, base):
                     self.close()
@@ -211,13 +235,16 @@ class LeaderLog:
         return self._hole_looks >= HOLE_LOOKS
 
     def _position_of(self, offset: int, position: int) -> int | None:
+        """Where the first batch lies that ends with `offset` or later; None where there is none, and where there is
+        no batch at position p, -p - 1."""
         while chunk := os.pread(self._descriptor, _SCAN_BYTES, position):
             at = 0
             while len(chunk) - at >= HEADER_BYTES:
                 header = HEADER.unpack_from(chunk, at)
                 size_bytes = header[1] + LOG_OVERHEAD
                 if header[3] != MAGIC_V2 or size_bytes < HEADER_BYTES:
-                    return None
+                    is_room = not any(chunk[at : at + HEADER_BYTES])
+                    return None if is_room else -position - at - 1
                 if header[0] + header[6] >= offset:
                     return position + at
                 at += size_bytes

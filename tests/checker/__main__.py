@@ -21,6 +21,7 @@ def main() -> int:
     parser.add_argument("--records-per-s", type=float, default=500.0)
     parser.add_argument("--pause-max-s", type=float, default=PAUSE_MAX_S)
     parser.add_argument("--only", action="append", default=[], help="a fault of faults.py; again for more")
+    parser.add_argument("--durability", choices=("page-cache", "fsync"), default="page-cache")
     parser.add_argument("--directory", type=Path, help="where data stays (default: a new one in /tmp)")
     parser.add_argument(
         "--build", type=Path, help="where another build of the appliance lies, a compiled one"
@@ -36,6 +37,7 @@ def main() -> int:
         records_per_s=given.records_per_s,
         pause_max_s=given.pause_max_s,
         kinds=tuple(given.only),
+        durability=given.durability,
         build=given.build and given.build.resolve(),
     )
     print(f"{plan}\ndata in {directory}", flush=True)

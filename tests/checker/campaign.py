@@ -55,6 +55,7 @@ class Plan:
     pause_max_s: float = 2.0
     kinds: tuple[str, ...] = ()
     """Names of `faults`; none for all of them."""
+    durability: str = "page-cache"
     build: Path | None = None
     """A directory with another build of the appliance; none for this tree."""
 
@@ -84,6 +85,7 @@ def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None
             "replica.lag.time.max.ms": 3000,
             "log.segment.bytes": SEGMENT_BYTES,
             "io.workers": plan.workers,
+            "durability": plan.durability,
             "log.cleaner.backoff.ms": 500,
             "log.retention.check.interval.ms": 1000,
         },
@@ -161,7 +163,9 @@ def _disturb(
     say: Callable[[str], None],
 ) -> tuple[list[str], list[int], list[Anomaly]]:
     """Until the time is up: a fault, new acknowledgements from every partition, a breath."""
-    all_kinds = faults_for(plan.slots, workers=plan.workers, burst=load.burst, topic=TOPIC, trimmed=TRIMMED)
+    all_kinds = faults_for(
+        plan.slots, workers=plan.workers, burst=load.burst, topic=TOPIC, trimmed=TRIMMED, compacted=COMPACTED
+    )
     kinds: list[Fault] = [fault for fault in all_kinds if fault.__name__ in plan.kinds or not plan.kinds]
     end = time.monotonic() + plan.duration_s
     done: list[str] = []

@@ -6,9 +6,11 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -17,6 +19,7 @@ import psutil
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from appliance.cluster import INTERNAL_TOPICS
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -24,6 +27,7 @@ from appliance.protocol.apis.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from appliance.protocol.apis.elect_leaders import ElectLeadersRequest
+from tests.checker import disk_damage
 from tests.support.broker import Appliance, ProcessRow
 from tests.support.wire import ConnectionEnded, WireSocket
 from tests.system.raw import ask
@@ -183,6 +187,87 @@ def lose_files(broker: Appliance, chance: random.Random, _: float) -> str:
     return _lose_while_stopped(broker, chance, lose)
 
 
+def tear_one_copy(broker: Appliance, chance: random.Random, _: float) -> str:
+    """SIGKILL for everything; the ends of the copies of one slot, or two of three, are torn; and a start."""
+    return _damage_copies(broker, chance, "tore", lambda copy: disk_damage.tear(copy, chance))
+
+
+def drop_page_cache(broker: Appliance, chance: random.Random, _: float) -> str:
+    """SIGKILL for everything; one slot, or two of three, lose what was not forced to their disks; and a start."""
+    return _damage_copies(
+        broker, chance, "dropped the page cache of", lambda copy: disk_damage.drop_page_cache(copy, chance)
+    )
+
+
+def flip_bit_anywhere(compacted: Collection[str]) -> Fault:
+    """SIGKILL for everything; a bit is flipped in copies of one slot, or two of three, in any segment; and a start.
+
+    A start looks at nothing below the recovery point. Where a bit was flipped there, `log verify --repair` runs before
+    it; else such bits would gather, and one day no copy of a batch would be whole. In `compacted` topics, and in
+    Kafka's own, bits are flipped above it only.
+    """
+
+    def flip_bit_anywhere(broker: Appliance, chance: random.Random, _: float) -> str:
+        below = False
+        goes_below = chance.random() < 0.5
+
+        def flip(copy: Path) -> None:
+            nonlocal below
+            topic = copy.name.rpartition("-")[0]
+            is_compacted = topic in compacted or topic in INTERNAL_TOPICS
+            point = disk_damage.recovery_point(copy)
+            limit = 0 if goes_below and not is_compacted else point
+            disk_damage.flip_a_bit(copy, chance, is_compacted=is_compacted, beyond=limit)
+            below |= limit < point
+
+        return _damage_copies(broker, chance, "flipped bits in", flip, repairs=lambda: below)
+
+    return flip_bit_anywhere
+
+
+def _damage_copies(
+    broker: Appliance,
+    chance: random.Random,
+    what: str,
+    damage: Callable[[Path], None],
+    *,
+    repairs: Callable[[], bool] = lambda: False,
+) -> str:
+    """While everything lies dead `damage` is done to most copies of one slot, or of two; one slot's stay whole."""
+    if not _all_in_sync(broker):
+        return "damaged nothing: it might have been the last copy"
+    slots = chance.sample(range(broker.slots), chance.randint(1, broker.slots - 1))
+    broker.kill()
+    count = 0
+    for slot in slots:
+        for copy in disk_damage.copies_in(broker.data_dir / f"slot-{slot}"):
+            if chance.random() < disk_damage.DAMAGED_SHARE:
+                damage(copy)
+                count += 1
+    repaired = ""
+    if repairs():
+        told = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "appliance",
+                "log",
+                "verify",
+                "--repair",
+                "--data-dir",
+                str(broker.data_dir),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert told.returncode == 0, told.stdout + told.stderr
+        repaired = f", repaired {told.stdout.count(' repaired from slot ')} batches"
+    broker.start(60)
+    return f"killed everything, {what} {count} copies of slots {slots}{repaired}, and started it"
+
+
 def cut_back(burst: Callable[[], None]) -> Fault:
     """Of one slot's logs their ends are cut, and then it leads again.
 
@@ -271,13 +356,14 @@ def delete_records(topic: str) -> Fault:
 
 
 def faults_for(
-    slots: int, *, workers: int = 1, burst: Callable[[], None], topic: str, trimmed: str
+    slots: int, *, workers: int = 1, burst: Callable[[], None], topic: str, trimmed: str, compacted: str
 ) -> list[Fault]:
     """Each as often as it shall come.
 
     Args:
         burst: writes to `topic` what only its leaders acknowledge.
         trimmed: the topic that DeleteRecords may shorten.
+        compacted: the topic that is compacted.
     """
     common: list[Fault] = [kill_one, kill_one, kill_worker, kill_worker, pause_one, kill_everything, restart]
     common += [delete_records(trimmed)] * 2
@@ -295,6 +381,7 @@ def faults_for(
         *([cut_back(burst)] * 3),
         *([reassign(topic)] if slots > 2 else []),
         *([lose_log_directory, swap_disk, swap_for_remnants, lose_files] if slots > 2 else []),
+        *([tear_one_copy, drop_page_cache, flip_bit_anywhere((compacted,))] if slots > 2 else []),
     ]
 
 

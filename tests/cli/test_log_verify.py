@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from appliance.cluster import TopicPartition
+from appliance.control.supervisor.data_directory import DataDirectory
 from appliance.log.checkpoint import write_offsets
 from appliance.log.file_names import CLEANER_OFFSETS, LOG, segment_file_name
 from appliance.protocol.records.record import Record, encode_batch
@@ -131,3 +132,105 @@ def test_log_dirs_of_a_configuration_are_searched(tmp_path: Path) -> None:
         (directory / segment_file_name(0, LOG)).write_bytes(batch(0))
     _, (fact,) = verify(data_dir, "--config", str(configuration))
     assert [each["slot"] for each in fact["replicas"]] == [0, 1]
+
+
+def repaired(data_dir: Path) -> tuple[int, list[dict[str, Any]]]:
+    outcome = appliance("log", "verify", "--repair", "--json", "--data-dir", str(data_dir))
+    return outcome.code, json.loads(outcome.output)["repairs"]
+
+
+def damage(directory: Path, position: int, base_offset: int = 0) -> None:
+    path = directory / segment_file_name(base_offset, LOG)
+    data = bytearray(path.read_bytes())
+    data[position] ^= 4
+    path.write_bytes(data)
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.glob("*.log")}
+
+
+@pytest.mark.parametrize(
+    "place", [3, 9, 16, 30, 70]
+)  # base offset, length, magic, the last offset delta, a record
+def test_a_damaged_batch_is_replaced_by_that_of_a_whole_replica(tmp_path: Path, place: int) -> None:
+    batches = [batch(0), batch(2), batch(4)]
+    damaged, whole = (write(tmp_path, slot, {0: batches, 6: [batch(6)]}) for slot in (0, 1))
+    before = content(damaged)
+    damage(damaged, len(batches[0]) + place)
+    code, (repair,) = repaired(tmp_path)
+    assert (code, repair["slot"], repair["offset"], repair["done"]) == (0, 0, 2, True)
+    assert "offsets 2 to 3 repaired from slot 1" in repair["outcome"]
+    assert content(damaged) == content(whole) == before
+    assert [path.name for path in (damaged / "recovered").iterdir()] == [f"{0:020d}.log.at-{len(batches[0])}"]
+    assert repaired(tmp_path) == (0, [])
+
+
+def test_each_of_two_replicas_is_repaired_from_the_other(tmp_path: Path) -> None:
+    batches = [batch(0), batch(2), batch(4)]
+    first, second = (write(tmp_path, slot, {0: batches}) for slot in (0, 1))
+    before = content(first)
+    damage(first, 70)
+    damage(second, len(batches[0]) + 70)
+    code, repairs = repaired(tmp_path)
+    assert (code, [(each["slot"], each["offset"]) for each in repairs]) == (0, [(0, 0), (1, 2)])
+    assert content(first) == content(second) == before
+
+
+def test_the_lost_end_of_a_closed_segment_is_filled_from_a_whole_replica(tmp_path: Path) -> None:
+    batches = [batch(0), batch(2), batch(4)]
+    first = write(tmp_path, 0, {0: batches, 6: [batch(6)]})
+    write(tmp_path, 1, {0: batches, 6: [batch(6)]})
+    (first / segment_file_name(0, LOG)).write_bytes(batches[0])
+    code, repairs = repaired(tmp_path)
+    assert (code, [each["offset"] for each in repairs]) == (0, [2, 4])
+    assert (first / segment_file_name(0, LOG)).read_bytes() == b"".join(batches)
+
+
+def test_what_nobody_has_whole_is_said_and_left_as_it_is(tmp_path: Path) -> None:
+    batches = [batch(0), batch(2), batch(4)]
+    directories = [write(tmp_path, slot, {0: batches}) for slot in (0, 1)]
+    for each in directories:
+        damage(each, len(batches[0]) + 70)
+    before = [content(each) for each in directories]
+    code, repairs = repaired(tmp_path)
+    assert (code, [(each["offset"], each["done"]) for each in repairs]) == (1, [(2, False), (2, False)])
+    assert [content(each) for each in directories] == before
+    outcome = appliance("log", "verify", "--repair", "--data-dir", str(tmp_path))
+    assert (
+        "t-0: slot 1, offset 2: damaged, and no other replica is whole there: nothing was changed"
+        in outcome.text
+    )
+
+
+def test_a_torn_tail_is_left_to_the_next_start(tmp_path: Path) -> None:
+    batches = [batch(0), batch(2)]
+    first, _ = (write(tmp_path, slot, {0: batches}) for slot in (0, 1))
+    torn = b"".join(batches) + batch(4)[:-3]
+    (first / segment_file_name(0, LOG)).write_bytes(torn)
+    assert repaired(tmp_path) == (0, [])
+    assert (first / segment_file_name(0, LOG)).read_bytes() == torn
+
+
+def test_a_compacted_replica_is_replaced_by_a_copy_of_a_whole_one(tmp_path: Path) -> None:
+    damaged = write(tmp_path, 0, {0: [batch(0), batch(2), batch(4)], 6: [batch(6)]})
+    whole = write(tmp_path, 1, {0: [batch(2), batch(4)], 6: [batch(6)]})
+    for slot in (0, 1):
+        write_offsets(tmp_path / f"slot-{slot}" / CLEANER_OFFSETS, {TopicPartition("t", 0): 6})
+    kept = content(damaged)
+    damage(damaged, len(batch(0)) + 70)
+    (damaged / segment_file_name(0, ".index")).write_bytes(b"of the old segment")
+    code, (repair,) = repaired(tmp_path)
+    assert (code, repair["slot"], repair["offset"], repair["done"]) == (0, 0, 2, True)
+    assert content(damaged) == content(whole)
+    assert {path.name for path in (damaged / "recovered").iterdir()} == set(kept)
+    assert not list(damaged.glob("*.index"))
+
+
+def test_nothing_is_repaired_while_an_appliance_runs(tmp_path: Path) -> None:
+    write(tmp_path, 0, {0: [batch(0)]})
+    held = DataDirectory.hold(tmp_path, patience_ms=0)
+    outcome = appliance("log", "verify", "--repair", "--data-dir", str(tmp_path))
+    held.release()
+    assert outcome.code == 1
+    assert "is in use" in outcome.errors

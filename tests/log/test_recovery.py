@@ -384,3 +384,50 @@ def test_a_death_between_the_steps_of_a_cut_leaves_no_gap(
         if steps < moment:
             return
     raise AssertionError(f"{steps} steps did not do")
+
+
+def test_a_log_whose_newest_segment_was_shortened_after_a_clean_stop_keeps_what_is_left(
+    tmp_path: Path,
+) -> None:
+    """The mark of a clean stop says nothing of the files: an index that says more than its segment has is found out."""
+    log = filled(tmp_path / "a-0")
+    log.close(clean=True)
+    newest = logs(log.directory)[-1]
+    first, second, *_ = [(at, header) for at, header in batches(newest.read_bytes())]
+    with newest.open("r+b") as file:
+        file.truncate(second[0])
+    assert reopened(log.directory, clean=True).log_end_offset == first[1].next_offset
+
+
+def test_a_batch_that_a_clean_stop_left_and_that_is_torn_since_is_kept_aside(tmp_path: Path) -> None:
+    log = filled(tmp_path / "a-0")
+    log.close(clean=True)
+    newest = logs(log.directory)[-1]
+    with newest.open("r+b") as file:
+        file.truncate(newest.stat().st_size - 3)
+    again = reopened(log.directory, clean=True)
+    assert again.log_end_offset < log.log_end_offset
+    assert again.is_recovered
+    assert list((log.directory / "recovered").iterdir())
+
+
+def test_a_recovery_says_how_far_complete_batches_went_that_it_cut(tmp_path: Path) -> None:
+    log = filled(tmp_path / "a-0")
+    crash(log)
+    *_, newest = logs(log.directory)
+    damaged = bytearray(newest.read_bytes())
+    damaged[70] ^= 1
+    newest.write_bytes(damaged)
+    again = reopened(log.directory)
+    assert again.log_end_offset < again.cut_to == log.log_end_offset
+
+
+def test_a_recovery_does_not_take_a_torn_batch_for_a_complete_one(tmp_path: Path) -> None:
+    log = filled(tmp_path / "a-0")
+    crash(log)
+    *_, newest = logs(log.directory)
+    end = len(content(newest))
+    newest.write_bytes(newest.read_bytes()[: end - 3])
+    again = reopened(log.directory)
+    assert again.log_end_offset < log.log_end_offset
+    assert again.cut_to == -1

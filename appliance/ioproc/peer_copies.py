@@ -1,0 +1,115 @@
+"""Compare a copy that is about to lead with the other in-sync copies, whose files are on this host.
+
+    peer cannot be looked at      its slot's directories are away: it may have more
+    peer claims no more           by its last batch headers, a few kilobytes: nearly always
+    peer claims more              what lies beyond its recovery point is read; what is valid counts
+
+Only files are read. Other processes may be recovering them at the same time (`log.copy_end`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from appliance.channels.control_channel import AssignedPartition
+from appliance.cluster import TopicPartition
+from appliance.errors import ApplianceError
+from appliance.log.checkpoint import read_offsets
+from appliance.log.copy_end import LogEnd, claimed_end, lacks_begin, valid_end
+from appliance.log.file_names import LOG_STARTS, RECOVERY_POINTS, partition_directory_name
+from appliance.log.others_directories import DirectoriesOf
+from appliance.log.partition_log import PartitionLog
+from appliance.log.partition_metadata import read_topic_id
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCopies:
+    """What the comparison found.
+
+    `longest`: the slot, and its end, of the in-sync copy that has most of what ours lacks; None where none has more.
+    `unread`: slots whose copies could not be looked at.
+    """
+
+    own: LogEnd
+    longest: tuple[int, LogEnd] | None
+    unread: tuple[int, ...]
+
+
+def compare_with_peers(
+    assigned: AssignedPartition, log: PartitionLog, *, slot: int, directories_of: DirectoriesOf
+) -> PeerCopies:
+    """Compare the end of `slot`'s copy, which is open as `log`, with those of the other in-sync slots."""
+    name = TopicPartition(assigned.topic, assigned.partition)
+    own = end_of(log)
+    longest: tuple[int, LogEnd] | None = None
+    unread = []
+    for peer in assigned.isr:
+        if peer == slot:
+            continue
+        best = own if longest is None else longest[1]
+        try:
+            found = list(copies_of(name, assigned.topic_id, peer, directories_of))
+            if not found:
+                unread.append(peer)
+            for partition in found:
+                end = _end_beyond(best, partition, is_compacted=log.settings.is_compacted)
+                if end is not None:
+                    longest, best = (peer, end), end
+        except (OSError, ApplianceError) as fault:
+            _logger.warning("partition %s: the copy of slot %d cannot be compared: %s", name, peer, fault)
+            unread.append(peer)
+    return PeerCopies(own, longest, tuple(unread))
+
+
+def end_of(log: PartitionLog) -> LogEnd:
+    """Return where an open log ends. The epoch is that of its last batch, which no other file has to bear out."""
+    end = claimed_end(log.directory)
+    if end is not None and end.offset == log.log_end_offset:
+        return end
+    return LogEnd(log.leader_epochs.epoch_of(log.log_end_offset - 1), log.log_end_offset)
+
+
+def copies_of(
+    name: TopicPartition, topic_id: UUID | None, slot: int, directories_of: DirectoriesOf
+) -> Iterator[Path]:
+    """Yield the directories in which a slot has a copy of this partition.
+
+    Raises:
+        StorageFault, CorruptFile: one of them cannot be read.
+    """
+    for directory in directories_of(slot):
+        partition = directory / partition_directory_name(name)
+        if partition.is_dir() and read_topic_id(partition) in (topic_id, None):
+            yield partition
+
+
+def _end_beyond(best: LogEnd, partition: Path, *, is_compacted: bool) -> LogEnd | None:
+    """Return the valid end of a copy where it is beyond `best`."""
+    claimed = claimed_end(partition)
+    if claimed is None or not claimed.is_beyond(best):
+        return None
+    point, log_start = (_checkpointed(partition, name) for name in (RECOVERY_POINTS, LOG_STARTS))
+    end = valid_end(partition, recovery_point=point, is_compacted=is_compacted)
+    if end is None or not end.is_beyond(best):
+        return None
+    if lacks_begin(partition, log_start=log_start, is_compacted=is_compacted):
+        _logger.warning(
+            "%s: ends at offset %d, and is not counted: its beginning has gone", partition, end.offset
+        )
+        return None
+    return end
+
+
+def _checkpointed(partition: Path, name: str) -> int:
+    """What a checkpoint file of a copy's log directory says of it."""
+    offsets = read_offsets(partition.parent / name)
+    directory = partition.name
+    return next(
+        (offset for each, offset in offsets.items() if partition_directory_name(each) == directory), 0
+    )

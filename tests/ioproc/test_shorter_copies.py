@@ -1,0 +1,183 @@
+"""A copy does not lead while an in-sync copy on this host has a longer valid log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from appliance.channels.partition_table import HIGH_WATERMARK, RESTART_LOG_END
+from appliance.clock import ManualClock
+from appliance.ioproc import peer_copies
+from appliance.log.checkpoint import write_offsets
+from appliance.log.config import LogSettings
+from appliance.log.file_names import HIGH_WATERMARKS
+from appliance.log.partition_log import PartitionLog
+from appliance.protocol.errors import ErrorCode
+from tests.ioproc.test_copies_that_went import ASSIGNED, FOLLOWED, NAME, TOPIC_ID, Disk, disk, refusal
+from tests.log.batches import NOW_MS, batch_of
+
+__all__ = ["disk"]
+
+ALONE = msgspec.structs.replace(ASSIGNED, isr=(0,))
+REFUSED = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def write(copy: Path, count: int, *, epoch: int = 2, begins: int = 0) -> None:
+    """A copy with so many records, a batch each, whose owner has died."""
+    log = PartitionLog.open(
+        copy, settings=LogSettings(), clock=ManualClock(NOW_MS), topic_id=TOPIC_ID, clean=False
+    )
+    for number in range(log.log_end_offset, count):
+        log.append(batch_of([b"%d" % number]), leader_epoch=epoch if number >= begins else 1)
+    log.write_due_epochs()
+    log.close(clean=False)
+
+
+def peer(disk: Disk) -> Path:
+    path = disk.path_of(1) / disk.copy.name
+    path.parent.mkdir(exist_ok=True)
+    return path
+
+
+def flip(copy: Path, share: float) -> None:
+    (segment,) = copy.glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[int(len(data.rstrip(b"\0")) * share)] ^= 1
+    segment.write_bytes(data)
+
+
+def test_a_copy_that_ends_before_its_peer_does_not_lead(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+    write(disk.copy, 15)
+    write(peer(disk), 20)
+    partitions = disk.worker()
+    assert refusal(partitions, ASSIGNED, full=True) == REFUSED
+    assert NAME in partitions.partial, (
+        "the controller is told that it lacks records, and may lead once it has them"
+    )
+    assert (
+        "slot 0 does not lead: its log ends at offset 15 (epoch 2), the in-sync copy of slot 1 at 20 (epoch 2)"
+        in (str(partitions.offline[NAME]))
+    )
+    assert not partitions.lost
+
+
+def test_it_leads_where_it_is_the_only_one_in_sync(disk: Disk) -> None:
+    write(disk.copy, 15)
+    write(peer(disk), 20)
+    partitions = disk.worker()
+    assert refusal(partitions, ALONE, full=True) == 0
+    assert partitions.by_name[NAME].log.log_end_offset == 15
+
+
+@pytest.mark.parametrize(("own", "others"), [(20, 20), (20, 15)])
+def test_a_copy_that_no_peer_exceeds_leads_and_reads_no_checksum_of_theirs(
+    disk: Disk, own: int, others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(disk.copy, own)
+    write(peer(disk), others)
+    monkeypatch.delattr(peer_copies, "valid_end")  # whoever calls it fails
+    assert refusal(disk.worker(), ASSIGNED, full=True) == 0
+
+
+def test_a_peer_with_a_later_epoch_counts_more_than_a_longer_log(disk: Disk) -> None:
+    write(disk.copy, 25, epoch=2)
+    write(peer(disk), 20, epoch=3, begins=18)
+    assert refusal(disk.worker(), ASSIGNED, full=True) == REFUSED
+
+
+def test_what_is_not_valid_of_a_peer_does_not_count(disk: Disk) -> None:
+    write(disk.copy, 15)
+    write(peer(disk), 20)
+    flip(peer(disk), 0.5)
+    assert refusal(disk.worker(), ASSIGNED, full=True) == 0
+
+
+def test_the_loss_is_said_where_all_in_sync_copies_are_damaged(
+    disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(disk.copy, 20)
+    write(peer(disk), 20)
+    flip(disk.copy, 0.6)
+    flip(peer(disk), 0.3)
+    partitions = disk.worker()
+    assert refusal(partitions, ASSIGNED, full=True) == 0
+    end = partitions.by_name[NAME].log.log_end_offset
+    assert partitions.lost == {NAME}
+    (said,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "partition t-0: records are lost: slot 0 leads with the longest valid log" in said.getMessage()
+    assert f"ends at offset {end}; there had been records up to 20" in said.getMessage()
+
+
+def test_the_loss_of_what_was_committed_is_said_where_nothing_had_to_be_cut(disk: Disk) -> None:
+    """Pages that were never written back leave no trace, but the checkpoint of the high watermark."""
+    write(disk.copy, 15)
+    write(peer(disk), 15)
+    write_offsets(disk.path / HIGH_WATERMARKS, {NAME: 18})
+    partitions = disk.worker()
+    assert refusal(partitions, ASSIGNED, full=True) == 0
+    assert partitions.lost == {NAME}
+
+
+def test_a_copy_below_what_was_committed_waits_for_a_peer_that_cannot_be_read(disk: Disk) -> None:
+    write(disk.copy, 15)
+    write_offsets(disk.path / HIGH_WATERMARKS, {NAME: 18})
+    assert refusal(disk.worker(), ASSIGNED, full=True) == REFUSED
+
+
+def test_after_a_clean_stop_nothing_of_the_peers_is_read(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk.replica()
+    life = disk.worker()
+    assert refusal(life, msgspec.structs.replace(ASSIGNED, leader_epoch=0), full=True) == 0
+    partition = life.by_name[NAME]
+    for number in range(5):
+        partition.log.append(batch_of([b"%d" % number]), leader_epoch=0)
+    disk.directories.pop().close({NAME: 5})
+    disk.directories.pop().close({})
+    disk.new_memory()
+    monkeypatch.delattr(peer_copies, "claimed_end")
+    partitions = disk.worker()
+    assert refusal(partitions, ASSIGNED, full=True) == 0
+    assert not partitions.by_name[NAME].log.is_recovered
+
+
+def hand_over_by_replica(disk: Disk) -> None:
+    """The slot's replica has opened, and recovered, the copy before its slot was chosen to lead."""
+    followers = disk.replica()
+    assert refusal(followers, FOLLOWED, full=True) == 0
+    followers._release(NAME)
+
+
+def hand_over_by_worker(disk: Disk) -> None:
+    partitions = disk.worker()
+    assert refusal(partitions, ALONE, full=True) == 0
+    disk.table.cells[disk.table.at(0) + HIGH_WATERMARK] = 10  # as the checkpoint had it
+    partitions._release(NAME)
+    disk.directories.pop().abandon()
+
+
+@pytest.mark.parametrize("hand_over", [hand_over_by_replica, hand_over_by_worker])
+def test_a_copy_is_compared_until_all_in_sync_have_what_there_was_at_the_start(
+    disk: Disk, hand_over: Callable[[Disk], None]
+) -> None:
+    """The slot's other process has closed it in good order: that says nothing of what it lacked before."""
+    write(disk.copy, 15)
+    hand_over(disk)
+    write(peer(disk), 20)
+    assert refusal(disk.worker(), ASSIGNED) == REFUSED
+
+
+def test_a_failover_compares_nothing_once_the_watermark_is_known(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(disk.copy, 15)
+    hand_over_by_worker(disk)
+    cells, at = disk.table.cells, disk.table.at(0)
+    assert cells[at + RESTART_LOG_END] == 15
+    cells[at + HIGH_WATERMARK] = 15
+    write(peer(disk), 20)  # not committed: the leader that wrote it has died
+    monkeypatch.delattr(peer_copies, "claimed_end")
+    assert refusal(disk.worker(), ASSIGNED) == 0
