@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from appliance.channels.cleaner_channel import CleanerFlag, CleanerOp
+from appliance.channels.cleaner_channel import INCARNATION, OP, ROW, CleanerFlag, CleanerOp
 from appliance.channels.roles import CLEANER, Role
 from appliance.channels.wiring import Attachment
 from appliance.ipc.agent import DutyCycle
@@ -101,7 +101,7 @@ class CleanerLine(ABC, Generic[Copy]):
             return
         writer = self._attachment.outbound[CLEANER]
         for message in self._reader.drain():
-            op, row, incarnation = message[0], message[3], message[4]
+            op, row, incarnation = message[OP], message[ROW], message[INCARNATION]
             copy = held_at(row)
             held = copy if copy is not None and copy.incarnation == incarnation else None
             if op == _SURVEY:

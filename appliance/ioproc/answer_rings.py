@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from appliance.channels.request_channel import NOTICE_ID, Op, partition_request, refusal
+from appliance.channels.request_channel import ERROR, NOTICE_ID, Op, partition_request, refusal
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.wiring import Attachment
 from appliance.ioproc.handlers.produce import Answer
@@ -41,7 +41,7 @@ class AnswerRings:
         writer = self._attachment.outbound.get(peer)
         if writer is None:
             return
-        if answer[2]:
+        if answer[ERROR]:
             self._attachment.row.cells[ERRORS] += 1
         if peer in self.kept_back or not writer.put(*answer):
             self.keep_back(peer, answer)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from appliance.channels.cleaner_channel import BASE_OFFSET, CUTS, END_OFFSET, SOURCE_BYTES
 from appliance.channels.cleaner_line import CleanerLine, Survey
 from appliance.channels.wiring import Attachment
 from appliance.errors import ApplianceError, StorageFault
@@ -65,7 +66,12 @@ class Compaction(CleanerLine[Partition]):
     def _swap(self, copy: Partition, message: tuple[Any, ...]) -> bool:
         copy.files_change()
         try:
-            done = copy.log.replace_segments(message[5], message[6], source_bytes=message[7], cuts=message[8])
+            done = copy.log.replace_segments(
+                message[BASE_OFFSET],
+                message[END_OFFSET],
+                source_bytes=message[SOURCE_BYTES],
+                cuts=message[CUTS],
+            )
         except SwapInterrupted as fault:
             # Names stay in the change: nobody reads by them until another life has opened the log.
             self._interrupted(copy, fault)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from appliance.channels.request_channel import LOW_WATERMARK
 from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.ioproc.handlers.produce import Answer
@@ -59,7 +60,7 @@ class DelayedDeleteRecords:
 
     def hold(self, partition: Partition, peer: Role, answer: Answer, *, timeout_ms: int) -> bool:
         """Keeps the answer until all living replicas begin where it says; False where they do already."""
-        start = answer[6]
+        start = answer[LOW_WATERMARK]
         if self._low_watermark(partition) >= start:
             return False
         due_ns = self._clock.monotonic_ns() + max(0, timeout_ms) * _NS_PER_MS

@@ -11,6 +11,14 @@ from collections.abc import Callable, Iterable
 
 from appliance.channels.control_channel import AlteredPartitions
 from appliance.channels.controller_link import ControllerLink
+from appliance.channels.request_channel import (
+    ACKS,
+    APPENDED_BYTES,
+    DELETE_TIMEOUT_MS,
+    END_OFFSET,
+    FLAGS,
+    PRODUCE_TIMEOUT_MS,
+)
 from appliance.channels.roles import Role, replica_of
 from appliance.channels.wiring import Attachment
 from appliance.clock import Clock
@@ -76,15 +84,17 @@ class Followed:
 
     def hold(self, partition: Partition, peer: Role, message: tuple[int, ...], answer: Answer) -> bool:
         """After an append: whether the answer is kept. Log end and watermarks are published."""
-        fresh = not answer[1]
+        fresh = not answer[FLAGS]
         if fresh:
-            self._publish(partition, answer[10])
+            self._publish(partition, answer[APPENDED_BYTES])
             self._bells.moved(partition)
             self._isr_changes.watch()
-        if message[2] == ACKS_ALL:
+        if message[ACKS] == ACKS_ALL:
             if fresh and partition.durable is not None:
                 self._commits.cover(partition)
-            return self._delayed.hold(partition, peer, answer, end_offset=answer[13], timeout_ms=message[11])
+            return self._delayed.hold(
+                partition, peer, answer, end_offset=answer[END_OFFSET], timeout_ms=message[PRODUCE_TIMEOUT_MS]
+            )
         return partition.durable is not None and self._commits.hold(partition, peer, answer)
 
     def hold_deletion(
@@ -93,7 +103,7 @@ class Followed:
         """After the log start was moved and followers were told: whether the answer is kept until they have theirs."""
         if partition.replication is None:
             return False
-        return self._deletions.hold(partition, peer, answer, timeout_ms=message[9])
+        return self._deletions.hold(partition, peer, answer, timeout_ms=message[DELETE_TIMEOUT_MS])
 
     def _low_watermark(self, partition: Partition) -> int:
         least, replication = partition.log.log_start_offset, partition.replication

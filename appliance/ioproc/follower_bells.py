@@ -6,7 +6,7 @@ that is down is told nothing: it looks at everything when it is up.
 
 from __future__ import annotations
 
-from appliance.channels.replica_channel import tell_rows
+from appliance.channels.replica_channel import INCARNATION, ROW, tell_rows
 from appliance.channels.roles import Role, RoleKind, replica_of
 from appliance.channels.wiring import Attachment
 from appliance.ioproc.partition import Partition
@@ -58,7 +58,7 @@ class FollowerBells:
         said: set[tuple[int, int]] = set()
         for reader in self.readers.values():
             if not reader.is_empty():
-                said.update((message[1], message[2]) for message in reader.drain())
+                said.update((message[ROW], message[INCARNATION]) for message in reader.drain())
         return said
 
     def tell(self) -> None:

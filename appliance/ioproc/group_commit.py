@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from appliance.channels.request_channel import Op, refusal
+from appliance.channels.request_channel import APPENDED_BYTES, PRODUCED_OFFSET, Op, refusal
 from appliance.channels.roles import Role
 from appliance.errors import StorageFault
 from appliance.ioproc.handlers.produce import Answer
@@ -189,10 +189,10 @@ class GroupCommit:
     def hold(self, partition: Partition, peer: Role, answer: Answer) -> bool:
         """Keeps a produce answer until its records are durable; False where they are: a retry of old records."""
         line = self._lines[partition.row]
-        if answer[6] < line.tail.offset:
+        if answer[PRODUCED_OFFSET] < line.tail.offset:
             return False
         partition.publish()
-        line.appended_bytes += answer[10]
+        line.appended_bytes += answer[APPENDED_BYTES]
         self._make_due(line)
         line.waiting.append((peer, answer))
         return True

@@ -26,6 +26,7 @@ from appliance.channels.request_channel import (
     FLAGS,
     INCARNATION,
     LENGTH_BYTES,
+    OFFSET,
     OP,
     POSITION,
     ROW,
@@ -330,8 +331,8 @@ class Worker:
                 self._connection_closed(peer, message[CONNECTION])
                 continue
             partition = by_row[row] if row < len(by_row) else None
-            if partition is None or partition.incarnation != message[6]:
-                is_offline = row < len(by_row) and table.is_offline(row, message[6])
+            if partition is None or partition.incarnation != message[INCARNATION]:
+                is_offline = row < len(by_row) and table.is_offline(row, message[INCARNATION])
                 answer = _refusal(message, _STORAGE_ERROR if is_offline else _NOT_LEADER)
             elif op == _PRODUCE:
                 produced = self._produce(partition, peer, message, view, COSTLY_BYTES)
@@ -347,8 +348,8 @@ class Worker:
             else:
                 self._serve_seldom(peer, writer, partition, message)
                 continue
-            if answer[2]:
-                self._note_error(partition, message, answer[2])
+            if answer[ERROR]:
+                self._note_error(partition, message, answer[ERROR])
             if not writer.put(*answer):
                 answers.keep_back(peer, answer)
             if burst_bytes >= BURST_BYTES:
@@ -423,8 +424,8 @@ class Worker:
             self._answers.reply(peer, _refusal(message, _TIMED_OUT))
 
     def _note_error(self, partition: Partition | None, message: tuple[Any, ...], error: int) -> None:
-        if message[0] == _FETCH and partition is not None and isinstance(partition.fault, CorruptFile):
-            self._repairs.look(partition, message[11])
+        if message[OP] == _FETCH and partition is not None and isinstance(partition.fault, CorruptFile):
+            self._repairs.look(partition, message[OFFSET])
         self._failures.note_error(partition, error)
 
     def _hold(self, partition: Partition, peer: Role, message: tuple[Any, ...], answer: Answer) -> bool:
@@ -440,21 +441,21 @@ class Worker:
         if message[OP] == _WRITE_MARKER and self._appended(partition, peer, message, answer):
             return
         if (
-            message[0] == _DELETE_RECORDS
-            and not answer[2]
+            message[OP] == _DELETE_RECORDS
+            and not answer[ERROR]
             and self._followed.hold_deletion(partition, peer, message, answer)
         ):
             return
-        if answer[2]:
-            self._failures.note_error(partition, answer[2])
+        if answer[ERROR]:
+            self._failures.note_error(partition, answer[ERROR])
         if not writer.put(*answer):
             self._answers.keep_back(peer, answer)
 
     def _seldom_answer(self, partition: Partition, message: tuple[Any, ...]) -> Answer:
-        op = message[0]
+        op = message[OP]
         if op == _DELETE_RECORDS:
             answer = delete_records(partition, message)
-            if not answer[2]:
+            if not answer[ERROR]:
                 self._note_start_moved()
             return answer
         if op == _EPOCH_END:

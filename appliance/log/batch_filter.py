@@ -43,6 +43,16 @@ from appliance.protocol.records.batch import (
     CODEC_MASK,
     CONTROL,
     DELETE_HORIZON,
+    H_ATTRIBUTES,
+    H_BASE_OFFSET,
+    H_BASE_SEQUENCE,
+    H_BASE_TIMESTAMP,
+    H_LAST_OFFSET_DELTA,
+    H_MAX_TIMESTAMP,
+    H_PARTITION_LEADER_EPOCH,
+    H_PRODUCER_EPOCH,
+    H_PRODUCER_ID,
+    H_RECORDS_COUNT,
     LOG_APPEND_TIME,
     NO_TIMESTAMP,
     TRANSACTIONAL,
@@ -149,29 +159,31 @@ class BatchFilter:
 
     def _verdict(self, data: bytes, batch: Batch, path: Path) -> _Verdict:
         header = batch.header
-        if not header[5] & CONTROL:
+        if not header[H_ATTRIBUTES] & CONTROL:
             return _Verdict.DISCARD if self._transactions.is_aborted(header) else _Verdict.FILTER
         try:
             records = decode_records(data, batch.position)
             if not self._transactions.may_go(header, records):
                 return _Verdict.KEEP
         except BatchFault as fault:
-            raise CorruptFile(f"{path}: the control batch of offset {header[0]}: {fault}") from fault
+            raise CorruptFile(
+                f"{path}: the control batch of offset {header[H_BASE_OFFSET]}: {fault}"
+            ) from fault
         if not records:
             return _Verdict.DISCARD
-        if not header[5] & DELETE_HORIZON:
+        if not header[H_ATTRIBUTES] & DELETE_HORIZON:
             return _Verdict.SET_HORIZON
-        return _Verdict.DISCARD if header[7] <= self._now_ms else _Verdict.KEEP
+        return _Verdict.DISCARD if header[H_BASE_TIMESTAMP] <= self._now_ms else _Verdict.KEEP
 
     def _must_not_vanish(self, header: Header) -> bool:
-        last = self._last_batches.get(header[9]) if header[9] >= 0 else None
+        last = self._last_batches.get(header[H_PRODUCER_ID]) if header[H_PRODUCER_ID] >= 0 else None
         if last is not None:
             if last.data_offset < 0:
-                if header[5] & CONTROL and header[10] == last.epoch:
+                if header[H_ATTRIBUTES] & CONTROL and header[H_PRODUCER_EPOCH] == last.epoch:
                     return True
-            elif header[0] + header[6] == last.data_offset:
+            elif header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] == last.data_offset:
                 return True
-        return header[0] + header[6] + 1 == self._round_end
+        return header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1 == self._round_end
 
     # Records
 
@@ -187,7 +199,8 @@ class BatchFilter:
         bases = group.bases()
         over = np.array(
             [
-                bool(batch.header[5] & DELETE_HORIZON) and batch.header[7] <= self._now_ms
+                bool(batch.header[H_ATTRIBUTES] & DELETE_HORIZON)
+                and batch.header[H_BASE_TIMESTAMP] <= self._now_ms
                 for batch in group.batches
             ],
             np.bool_,
@@ -203,7 +216,9 @@ class BatchFilter:
                 offsets = bases[piece] + columns.offset_deltas
                 stays[piece] = self._stays(group.data, columns, offsets)
         except BatchFault as fault:
-            raise CorruptFile(f"{path}: after offset {group.batches[0].header[0]}: {fault}") from fault
+            raise CorruptFile(
+                f"{path}: after offset {group.batches[0].header[H_BASE_OFFSET]}: {fault}"
+            ) from fault
         beyond = bases > self._map.latest_offset
         stays &= ~(is_tombstone & horizon_over) | beyond
         is_tombstone &= stays
@@ -215,8 +230,8 @@ class BatchFilter:
             if not kept:
                 yield None
                 continue
-            needs_horizon = has_tombstone[number] and not header[5] & DELETE_HORIZON
-            if kept == header[12] and not needs_horizon:
+            needs_horizon = has_tombstone[number] and not header[H_ATTRIBUTES] & DELETE_HORIZON
+            if kept == header[H_RECORDS_COUNT] and not needs_horizon:
                 yield _as_it_is(source, batch)
                 continue
             places = group.first[number] + np.flatnonzero(
@@ -230,7 +245,7 @@ class BatchFilter:
                     bodies_at[places].tolist(),
                     offsets_at[places].tolist(),
                     stops=group.stops[places].tolist(),
-                    deltas_ms=(deltas_ms + (header[7] - horizon_ms)).tolist(),
+                    deltas_ms=(deltas_ms + (header[H_BASE_TIMESTAMP] - horizon_ms)).tolist(),
                 )
             else:
                 horizon_ms = NO_TIMESTAMP
@@ -239,9 +254,9 @@ class BatchFilter:
                 header,
                 payload,
                 records=kept,
-                max_timestamp_ms=header[8]
-                if header[5] & LOG_APPEND_TIME
-                else header[7] + int(deltas_ms.max()),
+                max_timestamp_ms=header[H_MAX_TIMESTAMP]
+                if header[H_ATTRIBUTES] & LOG_APPEND_TIME
+                else header[H_BASE_TIMESTAMP] + int(deltas_ms.max()),
                 horizon_ms=horizon_ms,
             )
 
@@ -268,53 +283,67 @@ class BatchFilter:
             columns.bodies_at.tolist(),
             columns.offsets_at.tolist(),
             stops=columns.stops.tolist(),
-            deltas_ms=(columns.timestamp_deltas_ms + (header[7] - horizon_ms)).tolist(),
+            deltas_ms=(columns.timestamp_deltas_ms + (header[H_BASE_TIMESTAMP] - horizon_ms)).tolist(),
         )
         return _rebuilt(
-            header, payload, records=header[12], max_timestamp_ms=header[8], horizon_ms=horizon_ms
+            header,
+            payload,
+            records=header[H_RECORDS_COUNT],
+            max_timestamp_ms=header[H_MAX_TIMESTAMP],
+            horizon_ms=horizon_ms,
         )
 
 
 def _as_it_is(data: bytes, batch: Batch) -> Retained:
     content = memoryview(data)[batch.position : batch.end]
-    return Retained(content, batch.last_offset, batch.header[8], batch.header[12], False)
+    return Retained(
+        content, batch.last_offset, batch.header[H_MAX_TIMESTAMP], batch.header[H_RECORDS_COUNT], False
+    )
 
 
 def _emptied(header: Header) -> Retained:
     content = frame_batch(
         b"",
         count=0,
-        base_offset=header[0],
-        last_offset_delta=header[6],
-        leader_epoch=header[2],
-        attributes=header[5] & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL),
+        base_offset=header[H_BASE_OFFSET],
+        last_offset_delta=header[H_LAST_OFFSET_DELTA],
+        leader_epoch=header[H_PARTITION_LEADER_EPOCH],
+        attributes=header[H_ATTRIBUTES] & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL),
         base_timestamp_ms=NO_TIMESTAMP,
-        max_timestamp_ms=header[8],
-        producer_id=header[9],
-        producer_epoch=header[10],
-        base_sequence=header[11],
+        max_timestamp_ms=header[H_MAX_TIMESTAMP],
+        producer_id=header[H_PRODUCER_ID],
+        producer_epoch=header[H_PRODUCER_EPOCH],
+        base_sequence=header[H_BASE_SEQUENCE],
     )
-    return Retained(content, header[0] + header[6], header[8], 0, header[12] != 0)
+    return Retained(
+        content,
+        header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA],
+        header[H_MAX_TIMESTAMP],
+        0,
+        header[H_RECORDS_COUNT] != 0,
+    )
 
 
 def _rebuilt(
     header: Header, payload: bytes, *, records: int, max_timestamp_ms: int, horizon_ms: int
 ) -> Retained:
-    attributes = header[5] if horizon_ms == NO_TIMESTAMP else header[5] | DELETE_HORIZON
+    attributes = header[H_ATTRIBUTES] if horizon_ms == NO_TIMESTAMP else header[H_ATTRIBUTES] | DELETE_HORIZON
     content = frame_batch(
         compress(Codec(attributes & CODEC_MASK), payload),
         count=records,
-        base_offset=header[0],
-        last_offset_delta=header[6],
-        leader_epoch=header[2],
+        base_offset=header[H_BASE_OFFSET],
+        last_offset_delta=header[H_LAST_OFFSET_DELTA],
+        leader_epoch=header[H_PARTITION_LEADER_EPOCH],
         attributes=attributes,
-        base_timestamp_ms=header[7] if horizon_ms == NO_TIMESTAMP else horizon_ms,
+        base_timestamp_ms=header[H_BASE_TIMESTAMP] if horizon_ms == NO_TIMESTAMP else horizon_ms,
         max_timestamp_ms=max_timestamp_ms,
-        producer_id=header[9],
-        producer_epoch=header[10],
-        base_sequence=header[11],
+        producer_id=header[H_PRODUCER_ID],
+        producer_epoch=header[H_PRODUCER_EPOCH],
+        base_sequence=header[H_BASE_SEQUENCE],
     )
-    return Retained(content, header[0] + header[6], max_timestamp_ms, records, True)
+    return Retained(
+        content, header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA], max_timestamp_ms, records, True
+    )
 
 
 def _joined(group: Group, places: npt.NDArray[np.int64]) -> bytes:

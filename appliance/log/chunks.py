@@ -17,6 +17,12 @@ from appliance.log.segment_file import Header
 from appliance.protocol.records.batch import (
     ATTRIBUTES,
     CONTROL,
+    H_ATTRIBUTES,
+    H_BASE_OFFSET,
+    H_BATCH_LENGTH,
+    H_CRC,
+    H_LAST_OFFSET_DELTA,
+    H_MAGIC,
     HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD,
@@ -40,11 +46,11 @@ class Batch(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        return bool(self.header[5] & CONTROL)
+        return bool(self.header[H_ATTRIBUTES] & CONTROL)
 
     @property
     def last_offset(self) -> int:
-        return self.header[0] + self.header[6]
+        return self.header[H_BASE_OFFSET] + self.header[H_LAST_OFFSET_DELTA]
 
 
 class Chunk(NamedTuple):
@@ -106,14 +112,14 @@ def _batches(data: bytes, path: Path, position: int) -> Iterator[Batch]:
     at, size = 0, len(data)
     while size - at >= HEADER_BYTES:
         header: Header = HEADER.unpack_from(data, at)
-        end = at + header[1] + LOG_OVERHEAD
-        if header[1] == 0 and header[0] == 0:
+        end = at + header[H_BATCH_LENGTH] + LOG_OVERHEAD
+        if header[H_BATCH_LENGTH] == 0 and header[H_BASE_OFFSET] == 0:
             return
-        if header[3] != MAGIC_V2 or end - at < HEADER_BYTES:
+        if header[H_MAGIC] != MAGIC_V2 or end - at < HEADER_BYTES:
             raise CorruptFile(f"{path} holds no batch at position {position + at}")
         if end > size:
             return
-        if checksum(view[at + ATTRIBUTES : end]) != header[4]:
+        if checksum(view[at + ATTRIBUTES : end]) != header[H_CRC]:
             raise CorruptFile(f"{path}: the batch at position {position + at} fails its checksum")
         yield Batch(at, end, header)
         at = end

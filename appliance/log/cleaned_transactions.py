@@ -23,7 +23,13 @@ from collections.abc import Iterable
 
 from appliance.log.segment_file import Header
 from appliance.log.transaction_index import AbortedTransaction
-from appliance.protocol.records.batch import TRANSACTIONAL
+from appliance.protocol.records.batch import (
+    H_ATTRIBUTES,
+    H_BASE_OFFSET,
+    H_LAST_OFFSET_DELTA,
+    H_PRODUCER_ID,
+    TRANSACTIONAL,
+)
 from appliance.protocol.records.control import ControlType, control_type
 from appliance.protocol.records.record import Record
 
@@ -55,27 +61,27 @@ class CleanedTransactions:
 
     def is_aborted(self, header: Header) -> bool:
         """Shows a batch of records; whether they go because their transaction was aborted."""
-        self._begin_up_to(header[0] + header[6])
-        if not header[5] & TRANSACTIONAL:
+        self._begin_up_to(header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA])
+        if not header[H_ATTRIBUTES] & TRANSACTIONAL:
             return False
-        transaction = self._ongoing.get(header[9])
+        transaction = self._ongoing.get(header[H_PRODUCER_ID])
         if transaction is None:
-            self._committing.add(header[9])
+            self._committing.add(header[H_PRODUCER_ID])
             return False
         transaction.has_batch = True
         return True
 
     def may_go(self, header: Header, records: Iterable[Record]) -> bool:
         """Shows a control batch with its records; whether nothing needs it any more."""
-        self._begin_up_to(header[0] + header[6])
+        self._begin_up_to(header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA])
         for record in records:
             kind = control_type(record.key)
             if kind == ControlType.ABORT:
-                return self._end_aborted(header[9])
+                return self._end_aborted(header[H_PRODUCER_ID])
             if kind == ControlType.COMMIT:
-                if header[9] not in self._committing:
+                if header[H_PRODUCER_ID] not in self._committing:
                     return True
-                self._committing.remove(header[9])
+                self._committing.remove(header[H_PRODUCER_ID])
             return False
         return True
 

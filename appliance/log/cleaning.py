@@ -43,6 +43,7 @@ from appliance.log.sealed_segments import (
     sealed_segments,
     segment_path,
 )
+from appliance.protocol.records.batch import H_BASE_OFFSET, H_RECORDS_COUNT
 from appliance.protocol.records.errors import BatchFault
 from appliance.protocol.records.record import Record, decode_records
 
@@ -195,7 +196,7 @@ class LogCleaning:
                     continue
                 if batch.is_control:
                     transactions.may_go(batch.header, _control_records(chunk.data, batch, path))
-                elif not transactions.is_aborted(batch.header) and batch.header[12] > 0:
+                elif not transactions.is_aborted(batch.header) and batch.header[H_RECORDS_COUNT] > 0:
                     wanted.append(batch)
             bytes_max = self._settings.max_decompressed_bytes
             for group in gather(chunk.data, wanted, path=path, decompressed_bytes_max=bytes_max):
@@ -237,7 +238,9 @@ class LogCleaning:
                 stops = starts + columns.key_lengths[keyed]
                 self._map.put(*hash_keys(group.data, starts.tolist(), stops.tolist()), offsets[keyed])
         except BatchFault as fault:
-            raise CorruptFile(f"{path}: after offset {group.batches[0].header[0]}: {fault}") from fault
+            raise CorruptFile(
+                f"{path}: after offset {group.batches[0].header[H_BASE_OFFSET]}: {fault}"
+            ) from fault
 
     # The groups
 
@@ -280,4 +283,6 @@ def _control_records(data: bytes, batch: Batch, path: Path) -> list[Record]:
     try:
         return decode_records(data, batch.position)
     except BatchFault as fault:
-        raise CorruptFile(f"{path}: the control batch of offset {batch.header[0]}: {fault}") from fault
+        raise CorruptFile(
+            f"{path}: the control batch of offset {batch.header[H_BASE_OFFSET]}: {fault}"
+        ) from fault

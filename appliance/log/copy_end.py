@@ -28,6 +28,12 @@ from appliance.log.file_names import LOG, OFFSET_INDEX, parse_segment_file_name,
 from appliance.log.leader_epochs import read_epochs
 from appliance.protocol.records.batch import (
     ATTRIBUTES,
+    H_BASE_OFFSET,
+    H_BATCH_LENGTH,
+    H_CRC,
+    H_LAST_OFFSET_DELTA,
+    H_MAGIC,
+    H_PARTITION_LEADER_EPOCH,
     HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD,
@@ -149,13 +155,13 @@ def sound_end_behind(data: bytes, offset: int) -> int | None:
         start, size_bytes = at - MAGIC, 1
         if len(data) - start >= HEADER_BYTES:
             header = HEADER.unpack_from(data, start)
-            length_bytes = header[1] + LOG_OVERHEAD
+            length_bytes = header[H_BATCH_LENGTH] + LOG_OVERHEAD
             if (
-                offset < header[0] <= offset + _BATCH_OFFSETS_MAX
+                offset < header[H_BASE_OFFSET] <= offset + _BATCH_OFFSETS_MAX
                 and HEADER_BYTES <= length_bytes <= len(data) - start
-                and checksum(view[start + ATTRIBUTES : start + length_bytes]) == header[4]
+                and checksum(view[start + ATTRIBUTES : start + length_bytes]) == header[H_CRC]
             ):
-                found, size_bytes = int(header[0] + header[6] + 1), length_bytes
+                found, size_bytes = int(header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1), length_bytes
                 offset = found - 1
         at = data.find(MAGIC_V2, at + size_bytes)
     return found
@@ -229,13 +235,16 @@ class _Segment:
                 if len(chunk) < HEADER_BYTES:
                     break  # its owner has cut the file meanwhile
             header = HEADER.unpack_from(chunk, position - chunk_at)
-            size_bytes, last_offset = header[1] + LOG_OVERHEAD, header[0] + header[6]
+            size_bytes, last_offset = (
+                header[H_BATCH_LENGTH] + LOG_OVERHEAD,
+                header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA],
+            )
             if (
-                header[3] != MAGIC_V2
+                header[H_MAGIC] != MAGIC_V2
                 or size_bytes < HEADER_BYTES
                 or position + size_bytes > self._size_bytes
-                or header[0] < end.offset
-                or header[6] < 0
+                or header[H_BASE_OFFSET] < end.offset
+                or header[H_LAST_OFFSET_DELTA] < 0
                 or last_offset - self._base > _BATCH_OFFSETS_MAX
             ):
                 break
@@ -243,12 +252,12 @@ class _Segment:
                 verify_from is not None
                 and last_offset >= verify_from
                 and (
-                    (is_gapless and header[0] != end.offset)
-                    or self._checksum(position, size_bytes, chunk, position - chunk_at) != header[4]
+                    (is_gapless and header[H_BASE_OFFSET] != end.offset)
+                    or self._checksum(position, size_bytes, chunk, position - chunk_at) != header[H_CRC]
                 )
             ):
                 break
-            end = LogEnd(header[2], last_offset + 1)
+            end = LogEnd(header[H_PARTITION_LEADER_EPOCH], last_offset + 1)
             position += size_bytes
         return end, verify_from is None or not self._has_more(position)
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from appliance.errors import CorruptFile
 from appliance.log.chunks import Batch
-from appliance.protocol.records.batch import CODEC_MASK, RECORDS
+from appliance.protocol.records.batch import CODEC_MASK, H_ATTRIBUTES, H_BASE_OFFSET, H_RECORDS_COUNT, RECORDS
 from appliance.protocol.records.columns import Longs, RecordColumns, record_bounds, record_columns
 from appliance.protocol.records.compression import decompress
 from appliance.protocol.records.errors import BatchFault
@@ -48,7 +48,7 @@ class Group(NamedTuple):
 
     def bases(self) -> Longs:
         """For each record the base offset of its batch."""
-        return np.array([batch.header[0] for batch in self.batches], np.int64)[self.numbers()]
+        return np.array([batch.header[H_BASE_OFFSET] for batch in self.batches], np.int64)[self.numbers()]
 
     def columns(self) -> Iterator[tuple[int, RecordColumns]]:
         """(number of the first record, columns) of at most `PIECE_RECORDS` records at a time.
@@ -77,7 +77,9 @@ def gather(
                 group.add(batches[at], decompressed_bytes_max)
                 at += 1
         except BatchFault as fault:
-            raise CorruptFile(f"{path}: the batch of offset {batches[at].header[0]}: {fault}") from fault
+            raise CorruptFile(
+                f"{path}: the batch of offset {batches[at].header[H_BASE_OFFSET]}: {fault}"
+            ) from fault
         yield group.done()
 
 
@@ -99,8 +101,8 @@ class _Gathering:
         return self._end - len(self._data) < GROUP_BYTES
 
     def add(self, batch: Batch, decompressed_bytes_max: int) -> None:
-        count = batch.header[12]
-        codec = batch.header[5] & CODEC_MASK
+        count = batch.header[H_RECORDS_COUNT]
+        codec = batch.header[H_ATTRIBUTES] & CODEC_MASK
         if count > 0:
             shift = 0
             source, start, end = self._data, batch.position + RECORDS, batch.end

@@ -43,7 +43,18 @@ from appliance.log.partition_metadata import read_topic_id
 from appliance.log.producer_state import ProducerEntry, Producers
 from appliance.log.segment_file import Header
 from appliance.log.snapshots import Snapshots
-from appliance.protocol.records.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD, MAGIC_V2
+from appliance.protocol.records.batch import (
+    H_BASE_OFFSET,
+    H_BATCH_LENGTH,
+    H_LAST_OFFSET_DELTA,
+    H_MAGIC,
+    H_PARTITION_LEADER_EPOCH,
+    H_PRODUCER_ID,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    MAGIC_V2,
+)
 
 CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 _CHUNK_BYTES: Final = 64 * 1024
@@ -252,14 +263,16 @@ class _Walk:
                 size_bytes = os.fstat(descriptor).st_size
                 end = 0
                 for position, header in _headers(descriptor, size_bytes):
-                    if header[0] < max(self.next_offset, base_offset):
-                        self.fault = f"{path.name}: offset {header[0]} follows {self.next_offset - 1}"
+                    if header[H_BASE_OFFSET] < max(self.next_offset, base_offset):
+                        self.fault = (
+                            f"{path.name}: offset {header[H_BASE_OFFSET]} follows {self.next_offset - 1}"
+                        )
                         return 0
-                    end = position + header[1] + LOG_OVERHEAD
-                    self.next_offset = header[0] + header[6] + 1
+                    end = position + header[H_BATCH_LENGTH] + LOG_OVERHEAD
+                    self.next_offset = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1
                     self.batches += 1
-                    self.leader_epoch = max(self.leader_epoch, header[2])
-                    self.producer_id_max = max(self.producer_id_max, header[9])
+                    self.leader_epoch = max(self.leader_epoch, header[H_PARTITION_LEADER_EPOCH])
+                    self.producer_id_max = max(self.producer_id_max, header[H_PRODUCER_ID])
                 self.size_bytes += end
                 rest = _rest(descriptor, end, size_bytes)
                 head = os.pread(descriptor, _MAGIC_AT + 1, end)
@@ -283,8 +296,8 @@ def _headers(descriptor: int, size_bytes: int) -> Iterator[tuple[int, Header]]:
         if position - chunk_at + HEADER_BYTES > len(chunk):
             chunk, chunk_at = os.pread(descriptor, read_bytes, position), position
         header: Header = HEADER.unpack_from(chunk, position - chunk_at)
-        length_bytes = header[1] + LOG_OVERHEAD
-        if header[3] != MAGIC_V2 or length_bytes < HEADER_BYTES or position + length_bytes > size_bytes:
+        length_bytes = header[H_BATCH_LENGTH] + LOG_OVERHEAD
+        if header[H_MAGIC] != MAGIC_V2 or length_bytes < HEADER_BYTES or position + length_bytes > size_bytes:
             return
         yield position, header
         position += length_bytes

@@ -61,6 +61,17 @@ from appliance.log.snapshots import Snapshots
 from appliance.protocol.records.batch import (
     ATTRIBUTES,
     CONTROL,
+    H_ATTRIBUTES,
+    H_BASE_OFFSET,
+    H_BASE_SEQUENCE,
+    H_BATCH_LENGTH,
+    H_CRC,
+    H_LAST_OFFSET_DELTA,
+    H_MAGIC,
+    H_MAX_TIMESTAMP,
+    H_PARTITION_LEADER_EPOCH,
+    H_PRODUCER_EPOCH,
+    H_PRODUCER_ID,
     HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD,
@@ -271,7 +282,7 @@ class Loader:
         file = SegmentFile(self._directory, offset, size_bytes=size_bytes, suffix=LOG + SWAP)
         try:
             for _, header in file.headers(0, end=file.size_bytes):
-                offset = header[0] + header[6] + 1
+                offset = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1
             return offset
         finally:
             file.abandon()
@@ -412,29 +423,31 @@ class Loader:
             if not chunk_at <= position <= chunk_at + len(chunk) - HEADER_BYTES:
                 chunk, chunk_at = file.read(position, _READ_BYTES), position
             header: Header = HEADER.unpack_from(chunk, position - chunk_at)
-            size_bytes = header[1] + LOG_OVERHEAD
-            last_offset = header[0] + header[6]
-            if header[3] != MAGIC_V2 or size_bytes < HEADER_BYTES:
+            size_bytes = header[H_BATCH_LENGTH] + LOG_OVERHEAD
+            last_offset = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA]
+            if header[H_MAGIC] != MAGIC_V2 or size_bytes < HEADER_BYTES:
                 reason = "no batch"
             elif position + size_bytes > file.size_bytes:
                 reason = "a batch that is not whole"
             elif (
-                header[0] < next_offset
-                or (header[0] > next_offset and is_gapless and last_offset >= verify_from)
-                or header[6] < 0
+                header[H_BASE_OFFSET] < next_offset
+                or (header[H_BASE_OFFSET] > next_offset and is_gapless and last_offset >= verify_from)
+                or header[H_LAST_OFFSET_DELTA] < 0
                 or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
             ):
-                reason = f"a batch of offset {header[0]} where {next_offset} follows"
+                reason = f"a batch of offset {header[H_BASE_OFFSET]} where {next_offset} follows"
             elif last_offset >= verify_from:
                 if position + size_bytes > chunk_at + len(chunk) and size_bytes <= _READ_BYTES:
                     chunk, chunk_at = file.read(position, _READ_BYTES), position
-                if self._checksum(file, position, size_bytes, chunk, chunk_at) != header[4]:
+                if self._checksum(file, position, size_bytes, chunk, chunk_at) != header[H_CRC]:
                     reason = "a batch that fails its checksum"
             if reason:
                 break
-            segment.index_batch(position, size_bytes, last_offset=last_offset, max_timestamp_ms=header[8])
-            if header[2] > self._epochs.latest:
-                self._epochs.assign(header[2], header[0])
+            segment.index_batch(
+                position, size_bytes, last_offset=last_offset, max_timestamp_ms=header[H_MAX_TIMESTAMP]
+            )
+            if header[H_PARTITION_LEADER_EPOCH] > self._epochs.latest:
+                self._epochs.assign(header[H_PARTITION_LEADER_EPOCH], header[H_BASE_OFFSET])
             next_offset = last_offset + 1
             position += size_bytes
         cut = self._cut(file, position, reason, next_offset, later)
@@ -543,20 +556,22 @@ def replay(
         file = segment.file
         position = segment.offset_index.lookup(start)
         for at, header in file.headers(position, end=file.size_bytes, read_bytes=1 << 16):
-            if header[9] < 0 or header[0] < start:
+            if header[H_PRODUCER_ID] < 0 or header[H_BASE_OFFSET] < start:
                 continue
-            if header[5] & CONTROL:
+            if header[H_ATTRIBUTES] & CONTROL:
                 _replay_control(producers, segment, at, header, index=segment.base_offset in indexing)
             else:
-                sequence = header[11]
+                sequence = header[H_BASE_SEQUENCE]
                 producers.add_batch(
-                    header[9],
-                    header[10],
-                    last_sequence=(sequence + header[6]) & SEQUENCE_MAX if sequence >= 0 else NO_SEQUENCE,
-                    last_offset=header[0] + header[6],
-                    offset_delta=header[6],
-                    timestamp_ms=header[8],
-                    transactional=bool(header[5] & TRANSACTIONAL),
+                    header[H_PRODUCER_ID],
+                    header[H_PRODUCER_EPOCH],
+                    last_sequence=(sequence + header[H_LAST_OFFSET_DELTA]) & SEQUENCE_MAX
+                    if sequence >= 0
+                    else NO_SEQUENCE,
+                    last_offset=header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA],
+                    offset_delta=header[H_LAST_OFFSET_DELTA],
+                    timestamp_ms=header[H_MAX_TIMESTAMP],
+                    transactional=bool(header[H_ATTRIBUTES] & TRANSACTIONAL),
                 )
         if number + 1 < len(segments):
             segment.release()
@@ -566,13 +581,17 @@ def _replay_control(
     producers: Producers, segment: Segment, position: int, header: Header, *, index: bool
 ) -> None:
     try:
-        marker = decode_marker(segment.file.read(position, header[1] + LOG_OVERHEAD))
+        marker = decode_marker(segment.file.read(position, header[H_BATCH_LENGTH] + LOG_OVERHEAD))
     except BatchFault as fault:
         raise CorruptFile(f"{segment.file.path} at {position}: {fault}") from fault
     if marker is None:
         return
     completed = producers.add_marker(
-        header[9], header[10], marker=marker, offset=header[0], timestamp_ms=header[8]
+        header[H_PRODUCER_ID],
+        header[H_PRODUCER_EPOCH],
+        marker=marker,
+        offset=header[H_BASE_OFFSET],
+        timestamp_ms=header[H_MAX_TIMESTAMP],
     )
     if completed is not None and not completed.committed and index:
         segment.transaction_index.append(producers.aborted(completed))

@@ -22,7 +22,17 @@ from appliance.log.segment_file import Header
 from appliance.log.snapshots import Snapshots
 from appliance.log.transaction_index import AbortedTransaction
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.records.batch import CONTROL, NO_SEQUENCE, SEQUENCE_MAX, TRANSACTIONAL
+from appliance.protocol.records.batch import (
+    CONTROL,
+    H_ATTRIBUTES,
+    H_BASE_SEQUENCE,
+    H_LAST_OFFSET_DELTA,
+    H_PRODUCER_EPOCH,
+    H_PRODUCER_ID,
+    NO_SEQUENCE,
+    SEQUENCE_MAX,
+    TRANSACTIONAL,
+)
 from appliance.protocol.records.control import EndTransactionMarker
 
 _EXPIRY_CHECK_MS: Final = 600_000
@@ -68,18 +78,22 @@ class LogProducers:
         Raises:
             RejectedRequest: see `Producers.check_batch`; INVALID_TXN_STATE, too, without an open transaction.
         """
-        producer_id, epoch, sequence = header[9], header[10], header[11]
+        producer_id, epoch, sequence = (
+            header[H_PRODUCER_ID],
+            header[H_PRODUCER_EPOCH],
+            header[H_BASE_SEQUENCE],
+        )
         state = self.state
         if origin is AppendOrigin.CLIENT:
             found = state.duplicate_of(
                 producer_id,
                 epoch,
                 first_sequence=sequence,
-                last_sequence=(sequence + header[6]) & SEQUENCE_MAX,
+                last_sequence=(sequence + header[H_LAST_OFFSET_DELTA]) & SEQUENCE_MAX,
             )
             if found is not None:
                 return found
-        transactional = bool(header[5] & TRANSACTIONAL)
+        transactional = bool(header[H_ATTRIBUTES] & TRANSACTIONAL)
         if transactional and not transaction_verified and not state.in_transaction(producer_id):
             raise RejectedRequest(
                 ErrorCode.INVALID_TXN_STATE,
@@ -101,21 +115,27 @@ class LogProducers:
         """Remembers what was appended at `base_offset`; the transaction that it has aborted, for the index."""
         state = self.state
         if marker is None:
-            if header[5] & CONTROL:
+            if header[H_ATTRIBUTES] & CONTROL:
                 return None
-            sequence = header[11]
+            sequence = header[H_BASE_SEQUENCE]
             state.add_batch(
-                header[9],
-                header[10],
-                last_sequence=(sequence + header[6]) & SEQUENCE_MAX if sequence >= 0 else NO_SEQUENCE,
-                last_offset=base_offset + header[6],
-                offset_delta=header[6],
+                header[H_PRODUCER_ID],
+                header[H_PRODUCER_EPOCH],
+                last_sequence=(sequence + header[H_LAST_OFFSET_DELTA]) & SEQUENCE_MAX
+                if sequence >= 0
+                else NO_SEQUENCE,
+                last_offset=base_offset + header[H_LAST_OFFSET_DELTA],
+                offset_delta=header[H_LAST_OFFSET_DELTA],
                 timestamp_ms=max_timestamp_ms,
-                transactional=bool(header[5] & TRANSACTIONAL),
+                transactional=bool(header[H_ATTRIBUTES] & TRANSACTIONAL),
             )
             return None
         completed = state.add_marker(
-            header[9], header[10], marker=marker, offset=base_offset, timestamp_ms=max_timestamp_ms
+            header[H_PRODUCER_ID],
+            header[H_PRODUCER_EPOCH],
+            marker=marker,
+            offset=base_offset,
+            timestamp_ms=max_timestamp_ms,
         )
         return None if completed is None or completed.committed else state.aborted(completed)
 

@@ -59,6 +59,16 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import (
     ATTRIBUTES,
     CONTROL,
+    H_ATTRIBUTES,
+    H_BASE_OFFSET,
+    H_BATCH_LENGTH,
+    H_CRC,
+    H_LAST_OFFSET_DELTA,
+    H_MAGIC,
+    H_MAX_TIMESTAMP,
+    H_PARTITION_LEADER_EPOCH,
+    H_PRODUCER_EPOCH,
+    H_PRODUCER_ID,
     HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD,
@@ -265,23 +275,23 @@ class PartitionLog:
         batch, max_timestamp_ms = self._validator.check(
             batch, header, now_ms=now_ms, origin=origin, cheap_bytes_max=cheap_bytes_max
         )
-        producer_id = header[9]
+        producer_id = header[H_PRODUCER_ID]
         marker: EndTransactionMarker | None = None
         if producer_id >= 0:
-            if header[5] & CONTROL:
+            if header[H_ATTRIBUTES] & CONTROL:
                 marker = decode_marker(batch)
                 if marker is not None:
-                    self._producers.state.check_marker(producer_id, header[10], marker=marker)
+                    self._producers.state.check_marker(producer_id, header[H_PRODUCER_EPOCH], marker=marker)
             else:
                 repeated = self._producers.check(header, origin, transaction_verified=transaction_verified)
                 if repeated is not None:
                     return self._as_before(repeated)
-        elif header[5] & TRANSACTIONAL and origin is AppendOrigin.CLIENT:
+        elif header[H_ATTRIBUTES] & TRANSACTIONAL and origin is AppendOrigin.CLIENT:
             raise RejectedRequest(
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "a transactional batch without a producer id"
             )
         base_offset = self.log_end_offset
-        last_offset = base_offset + header[6]
+        last_offset = base_offset + header[H_LAST_OFFSET_DELTA]
         active = self._active
         if active.must_roll(
             len(batch),
@@ -333,21 +343,29 @@ class PartitionLog:
             if len(batches) - at < HEADER_BYTES:
                 raise CorruptBatch("replicated bytes end inside of a batch")
             header: Header = HEADER.unpack_from(batches, at)
-            batch = batches[at : at + header[1] + LOG_OVERHEAD]
-            if header[3] != MAGIC_V2 or len(batch) != header[1] + LOG_OVERHEAD or len(batch) < HEADER_BYTES:
+            batch = batches[at : at + header[H_BATCH_LENGTH] + LOG_OVERHEAD]
+            if (
+                header[H_MAGIC] != MAGIC_V2
+                or len(batch) != header[H_BATCH_LENGTH] + LOG_OVERHEAD
+                or len(batch) < HEADER_BYTES
+            ):
                 raise CorruptBatch("replicated bytes are no whole batch")
-            if checksum(batch[ATTRIBUTES:]) != header[4]:
+            if checksum(batch[ATTRIBUTES:]) != header[H_CRC]:
                 raise CorruptBatch("a replicated batch fails its checksum")
-            if header[0] < self.log_end_offset:
-                raise InvalidRecords(f"a replicated batch has offset {header[0]}, not {self.log_end_offset}")
+            if header[H_BASE_OFFSET] < self.log_end_offset:
+                raise InvalidRecords(
+                    f"a replicated batch has offset {header[H_BASE_OFFSET]}, not {self.log_end_offset}"
+                )
             self._append_replicated(batch, header, freely=freely)
             at += len(batch)
         return AppendResult(first_offset, self.log_end_offset - 1, NO_TIMESTAMP, self.log_start_offset, at)
 
     def _append_replicated(self, batch: memoryview, header: Header, *, freely: bool) -> None:
-        base_offset, max_timestamp_ms = header[0], header[8]
-        last_offset = base_offset + header[6]
-        marker = decode_marker(batch) if header[9] >= 0 and header[5] & CONTROL else None
+        base_offset, max_timestamp_ms = header[H_BASE_OFFSET], header[H_MAX_TIMESTAMP]
+        last_offset = base_offset + header[H_LAST_OFFSET_DELTA]
+        marker = (
+            decode_marker(batch) if header[H_PRODUCER_ID] >= 0 and header[H_ATTRIBUTES] & CONTROL else None
+        )
         active = self._active
         if (freely or active.cannot_take(last_offset)) and active.must_roll(
             len(batch),
@@ -357,8 +375,8 @@ class PartitionLog:
             settings=self.settings,
         ):
             self.roll(base_offset)
-        if header[2] != self.latest_epoch and header[2] >= 0:
-            self._epochs.follow(header[2], base_offset)
+        if header[H_PARTITION_LEADER_EPOCH] != self.latest_epoch and header[H_PARTITION_LEADER_EPOCH] >= 0:
+            self._epochs.follow(header[H_PARTITION_LEADER_EPOCH], base_offset)
             self.latest_epoch = self._epochs.latest
         self._active.append(
             batch,
@@ -368,7 +386,7 @@ class PartitionLog:
             max_timestamp_ms=max_timestamp_ms,
         )
         self.log_end_offset = last_offset + 1
-        if header[9] >= 0:
+        if header[H_PRODUCER_ID] >= 0:
             aborted = self._producers.take(
                 header, marker, base_offset=base_offset, max_timestamp_ms=max_timestamp_ms
             )

@@ -13,7 +13,17 @@ from typing import Final
 
 from appliance.log.producer_state import BATCHES_REMEMBERED, ProducerEntry, Producers, RememberedBatch
 from appliance.log.segment import Segment
-from appliance.protocol.records.batch import CONTROL, SEQUENCE_MAX
+from appliance.protocol.records.batch import (
+    CONTROL,
+    H_ATTRIBUTES,
+    H_BASE_OFFSET,
+    H_BASE_SEQUENCE,
+    H_LAST_OFFSET_DELTA,
+    H_MAX_TIMESTAMP,
+    H_PRODUCER_EPOCH,
+    H_PRODUCER_ID,
+    SEQUENCE_MAX,
+)
 
 LOOK_BACK_BYTES: Final = 256 * 1024
 LOOK_BACK_ENTRIES: Final = 32
@@ -41,14 +51,22 @@ def recall(producers: Producers, segments: Sequence[Segment], offset: int) -> No
 def _recall_from(segment: Segment, wanted: Mapping[int, ProducerEntry], offset: int) -> None:
     found: dict[int, list[RememberedBatch]] = {}
     for _, header in segment.file.headers(_start(segment, offset), end=segment.file.size_bytes):
-        if header[0] >= offset:
+        if header[H_BASE_OFFSET] >= offset:
             break
-        entry = wanted.get(header[9])
-        if entry is None or entry.epoch != header[10] or header[11] < 0 or header[5] & CONTROL:
+        entry = wanted.get(header[H_PRODUCER_ID])
+        if (
+            entry is None
+            or entry.epoch != header[H_PRODUCER_EPOCH]
+            or header[H_BASE_SEQUENCE] < 0
+            or header[H_ATTRIBUTES] & CONTROL
+        ):
             continue
-        found.setdefault(header[9], []).append(
+        found.setdefault(header[H_PRODUCER_ID], []).append(
             RememberedBatch(
-                (header[11] + header[6]) & SEQUENCE_MAX, header[0] + header[6], header[6], header[8]
+                (header[H_BASE_SEQUENCE] + header[H_LAST_OFFSET_DELTA]) & SEQUENCE_MAX,
+                header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA],
+                header[H_LAST_OFFSET_DELTA],
+                header[H_MAX_TIMESTAMP],
             )
         )
     for producer_id, batches in found.items():

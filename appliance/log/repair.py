@@ -22,7 +22,18 @@ from typing import Final
 from appliance.log.copy_end import index_position
 from appliance.log.file_names import LOG, segment_file_name
 from appliance.log.recovered import keep_bytes
-from appliance.protocol.records.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD, MAGIC_V2, crc_holds
+from appliance.protocol.records.batch import (
+    H_BASE_OFFSET,
+    H_BATCH_LENGTH,
+    H_LAST_OFFSET_DELTA,
+    H_MAGIC,
+    H_PARTITION_LEADER_EPOCH,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    MAGIC_V2,
+    crc_holds,
+)
 
 BATCH_BYTES_MAX: Final = 256 << 20
 """A longer batch is not read whole to be checked: its length is a lie, or it is beyond repair."""
@@ -105,16 +116,21 @@ def read_batch(descriptor: int, position: int) -> Batch | None:
     if len(head) < HEADER_BYTES:
         return None
     header = HEADER.unpack(head)
-    size_bytes = header[1] + LOG_OVERHEAD
+    size_bytes = header[H_BATCH_LENGTH] + LOG_OVERHEAD
     left_bytes = os.fstat(descriptor).st_size - position
-    if header[3] != MAGIC_V2 or not HEADER_BYTES <= size_bytes <= min(left_bytes, BATCH_BYTES_MAX):
+    if header[H_MAGIC] != MAGIC_V2 or not HEADER_BYTES <= size_bytes <= min(left_bytes, BATCH_BYTES_MAX):
         return None
-    if not 0 <= header[6] <= _OFFSET_DELTA_MAX:
+    if not 0 <= header[H_LAST_OFFSET_DELTA] <= _OFFSET_DELTA_MAX:
         return None
     data = head + os.pread(descriptor, size_bytes - HEADER_BYTES, position + HEADER_BYTES)
     if len(data) != size_bytes or not crc_holds(memoryview(data)):
         return None
-    return Batch(header[0], header[0] + header[6] + 1, header[2], data)
+    return Batch(
+        header[H_BASE_OFFSET],
+        header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1,
+        header[H_PARTITION_LEADER_EPOCH],
+        data,
+    )
 
 
 def sound_batch_of(source: Path, damage: Damage) -> Batch | None:

@@ -28,7 +28,18 @@ from appliance.log.file_names import (
 )
 from appliance.log.producer_state import Producers
 from appliance.log.transaction_index import AbortedTransaction, decode_transactions
-from appliance.protocol.records.batch import HEADER, HEADER_BYTES, MAGIC_V2, NO_TIMESTAMP
+from appliance.protocol.records.batch import (
+    H_BASE_OFFSET,
+    H_MAGIC,
+    H_MAX_TIMESTAMP,
+    H_PRODUCER_EPOCH,
+    H_PRODUCER_ID,
+    H_RECORDS_COUNT,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC_V2,
+    NO_TIMESTAMP,
+)
 
 _TIME_ENTRY: Final = Struct(">qi")
 
@@ -117,7 +128,7 @@ def first_timestamp_ms(directory: Path, segment: SealedSegment) -> int:
     if len(content) < HEADER_BYTES:
         return NO_TIMESTAMP
     header = HEADER.unpack(content)
-    return int(header[8]) if header[3] == MAGIC_V2 else NO_TIMESTAMP
+    return int(header[H_MAX_TIMESTAMP]) if header[H_MAGIC] == MAGIC_V2 else NO_TIMESTAMP
 
 
 def _read(path: Path, position: int, length_bytes: int) -> bytes:
@@ -180,14 +191,26 @@ def last_batches(
         for chunk in read_chunks(segment_path(directory, segment), 0, segment.size_bytes):
             for batch in chunk.batches:
                 header = batch.header
-                if header[9] < 0 or header[0] < start or header[0] >= end_offset:
+                if (
+                    header[H_PRODUCER_ID] < 0
+                    or header[H_BASE_OFFSET] < start
+                    or header[H_BASE_OFFSET] >= end_offset
+                ):
                     continue
                 if not batch.is_control:
-                    state[header[9]] = LastBatch(header[10], batch.last_offset), header[8]
-                elif header[12]:
-                    known = state.get(header[9])
-                    last = known[0] if known is not None and known[0].epoch == header[10] else None
-                    state[header[9]] = last or LastBatch(header[10], -1), header[8]
+                    state[header[H_PRODUCER_ID]] = (
+                        LastBatch(header[H_PRODUCER_EPOCH], batch.last_offset),
+                        header[H_MAX_TIMESTAMP],
+                    )
+                elif header[H_RECORDS_COUNT]:
+                    known = state.get(header[H_PRODUCER_ID])
+                    last = (
+                        known[0] if known is not None and known[0].epoch == header[H_PRODUCER_EPOCH] else None
+                    )
+                    state[header[H_PRODUCER_ID]] = (
+                        last or LastBatch(header[H_PRODUCER_EPOCH], -1),
+                        header[H_MAX_TIMESTAMP],
+                    )
     return {
         producer_id: last
         for producer_id, (last, timestamp_ms) in state.items()

@@ -38,7 +38,15 @@ from appliance.log.offset_index import OffsetIndex
 from appliance.log.segment_file import Header, SegmentFile
 from appliance.log.time_index import TimeIndex
 from appliance.log.transaction_index import TransactionIndex
-from appliance.protocol.records.batch import HEADER_BYTES, LOG_OVERHEAD, NO_TIMESTAMP
+from appliance.protocol.records.batch import (
+    H_BASE_OFFSET,
+    H_BATCH_LENGTH,
+    H_LAST_OFFSET_DELTA,
+    H_MAX_TIMESTAMP,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    NO_TIMESTAMP,
+)
 
 RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 _RECENT_BATCHES: Final = 256
@@ -298,8 +306,8 @@ class Segment:
                 return position, end - position
             return None
         for position, header in self._headers_near(offset):
-            if header[0] + header[6] >= offset:
-                return position, header[1] + LOG_OVERHEAD
+            if header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] >= offset:
+                return position, header[H_BATCH_LENGTH] + LOG_OVERHEAD
         return None
 
     def _headers_near(self, offset: int) -> Iterator[tuple[int, Header]]:
@@ -347,7 +355,10 @@ class Segment:
         """(position, header) of batches from the first that may hold a record of at least `timestamp_ms`."""
         start = max(self.time_index.lookup(timestamp_ms), first_offset)
         for position, header in self._headers_near(start):
-            if header[8] >= timestamp_ms and header[0] + header[6] >= first_offset:
+            if (
+                header[H_MAX_TIMESTAMP] >= timestamp_ms
+                and header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] >= first_offset
+            ):
                 yield position, header
 
     # Life
@@ -366,10 +377,10 @@ class Segment:
         next_offset = self.base_offset
         end = position
         for at, header in self.file.headers(position, end=self.file.size_bytes):
-            next_offset = header[0] + header[6] + 1
-            end = at + header[1] + LOG_OVERHEAD
-            if header[8] > timestamp_ms:
-                timestamp_ms, timestamp_offset = header[8], next_offset - 1
+            next_offset = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1
+            end = at + header[H_BATCH_LENGTH] + LOG_OVERHEAD
+            if header[H_MAX_TIMESTAMP] > timestamp_ms:
+                timestamp_ms, timestamp_offset = header[H_MAX_TIMESTAMP], next_offset - 1
         if position and end == position:
             raise CorruptFile(
                 f"{self.file.path} holds no batch at position {end}, where its index says there is one"
@@ -549,15 +560,15 @@ class Segment:
         position = 0
         timestamp_ms = NO_TIMESTAMP
         for at, header in self.file.headers(0, end=self.file.size_bytes):
-            if at != position or header[0] < next_offset:
+            if at != position or header[H_BASE_OFFSET] < next_offset:
                 raise ApplianceDefect(
-                    f"{self.file.path}: batch {header[0]} at {at} does not follow {next_offset}"
+                    f"{self.file.path}: batch {header[H_BASE_OFFSET]} at {at} does not follow {next_offset}"
                 )
-            next_offset = header[0] + header[6] + 1
-            position = at + header[1] + LOG_OVERHEAD
+            next_offset = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1
+            position = at + header[H_BATCH_LENGTH] + LOG_OVERHEAD
             ends[at] = next_offset - 1
-            largest[next_offset - 1] = header[8]
-            timestamp_ms = max(timestamp_ms, header[8])
+            largest[next_offset - 1] = header[H_MAX_TIMESTAMP]
+            timestamp_ms = max(timestamp_ms, header[H_MAX_TIMESTAMP])
         if position != self.file.size_bytes:
             raise ApplianceDefect(
                 f"{self.file.path}: batches end at {position}, not at {self.file.size_bytes}"

@@ -33,6 +33,9 @@ from appliance.errors import CorruptFile
 from appliance.log.faults import storage_fault, storage_faults
 from appliance.log.file_names import LOG, segment_file_name
 from appliance.protocol.records.batch import (
+    H_BASE_OFFSET,
+    H_BATCH_LENGTH,
+    H_MAGIC,
     HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD,
@@ -264,10 +267,10 @@ class SegmentFile:
             at = 0
             while len(chunk) - at >= HEADER_BYTES:
                 header: Header = HEADER.unpack_from(chunk, at)
-                size_bytes = header[1] + LOG_OVERHEAD
-                if header[1] == 0 and header[0] == 0:
+                size_bytes = header[H_BATCH_LENGTH] + LOG_OVERHEAD
+                if header[H_BATCH_LENGTH] == 0 and header[H_BASE_OFFSET] == 0:
                     return
-                if header[3] != MAGIC_V2 or size_bytes < HEADER_BYTES:
+                if header[H_MAGIC] != MAGIC_V2 or size_bytes < HEADER_BYTES:
                     raise CorruptFile(f"{self.path} holds no batch at position {position + at}")
                 if position + at + size_bytes > end:
                     if ends_whole:

@@ -14,7 +14,14 @@ from collections.abc import Iterator
 from appliance.log.local_log import LocalLog
 from appliance.log.segment import Segment
 from appliance.log.segment_file import Header
-from appliance.protocol.records.batch import LOG_OVERHEAD, NO_TIMESTAMP
+from appliance.protocol.records.batch import (
+    H_BASE_OFFSET,
+    H_BATCH_LENGTH,
+    H_MAX_TIMESTAMP,
+    H_PARTITION_LEADER_EPOCH,
+    LOG_OVERHEAD,
+    NO_TIMESTAMP,
+)
 from appliance.protocol.records.record import decode_records
 
 Found = tuple[int, int, int]
@@ -72,11 +79,11 @@ def _first_in(
 ) -> Found | None:
     """As `find_first`, in one segment."""
     for position, header in segment.batches_from_timestamp(timestamp_ms, start):
-        if header[0] >= upper_bound:
+        if header[H_BASE_OFFSET] >= upper_bound:
             return None
         for found_ms, offset in _timestamps(segment, position, header, decompressed_bytes_max):
             if found_ms >= timestamp_ms and offset >= start:
-                return (found_ms, offset, header[2]) if offset < upper_bound else None
+                return (found_ms, offset, header[H_PARTITION_LEADER_EPOCH]) if offset < upper_bound else None
     return None
 
 
@@ -86,7 +93,7 @@ def _largest_in(segment: Segment, *, start: int, decompressed_bytes_max: int) ->
     for position, header in segment.batches_from_timestamp(timestamp_ms, start):
         for found_ms, offset in _timestamps(segment, position, header, decompressed_bytes_max):
             if found_ms == timestamp_ms and offset >= start:
-                return found_ms, offset, header[2]
+                return found_ms, offset, header[H_PARTITION_LEADER_EPOCH]
     return None
 
 
@@ -94,16 +101,16 @@ def _largest_by_reading(segment: Segment, *, start: int, decompressed_bytes_max:
     """As `_largest_in`, where the record with the segment's largest timestamp may lie before `start`."""
     found: Found | None = None
     for position, header in segment.batches_from_timestamp(NO_TIMESTAMP, start):
-        if found is None or header[8] > found[0]:
+        if found is None or header[H_MAX_TIMESTAMP] > found[0]:
             for timestamp_ms, offset in _timestamps(segment, position, header, decompressed_bytes_max):
                 if offset >= start and (found is None or timestamp_ms > found[0]):
-                    found = timestamp_ms, offset, header[2]
+                    found = timestamp_ms, offset, header[H_PARTITION_LEADER_EPOCH]
     return found
 
 
 def _timestamps(
     segment: Segment, position: int, header: Header, decompressed_bytes_max: int
 ) -> Iterator[tuple[int, int]]:
-    batch = segment.file.read(position, header[1] + LOG_OVERHEAD)
+    batch = segment.file.read(position, header[H_BATCH_LENGTH] + LOG_OVERHEAD)
     for record in decode_records(batch, decompressed_bytes_max=decompressed_bytes_max):
         yield record.timestamp_ms, record.offset

@@ -36,6 +36,13 @@ from appliance.protocol.records.batch import (
     ATTRIBUTES,
     CODEC_MASK,
     CONTROL,
+    H_ATTRIBUTES,
+    H_BASE_OFFSET,
+    H_BASE_SEQUENCE,
+    H_BATCH_LENGTH,
+    H_CRC,
+    H_MAGIC,
+    H_PRODUCER_ID,
     HEADER,
     HEADER_BYTES,
     LOG_APPEND_TIME,
@@ -79,9 +86,9 @@ def check_frame(batch: memoryview) -> Header:
     if length_bytes < HEADER_BYTES:
         raise _not_one_batch(batch)
     header: Header = HEADER.unpack_from(batch)
-    if header[3] != MAGIC_V2 or header[1] + LOG_OVERHEAD != length_bytes:
+    if header[H_MAGIC] != MAGIC_V2 or header[H_BATCH_LENGTH] + LOG_OVERHEAD != length_bytes:
         raise _not_one_batch(batch)
-    if checksum(batch[ATTRIBUTES:]) != header[4] & 0xFFFFFFFF:
+    if checksum(batch[ATTRIBUTES:]) != header[H_CRC] & 0xFFFFFFFF:
         raise CorruptBatch("the record batch fails its checksum")
     return header
 
@@ -103,11 +110,13 @@ def _not_one_batch(batch: memoryview) -> RejectedRequest:
 
 
 def _not_for_clients(header: Header) -> InvalidRecords:
-    if header[0]:
-        return InvalidRecords(f"a produced batch begins at offset 0, not at {header[0]}")
-    if header[5] & CONTROL:
+    if header[H_BASE_OFFSET]:
+        return InvalidRecords(f"a produced batch begins at offset 0, not at {header[H_BASE_OFFSET]}")
+    if header[H_ATTRIBUTES] & CONTROL:
         return InvalidRecords("clients may not write control batches")
-    return InvalidRecords(f"producer {header[9]} sent a batch with sequence {header[11]}")
+    return InvalidRecords(
+        f"producer {header[H_PRODUCER_ID]} sent a batch with sequence {header[H_BASE_SEQUENCE]}"
+    )
 
 
 class Validator:
@@ -163,7 +172,9 @@ class Validator:
         if count <= 0 or last_delta != count - 1:
             raise InvalidRecords(f"a batch declares {count} records and a last offset delta of {last_delta}")
         if origin is AppendOrigin.CLIENT and (
-            header[0] or attributes & CONTROL or header[11] < 0 <= header[9]
+            header[H_BASE_OFFSET]
+            or attributes & CONTROL
+            or header[H_BASE_SEQUENCE] < 0 <= header[H_PRODUCER_ID]
         ):
             raise _not_for_clients(header)
         codec = attributes & CODEC_MASK

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from appliance.channels.purgatory_channel import PurgatoryOp
+from appliance.channels.purgatory_channel import COMPLETED_ID, PurgatoryOp
 from appliance.channels.roles import PURGATORY
 from appliance.channels.wiring import Attachment
 from appliance.ipc.ring import RingWriter
@@ -216,7 +216,7 @@ class PurgatoryLine:
             return False
         messages = reader.drain()
         for message in messages:
-            watcher = self._leave(message[3])
+            watcher = self._leave(message[COMPLETED_ID])
             if watcher is not None:
                 watcher.woken()
         return bool(messages)

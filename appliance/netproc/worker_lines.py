@@ -16,7 +16,9 @@ from typing import Any, Final, Protocol
 
 from appliance.channels.request_channel import (
     CONNECTION_LIMIT,
+    LENGTH_BYTES,
     NOTICE_ID,
+    REQUEST_ID,
     REQUEST_ID_LIMIT,
     Op,
     partition_request,
@@ -106,7 +108,7 @@ class WorkerLines:
             self._overflow.setdefault(worker, deque()).append(operation)
         self._touched.add(worker)
         self._in_flight += 1
-        self._work_bytes = operation[9]
+        self._work_bytes = operation[LENGTH_BYTES]
         return True
 
     def drop_connection(self, connection_id: int) -> None:
@@ -163,7 +165,7 @@ class WorkerLines:
             arrived = True
             self._in_flight -= len(answers)
             for answer in answers:
-                asker = askers.get(answer[3])
+                asker = askers.get(answer[REQUEST_ID])
                 if asker is not None:
                     asker.answered(answer)
         if self._in_flight < 0:  # noqa: PLR1730 (a call for every answer)

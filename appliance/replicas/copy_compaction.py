@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from appliance.channels.cleaner_channel import BASE_OFFSET, CUTS, END_OFFSET, SOURCE_BYTES
 from appliance.channels.cleaner_line import CleanerLine, Survey
 from appliance.channels.wiring import Attachment
 from appliance.errors import ApplianceError, StorageFault
@@ -57,7 +58,12 @@ class CopyCompaction(CleanerLine[Follower]):
 
     def _swap(self, copy: Follower, message: tuple[Any, ...]) -> bool:
         try:
-            done = copy.log.replace_segments(message[5], message[6], source_bytes=message[7], cuts=message[8])
+            done = copy.log.replace_segments(
+                message[BASE_OFFSET],
+                message[END_OFFSET],
+                source_bytes=message[SOURCE_BYTES],
+                cuts=message[CUTS],
+            )
         except SwapInterrupted as fault:
             self._interrupted(copy, fault)
             return False

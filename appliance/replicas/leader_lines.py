@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from appliance.channels.replica_channel import tell_rows
+from appliance.channels.replica_channel import INCARNATION, ROW, tell_rows
 from appliance.channels.roles import Role
 from appliance.channels.wiring import Attachment
 from appliance.ipc.process_table import REQUESTS
@@ -31,7 +31,7 @@ class LeaderLines:
         heard = []
         for peer, reader in self._attachment.inbound.items():
             for message in reader.drain(MESSAGES_AT_ONCE):
-                heard.append((peer, message[1], message[2]))
+                heard.append((peer, message[ROW], message[INCARNATION]))
         self._attachment.row.cells[REQUESTS] += len(heard)
         return heard
 

@@ -29,7 +29,16 @@ from appliance.log.file_names import (
     partition_directory_name,
     segment_file_name,
 )
-from appliance.protocol.records.batch import HEADER, HEADER_BYTES, LOG_OVERHEAD, MAGIC_V2
+from appliance.protocol.records.batch import (
+    H_BASE_OFFSET,
+    H_BATCH_LENGTH,
+    H_LAST_OFFSET_DELTA,
+    H_MAGIC,
+    HEADER,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    MAGIC_V2,
+)
 
 BUFFER_BYTES: Final = 1 << 20
 BATCHES_MAX: Final = 512
@@ -151,14 +160,17 @@ class LeaderLog:
             while have - at >= HEADER_BYTES and count < BATCHES_MAX:
                 count += 1
                 header = HEADER.unpack_from(view, at)
-                size_bytes = header[1] + LOG_OVERHEAD
-                last_offset = header[0] + header[6]
+                size_bytes = header[H_BATCH_LENGTH] + LOG_OVERHEAD
+                last_offset = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA]
                 if (
-                    header[3] != MAGIC_V2
+                    header[H_MAGIC] != MAGIC_V2
                     or size_bytes < HEADER_BYTES
-                    or header[0] < offset
+                    or header[H_BASE_OFFSET] < offset
                     or last_offset >= bound
-                    or (header[0] > offset and not self._goes_on_behind(self._position + at, header))
+                    or (
+                        header[H_BASE_OFFSET] > offset
+                        and not self._goes_on_behind(self._position + at, header)
+                    )
                 ):
                     if at == 0 and any(view[:HEADER_BYTES]):
                         self._refuse(offset, self._position)
@@ -178,11 +190,13 @@ class LeaderLog:
     def _goes_on_behind(self, position: int, header: tuple[int, ...]) -> bool:
         """Whether the batch behind one that leaves offsets out continues it. Compaction leaves out some; but the
         checksum does not cover the base offset, and a damaged one leads nowhere."""
-        behind = os.pread(self._descriptor, HEADER_BYTES, position + header[1] + LOG_OVERHEAD)
+        behind = os.pread(self._descriptor, HEADER_BYTES, position + header[H_BATCH_LENGTH] + LOG_OVERHEAD)
         if len(behind) < HEADER_BYTES or not any(behind):
             return True
         following = HEADER.unpack(behind)
-        return bool(following[3] == MAGIC_V2 and following[0] > header[0] + header[6])
+        return bool(
+            following[3] == MAGIC_V2 and following[0] > header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA]
+        )
 
     def _refuse(self, offset: int, position: int) -> None:
         """Raises DamagedLog."""
@@ -241,11 +255,11 @@ class LeaderLog:
             at = 0
             while len(chunk) - at >= HEADER_BYTES:
                 header = HEADER.unpack_from(chunk, at)
-                size_bytes = header[1] + LOG_OVERHEAD
-                if header[3] != MAGIC_V2 or size_bytes < HEADER_BYTES:
+                size_bytes = header[H_BATCH_LENGTH] + LOG_OVERHEAD
+                if header[H_MAGIC] != MAGIC_V2 or size_bytes < HEADER_BYTES:
                     is_room = not any(chunk[at : at + HEADER_BYTES])
                     return None if is_room else -position - at - 1
-                if header[0] + header[6] >= offset:
+                if header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] >= offset:
                     return position + at
                 at += size_bytes
             if at == 0:

@@ -18,7 +18,7 @@ import pytest
 from appliance.channels.child import Child
 from appliance.channels.metadata_image import ImagePublisher
 from appliance.channels.partition_table import ACTIVE_SEGMENT, HIGH_WATERMARK, WATCHERS
-from appliance.channels.purgatory_channel import CompletionReason, PurgatoryOp
+from appliance.channels.purgatory_channel import COMPLETED_ID, REASON, CompletionReason, PurgatoryOp
 from appliance.channels.roles import PURGATORY, Role, RoleKind
 from appliance.channels.supervision import (
     Heartbeat,
@@ -169,7 +169,9 @@ class House:
                 is_readable(peer.doorbell.eventfd, within_s=max(0.0, deadline - time.monotonic()))
             peer.doorbell.awake()
             peer.doorbell.drain()
-            found += [(message[3], CompletionReason(message[1])) for message in reader.drain()]
+            found += [
+                (message[COMPLETED_ID], CompletionReason(message[REASON])) for message in reader.drain()
+            ]
         return found
 
     def watchers(self, row: int) -> int:

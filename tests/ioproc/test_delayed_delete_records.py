@@ -9,6 +9,7 @@ import pytest
 
 from appliance.channels.control_channel import AssignedPartition
 from appliance.channels.partition_table import PartitionTable, table_size_bytes
+from appliance.channels.request_channel import ERROR, LOW_WATERMARK
 from appliance.channels.roles import Role, RoleKind
 from appliance.clock import ManualClock
 from appliance.ioproc.delayed_delete_records import DelayedDeleteRecords
@@ -42,7 +43,7 @@ class Bench:
         )
 
     def reply(self, peer: Role, answer: Answer) -> None:
-        self.replies.append((peer, answer[2], answer[6]))
+        self.replies.append((peer, answer[ERROR], answer[LOW_WATERMARK]))
 
     def hold(self, start: int, *, timeout_ms: int = 1000, peer: Role = ASKER) -> bool:
         answer = (4, 0, 0, 7, 0, 0, start, -1, start, 0, 0, 0, 0, 0)

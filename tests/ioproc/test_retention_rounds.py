@@ -14,6 +14,7 @@ import pytest
 
 from appliance.channels.control_channel import Assign, AssignedPartition
 from appliance.channels.partition_table import LOG_START, PartitionTable, table_size_bytes
+from appliance.channels.request_channel import ERROR, LOW_WATERMARK
 from appliance.clock import ManualClock
 from appliance.cluster import TopicPartition
 from appliance.errors import StorageFault
@@ -254,7 +255,7 @@ def asked(partition: Partition, offset: int) -> tuple[int, int]:
     """(error, low watermark)"""
     message = (4, 0, 0, 7, 0, partition.row, partition.incarnation, -1, 0, 0, 2, offset, 0, 0)
     answer = delete_records(partition, message)
-    return answer[2], answer[6]
+    return answer[ERROR], answer[LOW_WATERMARK]
 
 
 def test_delete_records_moves_the_published_log_start_up_and_never_down(worker: Worker) -> None:

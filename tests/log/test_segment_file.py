@@ -11,7 +11,7 @@ import pytest
 from appliance.errors import CorruptFile, DiskFull, StorageFault
 from appliance.log.faults import is_lasting
 from appliance.log.segment_file import SMALL_BATCH_BYTES, STRETCH_BYTES_MIN, SegmentFile
-from appliance.protocol.records.batch import PLACEMENT, PLACEMENT_BYTES
+from appliance.protocol.records.batch import H_BASE_OFFSET, PLACEMENT, PLACEMENT_BYTES
 from tests.log.batches import batch_of
 
 
@@ -46,7 +46,9 @@ def test_small_and_large_batches_may_take_turns(file: SegmentFile) -> None:
     sizes = [10, 5000, 20, 70_000, 100, 1_000, 300_000, 1]
     for number, size in enumerate(sizes):
         append(file, batch_of([b"x" * size]), number)
-    assert [header[0] for _, header in file.headers(0, end=file.size_bytes)] == list(range(len(sizes)))
+    assert [header[H_BASE_OFFSET] for _, header in file.headers(0, end=file.size_bytes)] == list(
+        range(len(sizes))
+    )
 
 
 def test_the_caller_keeps_its_bytes_as_they_were(file: SegmentFile) -> None:
@@ -81,7 +83,7 @@ def test_appending_goes_on_after_a_release(file: SegmentFile) -> None:
     assert not file.is_open
     append(file, batch_of([b"two"]), 1)
     append(file, batch_of([b"x" * 9000]), 2)
-    assert [header[0] for _, header in file.headers(0, end=file.size_bytes)] == [0, 1, 2]
+    assert [header[H_BASE_OFFSET] for _, header in file.headers(0, end=file.size_bytes)] == [0, 1, 2]
 
 
 def test_no_room_is_an_error_before_anything_is_written(file: SegmentFile) -> None:
@@ -98,7 +100,7 @@ def test_no_room_is_an_error_before_anything_is_written(file: SegmentFile) -> No
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     append(file, batch_of([bytes(STRETCH_BYTES_MIN)]), 2)
-    assert [header[0] for _, header in file.headers(0, end=file.size_bytes)] == [0, 1, 2]
+    assert [header[H_BASE_OFFSET] for _, header in file.headers(0, end=file.size_bytes)] == [0, 1, 2]
 
 
 def test_preallocated_zeros_read_as_the_end(file: SegmentFile) -> None:
@@ -120,7 +122,9 @@ def test_headers_are_found_whatever_piece_is_read_at_once(file: SegmentFile) -> 
     for number in range(50):
         append(file, batch_of([b"x" * (number * 37 % 400)]), number)
     for read_bytes in (61, 62, 100, 1000, 1 << 20):
-        found = [header[0] for _, header in file.headers(0, end=file.size_bytes, read_bytes=read_bytes)]
+        found = [
+            header[H_BASE_OFFSET] for _, header in file.headers(0, end=file.size_bytes, read_bytes=read_bytes)
+        ]
         assert found == list(range(50)), read_bytes
 
 

@@ -29,7 +29,7 @@ from appliance.channels.partition_table import (
     table_size_bytes,
 )
 from appliance.channels.purgatory_channel import COMPLETION, WATCH, PurgatoryOp
-from appliance.channels.request_channel import REQUEST, RESPONSE, Op
+from appliance.channels.request_channel import ITEM, REQUEST, REQUEST_ID, RESPONSE, ROW, Op
 from appliance.channels.roles import PURGATORY, Role, workers_of
 from appliance.channels.wiring import Attachment
 from appliance.clock import ManualClock
@@ -213,7 +213,7 @@ class NetworkProcess:
         """What the workers were asked since the last time, in the order of the request's partitions."""
         self.lines.publish()
         operations = [operation for worker in WORKERS for operation in self.received[worker].drain()]
-        return sorted(operations, key=lambda operation: int(operation[4]))
+        return sorted(operations, key=lambda operation: int(operation[ITEM]))
 
     def answer(
         self,
@@ -230,7 +230,7 @@ class NetworkProcess:
         times: int = 1,
     ) -> None:
         """The owner's answer, its offsets those of the table; it is delivered."""
-        partition = operation[5]
+        partition = operation[ROW]
         route = self.route(partition)
         assert route.worker is not None
         cells, at = self.table.cells, self.table.at(route.row)
@@ -240,9 +240,9 @@ class NetworkProcess:
                 int(op),
                 flags,
                 error,
-                operation[3],
-                operation[4],
-                operation[5],
+                operation[REQUEST_ID],
+                operation[ITEM],
+                operation[ROW],
                 segment,
                 cells[at + HIGH_WATERMARK],
                 cells[at + LOG_START],

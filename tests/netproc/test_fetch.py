@@ -10,7 +10,15 @@ import pytest
 
 from appliance.channels.partition_table import FILES_VERSION, SERVING_INCARNATION
 from appliance.channels.purgatory_channel import PurgatoryOp
-from appliance.channels.request_channel import Op, RequestFlag, ResponseFlag
+from appliance.channels.request_channel import (
+    API_VERSION,
+    OFFSET,
+    REQUEST_ID,
+    ROW,
+    Op,
+    RequestFlag,
+    ResponseFlag,
+)
 from appliance.channels.roles import PURGATORY
 from appliance.log.config import LogSettings
 from appliance.netproc.log_handlers.fetch import ASKED_AT_ONCE
@@ -107,7 +115,7 @@ def test_what_ends_with_its_segment_is_answered_however_little(process: NetworkP
 def test_a_partition_without_new_records_costs_no_worker(process: NetworkProcess) -> None:
     process.fetch(Wanted("t", 0, 10), SECOND)
     (operation,) = process.asked()
-    assert operation[5] == process.route(1).row
+    assert operation[ROW] == process.route(1).row
     process.answer(operation, 1)
     assert [len(one.records) for one in process.told_partitions().values()] == [0, 1]
 
@@ -228,7 +236,7 @@ def test_when_the_time_is_up_it_is_answered_with_what_there_is(process: NetworkP
     process.answer(operation, 60)
     assert len(process.waits()) == 1
     process.clock.advance(WAIT_MS)
-    process.complete(operation[3])
+    process.complete(operation[REQUEST_ID])
     (again,) = process.asked()
     process.answer(again, 60)
     assert [each for each, _ in process.finished] == [pending]
@@ -243,7 +251,7 @@ def test_who_is_woken_with_too_little_waits_on_to_the_same_deadline(process: Net
     process.answer(operation, 60)
     process.clock.advance(WAIT_MS - 1)
     process.grow(0, 12)
-    process.complete(operation[3])
+    process.complete(operation[REQUEST_ID])
     (again,) = process.asked()
     process.answer(again, 70)
     assert not process.finished, "60 and 70 bytes are the same ones"
@@ -278,7 +286,7 @@ def test_an_error_that_comes_meanwhile_is_told_and_no_record_that_was_found_befo
     (operation,) = process.asked()
     process.answer(operation, 60)
     meanwhile(process)
-    process.complete(operation[3])
+    process.complete(operation[REQUEST_ID])
     told = process.told_partitions()["t", 0]
     assert (told.error_code, told.records) == (error, b"")
 
@@ -309,7 +317,7 @@ def test_a_read_committed_reader_asks_for_nothing_behind_the_last_stable_offset(
     assert wait == Wait([(process.route(0).row, 10, True)], WAIT_NS, needed_bytes=1), "a marker lets it out"
     process.fetch(Wanted("t", 0, 5), read_committed=True)
     process.fetch(Wanted("t", 0, 6))
-    committed, uncommitted = sorted(process.asked(), key=lambda operation: int(operation[3]))
+    committed, uncommitted = sorted(process.asked(), key=lambda operation: int(operation[REQUEST_ID]))
     assert committed[1] & RequestFlag.READ_COMMITTED
     assert not uncommitted[1] & RequestFlag.READ_COMMITTED
 
@@ -325,7 +333,7 @@ def test_a_history_that_parts_from_the_log_is_told_at_once(process: NetworkProce
     """Also at the log end, where nobody else asks the owner."""
     process.fetch(Wanted("t", 0, 10, last_fetched_epoch=3), min_bytes=100)
     (operation,) = process.asked()
-    assert (operation[10], operation[11]) == (3, 10)
+    assert (operation[API_VERSION], operation[OFFSET]) == (3, 10)
     process.answer(operation, op=Op.EPOCH_END, segment=8, leader_epoch=2)
     told = process.told_partitions()["t", 0]
     assert (told.error_code, told.diverging_epoch.epoch, told.diverging_epoch.end_offset) == (0, 2, 8)
@@ -442,7 +450,7 @@ def test_nothing_is_answered_twice_however_often_it_is_woken(process: NetworkPro
     (operation,) = process.asked()
     process.answer(operation, 60)
     process.clock.advance(WAIT_MS)
-    process.complete(operation[3], times=2)
+    process.complete(operation[REQUEST_ID], times=2)
     (again,) = process.asked()
     process.answer(again, 60, times=2)
     assert len(process.responses()) == 1
@@ -475,9 +483,9 @@ def test_a_connection_that_ends_while_it_waits_is_taken_out_of_the_purgatory(pro
     assert len(process.waits()) == 1
     assert pending.drop is not None
     pending.drop()
-    assert process.cancelled() == [operation[3]]
+    assert process.cancelled() == [operation[REQUEST_ID]]
     assert process.at_rest()
-    process.complete(operation[3])
+    process.complete(operation[REQUEST_ID])
     assert process.asked() == []
     assert not process.finished
 

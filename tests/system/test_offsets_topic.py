@@ -22,6 +22,7 @@ from appliance.protocol.apis.offset_delete import (
 from appliance.protocol.apis.topic_selector import TopicSelector
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.group_partition import group_partition
+from appliance.protocol.records.batch import H_RECORDS_COUNT
 from tests.support.apache_kafka import tool
 from tests.support.broker import Appliance
 from tests.support.wire import WireSocket
@@ -55,7 +56,9 @@ def test_topic_of_offsets_is_compacted_and_nothing_committed_is_lost(tmp_path: P
             written = 150 * 200
 
             def is_compacted() -> bool:
-                kept = sum(batch.header[12] for path in log.glob("*.log") for batch in batches_of(path))
+                kept = sum(
+                    batch.header[H_RECORDS_COUNT] for path in log.glob("*.log") for batch in batches_of(path)
+                )
                 return kept < written // 2
 
             wait_until(is_compacted, "the cleaner has been through", timeout_s=30)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import select
 
-from appliance.channels.cleaner_channel import CleanerOp
+from appliance.channels.cleaner_channel import OP, ROW, CleanerOp
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.supervised import obey_supervisor
 from appliance.channels.supervision import SupervisionSocket
@@ -112,12 +112,12 @@ class CleanerDutyCycle:
             if not messages:
                 continue
             self._attachment.row.cells[REQUESTS] += len(messages)
-            looks = [message[3] for message in messages if message[0] == _LOOK]
+            looks = [message[ROW] for message in messages if message[OP] == _LOOK]
             if looks:
                 self._looks = LOOKS
                 self._logs.look(peer.slot, looks)
             for message in messages:
-                if message[0] != _LOOK:
+                if message[OP] != _LOOK:
                     self._answer = message
 
     def _work(self) -> None:

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from appliance.channels.cleaner_channel import BOUNDS, CleanerFlag, CleanerOp
+from appliance.channels.cleaner_channel import BOUNDS, DIRECTORY, FLAGS, CleanerFlag, CleanerOp
 from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.cluster import ClusterImage
@@ -117,10 +117,10 @@ class Rounds:
 
     def _survey(self, log: CompactedLog) -> Generator[Ask | Moved, Answer, LogBounds | None]:
         answer = yield Ask(log.owner, (_SURVEY, 0, 0, log.row, log.incarnation, 0, 0, 0, 0, 0, 0))
-        if not answer[1] & _DONE:
+        if not answer[FLAGS] & _DONE:
             return None  # not served now; its owner says LOOK when it is
         bounds = LogBounds(*answer[BOUNDS])
-        self._logs.lies_in(log, answer[9])
+        self._logs.lies_in(log, answer[DIRECTORY])
         if not log.surveyed:
             # Nobody else writes such files, and nobody is asked to swap any: an earlier life of ours left them.
             remove_all_cleaned(log.directory)
@@ -196,7 +196,7 @@ class Rounds:
                             0,
                         ),
                     )
-                    step = steps.send(bool(answer[1] & _DONE))
+                    step = steps.send(bool(answer[FLAGS] & _DONE))
                 else:
                     yield Moved(step)
                     step = next(steps)

@@ -16,8 +16,16 @@ from typing import Any, Final, NamedTuple
 
 from appliance.channels.partition_table import HIGH_WATERMARK, SLOT_LOG_END
 from appliance.channels.request_channel import (
+    ANSWER_LOG_START,
+    ERROR,
     FETCH_DIRECTORY,
+    FETCHED_BYTES,
+    FETCHED_HIGH_WATERMARK,
+    FETCHED_POSITION,
+    FETCHED_SEGMENT,
+    FLAGS,
     NOTICE_ID,
+    REQUEST_ID,
     REQUEST_ID_LIMIT,
     Op,
     RequestFlag,
@@ -204,14 +212,14 @@ class InternalLogs:
     def take(self, answers: list[tuple[Any, ...]]) -> None:
         """Answers of a worker, fields as in `channels.request_channel`."""
         for answer in answers:
-            waiting = self._waiting.pop(answer[3], None)
+            waiting = self._waiting.pop(answer[REQUEST_ID], None)
             if isinstance(waiting, _Append):
                 self._pool.give(waiting.block)
-                waiting.done(answer[2])
+                waiting.done(answer[ERROR])
             elif waiting is not None:
                 waiting.done(self._located(waiting, answer))
-            elif answer[3] != NOTICE_ID:
-                raise AssertionError(f"an answer to request {answer[3]}, which nobody made")
+            elif answer[REQUEST_ID] != NOTICE_ID:
+                raise AssertionError(f"an answer to request {answer[REQUEST_ID]}, which nobody made")
 
     def worker_down(self, worker: Role) -> None:
         """A worker died: everybody who waits for it is told."""
@@ -227,9 +235,13 @@ class InternalLogs:
                 waiting.done(Read(error=int(ErrorCode.NOT_LEADER_OR_FOLLOWER)))
 
     def _located(self, reading: _Reading, answer: tuple[Any, ...]) -> Read:
-        error, directory = answer[2], answer[1] & FETCH_DIRECTORY
-        base_offset, high_watermark, log_start = answer[6], answer[7], answer[8]
-        position, length_bytes = answer[9], answer[10]
+        error, directory = answer[ERROR], answer[FLAGS] & FETCH_DIRECTORY
+        base_offset, high_watermark, log_start = (
+            answer[FETCHED_SEGMENT],
+            answer[FETCHED_HIGH_WATERMARK],
+            answer[ANSWER_LOG_START],
+        )
+        position, length_bytes = answer[FETCHED_POSITION], answer[FETCHED_BYTES]
         if error or not length_bytes:
             return Read((), Path(), high_watermark, log_start, error)
         place = reading.place

@@ -25,10 +25,17 @@ from typing import Any
 
 from appliance.channels.partition_table import ACTIVE_SEGMENT, HIGH_WATERMARK, WATCHERS
 from appliance.channels.purgatory_channel import (
+    COUNT,
+    DEADLINE_NS,
+    NEEDED_BYTES,
+    OFFSET,
     OP,
     POKED_BYTES,
     POKED_HIGH_WATERMARK,
     POKED_ROW,
+    REQUEST_ID,
+    ROW,
+    WITHIN,
     CompletionReason,
     PurgatoryOp,
 )
@@ -145,21 +152,23 @@ class PurgatoryDutyCycle:
     def _registered(self, peer: Role, messages: list[tuple[Any, ...]]) -> None:
         armed: list[DelayedFetch] = []
         for message in messages:
-            op = message[0]
-            key = (peer.index << _REQUEST_ID_BITS) | message[3]
+            op = message[OP]
+            key = (peer.index << _REQUEST_ID_BITS) | message[REQUEST_ID]
             if op == _WATCH:
-                row = message[4]
+                row = message[ROW]
                 if row < len(self._table):
                     watches, within = self._half_made.setdefault(key, ({}, set()))
-                    watches[row] = message[6]
-                    if message[1]:
+                    watches[row] = message[OFFSET]
+                    if message[WITHIN]:
                         within.add(row)
                 else:
                     self._wrong(f"{peer} watches row {row} of {len(self._table)}")
             elif op == _ARM:
                 watches, within = self._half_made.pop(key, ({}, set()))
-                operation = DelayedFetch(key, watches, needed_bytes=message[8], within=frozenset(within))
-                if self._wait(operation, message[5], deadline_ns=message[7]):
+                operation = DelayedFetch(
+                    key, watches, needed_bytes=message[NEEDED_BYTES], within=frozenset(within)
+                )
+                if self._wait(operation, message[COUNT], deadline_ns=message[DEADLINE_NS]):
                     armed.append(operation)
             elif op == _CANCEL:
                 cancelled = self._purgatory.cancel(key)

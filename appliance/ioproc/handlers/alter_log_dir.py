@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.channels.request_channel import Op, refusal
+from appliance.channels.request_channel import TARGET_DIRECTORY, Op, refusal
 from appliance.errors import ApplianceError
 from appliance.ioproc.handlers.produce import Answer
 from appliance.ioproc.partition import Partition
@@ -16,7 +16,7 @@ def alter_log_dir(partition: Partition, message: tuple[int, ...], moves: LogMove
     """Answered when the copy's directory is made; source of the checks: `ReplicaManager.alterReplicaLogDirs`."""
     error = 0
     try:
-        moves.alter(partition, message[11])
+        moves.alter(partition, message[TARGET_DIRECTORY])
     except ApplianceError as fault:
         partition.fault = fault
         error = int(code_for(fault))

@@ -6,7 +6,7 @@ killed worker finds the records again, as Kafka's would. The answer waits for fo
 
 from __future__ import annotations
 
-from appliance.channels.request_channel import Op
+from appliance.channels.request_channel import ITEM, OFFSET, REQUEST_ID, ROW, Op
 from appliance.ioproc.handlers.produce import Answer
 from appliance.ioproc.partition import Partition
 from appliance.protocol.errors import ErrorCode
@@ -19,7 +19,7 @@ HIGH_WATERMARK = -1
 
 def delete_records(partition: Partition, message: tuple[int, ...]) -> Answer:
     """a = low watermark, -1 with an error (`Partition.deleteRecordsOnLeader`, in its order)."""
-    offset, request_id, item, row = message[11], message[3], message[4], message[5]
+    offset, request_id, item, row = message[OFFSET], message[REQUEST_ID], message[ITEM], message[ROW]
     log = partition.log
     high_watermark = partition.high_watermark
     error = 0

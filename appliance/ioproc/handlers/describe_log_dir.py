@@ -5,7 +5,7 @@ O(segments), and no file is touched: sizes are those of the batches, without the
 
 from __future__ import annotations
 
-from appliance.channels.request_channel import Op
+from appliance.channels.request_channel import ITEM, REQUEST_ID, ROW, Op
 from appliance.ioproc.handlers.produce import Answer
 from appliance.ioproc.partition import Partition
 
@@ -17,7 +17,7 @@ def describe_log_dir(partition: Partition, message: tuple[int, ...], future: tup
 
     Source: `ReplicaManager.describeLogDirs`.
     """
-    request_id, item, row = message[3], message[4], message[5]
+    request_id, item, row = message[REQUEST_ID], message[ITEM], message[ROW]
     log = partition.log
     lag = max(partition.high_watermark - log.log_end_offset, 0)
     return (

@@ -6,7 +6,7 @@ comes or goes meanwhile, or may not. O(log producers), and once O(producers) aft
 
 from __future__ import annotations
 
-from appliance.channels.request_channel import Op
+from appliance.channels.request_channel import ITEM, LOWEST_PRODUCER_ID, REQUEST_ID, ROW, Op
 from appliance.ioproc.handlers.produce import Answer
 from appliance.ioproc.partition import Partition
 
@@ -19,8 +19,8 @@ def describe_producer(partition: Partition, message: tuple[int, ...]) -> Answer:
 
     Source: `Partition.activeProducerState`.
     """
-    entry = partition.log.producers.at_or_after(message[11])
-    head = (_OP, 0, 0, message[3], message[4], message[5])
+    entry = partition.log.producers.at_or_after(message[LOWEST_PRODUCER_ID])
+    head = (_OP, 0, 0, message[REQUEST_ID], message[ITEM], message[ROW])
     if entry is None:
         return (*head, -1, -1, -1, 0, 0, 0, 0, -1)
     return (

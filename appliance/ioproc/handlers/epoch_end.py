@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from appliance.channels.request_channel import WANTED_EPOCH, Op
+from appliance.channels.request_channel import (
+    ITEM,
+    LAST_FETCHED_EPOCH,
+    LEADER_EPOCH,
+    OFFSET,
+    REQUEST_ID,
+    ROW,
+    WANTED_EPOCH,
+    Op,
+)
 from appliance.errors import RejectedRequest
 from appliance.ioproc.handlers.produce import Answer
 from appliance.ioproc.partition import Partition
@@ -17,7 +26,7 @@ def epoch_end(partition: Partition, message: tuple[int, ...]) -> Answer:
 
     Source: `Partition.lastOffsetForLeaderEpoch`.
     """
-    error = leader_epoch_fault(message[7], partition.leader_epoch)
+    error = leader_epoch_fault(message[LEADER_EPOCH], partition.leader_epoch)
     epoch, end_offset = (-1, -1) if error else partition.log.epoch_end_offset(message[WANTED_EPOCH])
     return epoch_end_answer(partition, message, epoch, end_offset=end_offset, error=error)
 
@@ -32,7 +41,7 @@ def parting(partition: Partition, message: tuple[int, ...]) -> Answer | None:
 
     Source: `Partition.readFromLocalLog`.
     """
-    log, read_epoch, offset = partition.log, message[10], message[11]
+    log, read_epoch, offset = partition.log, message[LAST_FETCHED_EPOCH], message[OFFSET]
     epoch, end_offset = log.epoch_end_offset(read_epoch)
     if end_offset < 0 or offset < log.log_start_offset:
         raise RejectedRequest(
@@ -52,9 +61,9 @@ def epoch_end_answer(
         _OP,
         0,
         error,
-        message[3],
-        message[4],
-        message[5],
+        message[REQUEST_ID],
+        message[ITEM],
+        message[ROW],
         end_offset,
         partition.high_watermark,
         partition.log.log_start_offset,

@@ -9,7 +9,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from appliance.channels.request_channel import Op, RequestFlag, ResponseFlag
+from appliance.channels.request_channel import (
+    FLAGS,
+    ITEM,
+    LAST_FETCHED_EPOCH,
+    LEADER_EPOCH,
+    MAX_BYTES,
+    OFFSET,
+    REQUEST_ID,
+    ROW,
+    Op,
+    RequestFlag,
+    ResponseFlag,
+)
 from appliance.errors import ApplianceError
 from appliance.ioproc.handlers.epoch_end import parting
 from appliance.ioproc.handlers.produce import Answer
@@ -26,20 +38,20 @@ _OLDER_SEGMENT: Final = int(ResponseFlag.OLDER_SEGMENT)
 
 def fetch(partition: Partition, message: tuple[int, ...]) -> Answer:
     """Locates the records from the message's offset on; fields as in `channels.request_channel`."""
-    flags, request_id, item, row = message[1], message[3], message[4], message[5]
+    flags, request_id, item, row = message[FLAGS], message[REQUEST_ID], message[ITEM], message[ROW]
     high_watermark = partition.high_watermark
     last_stable = partition.last_stable_offset
     log = partition.log
-    error = leader_epoch_fault(message[7], partition.leader_epoch)
+    error = leader_epoch_fault(message[LEADER_EPOCH], partition.leader_epoch)
     if not error:
         try:
-            if message[10] >= 0:
+            if message[LAST_FETCHED_EPOCH] >= 0:
                 parted = parting(partition, message)
                 if parted is not None:
                     return parted
             found = log.read(
-                message[11],
-                max_bytes=message[9],
+                message[OFFSET],
+                max_bytes=message[MAX_BYTES],
                 upper_bound=last_stable if flags & _READ_COMMITTED else high_watermark,
                 min_one_batch=bool(flags & _MIN_ONE_BATCH),
             )
@@ -53,7 +65,7 @@ def fetch(partition: Partition, message: tuple[int, ...]) -> Answer:
             if (
                 flags & _READ_COMMITTED
                 and found.length_bytes
-                and log.aborted_transactions(message[11], upper_bound=last_stable)
+                and log.aborted_transactions(message[OFFSET], upper_bound=last_stable)
             ):
                 told |= _ABORTED
             return (

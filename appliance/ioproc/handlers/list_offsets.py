@@ -5,7 +5,16 @@ Earliest and latest never come here: the network process reads them from the par
 
 from __future__ import annotations
 
-from appliance.channels.request_channel import Op, RequestFlag
+from appliance.channels.request_channel import (
+    FLAGS,
+    ITEM,
+    LEADER_EPOCH,
+    REQUEST_ID,
+    ROW,
+    TIMESTAMP_MS,
+    Op,
+    RequestFlag,
+)
 from appliance.errors import ApplianceError
 from appliance.ioproc.handlers.produce import Answer
 from appliance.ioproc.partition import Partition
@@ -19,17 +28,17 @@ _MAX_TIMESTAMP = int(RequestFlag.MAX_TIMESTAMP)
 
 def list_offsets(partition: Partition, message: tuple[int, ...]) -> Answer:
     """a = offset, b = timestamp ms (both -1 where no record qualifies), leader_epoch of that record."""
-    flags, request_id, item, row = message[1], message[3], message[4], message[5]
+    flags, request_id, item, row = message[FLAGS], message[REQUEST_ID], message[ITEM], message[ROW]
     log = partition.log
     found: tuple[int, int, int] | None = None
-    error = leader_epoch_fault(message[7], partition.leader_epoch)
+    error = leader_epoch_fault(message[LEADER_EPOCH], partition.leader_epoch)
     bound = partition.last_stable_offset if flags & _READ_COMMITTED else partition.high_watermark
     if not error:
         try:
             if flags & _MAX_TIMESTAMP:
                 found = log.offset_of_max_timestamp()
             else:
-                found = log.offset_for_timestamp(message[11], upper_bound=bound)
+                found = log.offset_for_timestamp(message[TIMESTAMP_MS], upper_bound=bound)
         except ApplianceError as fault:
             partition.fault = fault
             error = int(code_for(fault))

@@ -10,7 +10,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from appliance.channels.request_channel import Op, RejectReason, Response, ResponseFlag, refusal
+from appliance.channels.request_channel import (
+    ACKS,
+    ITEM,
+    REQUEST_ID,
+    Op,
+    RejectReason,
+    Response,
+    ResponseFlag,
+    refusal,
+)
 from appliance.errors import ApplianceError, RejectedRequest
 from appliance.ioproc.partition import Partition
 from appliance.log.validator import CostlyBatch
@@ -38,7 +47,7 @@ def produce(
 
     None: the batch grows over `cheap_bytes_max` when it is decompressed, and was not appended. 0 sets no such limit.
     """
-    if message[2] == ACKS_ALL and len(partition.isr) < partition.min_insync_replicas:
+    if message[ACKS] == ACKS_ALL and len(partition.isr) < partition.min_insync_replicas:
         return refusal(message, _NOT_ENOUGH_REPLICAS)
     try:
         result = partition.log.append(
@@ -60,8 +69,8 @@ def produce(
         _OP,
         flags,
         0,
-        message[3],
-        message[4],
+        message[REQUEST_ID],
+        message[ITEM],
         partition.row,
         result.base_offset,
         result.log_append_time_ms,

@@ -15,9 +15,11 @@ from typing import Final
 
 from appliance.channels.request_channel import (
     FLAGS,
+    ITEM,
     LENGTH_BYTES,
     MARKER_PRODUCER_ID,
     POSITION,
+    REQUEST_ID,
     Op,
     RequestFlag,
 )
@@ -41,7 +43,7 @@ def write_marker(partition: Partition, message: tuple[int, ...], *, now_ms: int)
         producer_epoch=message[POSITION],
         timestamp_ms=now_ms,
     )
-    head = message[3], message[4], partition.row
+    head = message[REQUEST_ID], message[ITEM], partition.row
     try:
         result = partition.log.append(
             memoryview(batch), leader_epoch=partition.leader_epoch, origin=AppendOrigin.COORDINATOR

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from appliance.channels.control_channel import Body, CopiesMoved, CopyMove, MoveCopies
 from appliance.channels.partition_table import PartitionTable
-from appliance.channels.request_channel import Op
+from appliance.channels.request_channel import ERROR, Op
 from appliance.cluster import TopicPartition
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.log.file_names import future_directory_name
@@ -142,7 +142,7 @@ class _Asker(OwnersAsked):
             self.errors[item] = error
 
     def _take(self, item: int, answer: Answer) -> None:
-        self.errors[item] = _NOT_AVAILABLE if answer[2] == _NOT_LEADER else answer[2]
+        self.errors[item] = _NOT_AVAILABLE if answer[ERROR] == _NOT_LEADER else answer[ERROR]
 
     def _lose(self, item: int) -> None:
         """The move may have begun or not; to ask again does no harm."""

@@ -7,7 +7,7 @@ longer than `timeout_ms`. Left out: the permission to delete (security issue).
 
 from __future__ import annotations
 
-from appliance.channels.request_channel import Op
+from appliance.channels.request_channel import ERROR, LOW_WATERMARK, Op
 from appliance.cluster import INTERNAL_TOPICS
 from appliance.netproc.connection import Pending
 from appliance.netproc.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume, operation
@@ -103,7 +103,7 @@ class _Asker(OwnersAsked):
         return len(self.places) - 1
 
     def _take(self, item: int, answer: Answer) -> None:
-        self.results[item] = (answer[6], answer[2])
+        self.results[item] = (answer[LOW_WATERMARK], answer[ERROR])
 
     def _lose(self, item: int) -> None:
         """It may have moved the log start or not; to ask again does no harm, and the error says to."""

@@ -15,7 +15,16 @@ import os
 from collections.abc import Iterator, Mapping
 
 from appliance.channels.partition_table import HIGH_WATERMARK, PartitionTable
-from appliance.channels.request_channel import Op
+from appliance.channels.request_channel import (
+    ERROR,
+    FLAGS,
+    FUTURE_LOG_BYTES,
+    FUTURE_LOG_DIRECTORY,
+    FUTURE_LOG_LAG,
+    LOG_BYTES,
+    LOG_LAG,
+    Op,
+)
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.netproc.connection import Pending
 from appliance.netproc.log_dirs import LogDirs
@@ -152,12 +161,18 @@ class _Asker(OwnersAsked):
         self.found: dict[int, dict[str, list[DescribeLogDirsPartition]]] = {}
 
     def _take(self, item: int, answer: Answer) -> None:
-        if answer[2]:
+        if answer[ERROR]:
             return
         route = self.routes[item]
-        self.note(answer[1], route, size_bytes=answer[6], lag=answer[7], is_future=False)
-        if answer[8] >= 0:
-            self.note(answer[9], route, size_bytes=answer[8], lag=answer[13], is_future=True)
+        self.note(answer[FLAGS], route, size_bytes=answer[LOG_BYTES], lag=answer[LOG_LAG], is_future=False)
+        if answer[FUTURE_LOG_BYTES] >= 0:
+            self.note(
+                answer[FUTURE_LOG_DIRECTORY],
+                route,
+                size_bytes=answer[FUTURE_LOG_BYTES],
+                lag=answer[FUTURE_LOG_LAG],
+                is_future=True,
+            )
 
     def _lose(self, item: int) -> None:
         """It is not told of; where its owner was the slot's only one, the directories will be said to be offline."""

@@ -13,7 +13,16 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from appliance.channels.request_channel import Op
+from appliance.channels.request_channel import (
+    ANSWER_EPOCH,
+    ERROR,
+    FOUND_PRODUCER_ID,
+    PRODUCER_COORDINATOR_EPOCH,
+    PRODUCER_LAST_TIMESTAMP_MS,
+    PRODUCER_SEQUENCE,
+    TRANSACTION_FIRST_OFFSET,
+    Op,
+)
 from appliance.cluster import topic_name_fault
 from appliance.netproc.connection import Pending
 from appliance.netproc.log_handlers.owners_asked import AsksOwners, OwnersAsked, operation
@@ -121,7 +130,7 @@ class _Asker(OwnersAsked):
         return replace(self._results[item], active_producers=tuple(self.found[item]))
 
     def _take(self, item: int, answer: Answer) -> None:
-        error, producer_id = answer[2], answer[6]
+        error, producer_id = answer[ERROR], answer[FOUND_PRODUCER_ID]
         if error:
             self.fail(item, ErrorCode(error))
         elif producer_id >= 0:
@@ -130,11 +139,11 @@ class _Asker(OwnersAsked):
             self.found[item].append(
                 ProducerState(
                     producer_id,
-                    producer_epoch=answer[12],
-                    last_sequence=_signed(answer[9]),
-                    last_timestamp=answer[7],
-                    coordinator_epoch=_signed(answer[10]),
-                    current_txn_start_offset=answer[8],
+                    producer_epoch=answer[ANSWER_EPOCH],
+                    last_sequence=_signed(answer[PRODUCER_SEQUENCE]),
+                    last_timestamp=answer[PRODUCER_LAST_TIMESTAMP_MS],
+                    coordinator_epoch=_signed(answer[PRODUCER_COORDINATOR_EPOCH]),
+                    current_txn_start_offset=answer[TRANSACTION_FIRST_OFFSET],
                 )
             )
             self._handler.ask(self, item, route, from_id=producer_id + 1)

@@ -34,7 +34,7 @@ from appliance.channels.partition_table import (
     SLOT_LOG_END,
     PartitionTable,
 )
-from appliance.channels.request_channel import Op, RequestFlag, fetch_request
+from appliance.channels.request_channel import ITEM, Op, RequestFlag, fetch_request
 from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.errors import RejectedRequest
@@ -390,7 +390,7 @@ class _Asker:
 
     def answered(self, answer: Answer) -> None:
         """An owner says where the records lie."""
-        item = self.items[answer[4]]
+        item = self.items[answer[ITEM]]
         if item.asked is None:
             return
         item.answered(answer)

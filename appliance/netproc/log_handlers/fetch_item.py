@@ -15,8 +15,18 @@ from typing import Final
 
 from appliance.channels.request_channel import (
     ANSWER_EPOCH,
+    ANSWER_LOG_START,
     EPOCH_END_OFFSET,
+    ERROR,
     FETCH_DIRECTORY,
+    FETCHED_BYTES,
+    FETCHED_HIGH_WATERMARK,
+    FETCHED_LAST_STABLE_OFFSET,
+    FETCHED_POSITION,
+    FETCHED_SEGMENT,
+    FIRST_BATCH_BYTES,
+    FLAGS,
+    OP,
     Op,
     ResponseFlag,
 )
@@ -85,20 +95,20 @@ class FetchItem:
     def answered(self, answer: Answer) -> None:
         """The owner says where the records lie, or where the reader's history parts from the log."""
         self.asked = None
-        self.error = answer[2]
-        self.high_watermark = answer[7]
-        self.log_start = answer[8]
-        self.last_stable_offset = answer[13]
-        if answer[0] == _EPOCH_END:
+        self.error = answer[ERROR]
+        self.high_watermark = answer[FETCHED_HIGH_WATERMARK]
+        self.log_start = answer[ANSWER_LOG_START]
+        self.last_stable_offset = answer[FETCHED_LAST_STABLE_OFFSET]
+        if answer[OP] == _EPOCH_END:
             self.diverging = DivergingEpoch(answer[ANSWER_EPOCH], answer[EPOCH_END_OFFSET])
         elif not self.error:
-            self.segment = answer[6]
-            self.directory = answer[1] & FETCH_DIRECTORY
-            self.position = answer[9]
-            self.length_bytes = answer[10]
-            self.first_batch_bytes = answer[11]
-            self.has_aborted = bool(answer[1] & _ABORTED)
-            self.on_older_segment = bool(answer[1] & _OLDER_SEGMENT)
+            self.segment = answer[FETCHED_SEGMENT]
+            self.directory = answer[FLAGS] & FETCH_DIRECTORY
+            self.position = answer[FETCHED_POSITION]
+            self.length_bytes = answer[FETCHED_BYTES]
+            self.first_batch_bytes = answer[FIRST_BATCH_BYTES]
+            self.has_aborted = bool(answer[FLAGS] & _ABORTED)
+            self.on_older_segment = bool(answer[FLAGS] & _OLDER_SEGMENT)
 
     def fetched(self, *, read_committed: bool) -> FetchedPartition:
         """What the client is told of it."""

@@ -16,7 +16,14 @@ from appliance.channels.partition_table import (
     LOG_START,
     SERVING_INCARNATION,
 )
-from appliance.channels.request_channel import Op, RequestFlag
+from appliance.channels.request_channel import (
+    ANSWER_EPOCH,
+    ERROR,
+    FOUND_OFFSET,
+    FOUND_TIMESTAMP_MS,
+    Op,
+    RequestFlag,
+)
 from appliance.netproc.connection import Pending
 from appliance.netproc.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume, operation
 from appliance.netproc.steps import Steps, in_pieces
@@ -160,10 +167,10 @@ class _Asker(OwnersAsked):
     def _take(self, item: int, answer: Answer) -> None:
         self.results[item] = replace(
             self.results[item],
-            error_code=answer[2],
-            timestamp_ms=answer[7],
-            offset=answer[6],
-            leader_epoch=answer[12],
+            error_code=answer[ERROR],
+            timestamp_ms=answer[FOUND_TIMESTAMP_MS],
+            offset=answer[FOUND_OFFSET],
+            leader_epoch=answer[ANSWER_EPOCH],
         )
 
     def _lose(self, item: int) -> None:

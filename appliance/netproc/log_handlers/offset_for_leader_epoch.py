@@ -10,7 +10,7 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from appliance.channels.request_channel import Op
+from appliance.channels.request_channel import ANSWER_EPOCH, EPOCH_END_OFFSET, ERROR, Op
 from appliance.netproc.connection import Pending
 from appliance.netproc.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume, operation
 from appliance.netproc.steps import Steps, in_pieces
@@ -100,7 +100,10 @@ class _Asker(OwnersAsked):
 
     def _take(self, item: int, answer: Answer) -> None:
         self.results[item] = replace(
-            self.results[item], error_code=answer[2], leader_epoch=answer[12], end_offset=answer[6]
+            self.results[item],
+            error_code=answer[ERROR],
+            leader_epoch=answer[ANSWER_EPOCH],
+            end_offset=answer[EPOCH_END_OFFSET],
         )
 
     def _lose(self, item: int) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from appliance.channels.partition_table import PartitionTable
-from appliance.channels.request_channel import CONNECTION_LIMIT, Op, partition_request
+from appliance.channels.request_channel import CONNECTION_LIMIT, ITEM, Op, partition_request
 from appliance.channels.roles import Role
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.netproc.connection import Pending
@@ -175,7 +175,7 @@ class OwnersAsked(ABC):
         return bool(self._workers)
 
     def answered(self, answer: Answer) -> None:
-        item = answer[4]
+        item = answer[ITEM]
         if self._workers.pop(item, None) is not None:
             self._take(item, answer)
             self._settled()

@@ -16,7 +16,17 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from appliance.channels.request_channel import CONNECTION_LIMIT, REJECT_REASON, RequestFlag, produce_request
+from appliance.channels.request_channel import (
+    ANSWER_LOG_START,
+    CONNECTION_LIMIT,
+    ERROR,
+    ITEM,
+    LOG_APPEND_TIME_MS,
+    PRODUCED_OFFSET,
+    REJECT_REASON,
+    RequestFlag,
+    produce_request,
+)
 from appliance.channels.roles import Role
 from appliance.netproc.connection import Pending
 from appliance.netproc.leader_hints import with_hints
@@ -233,7 +243,7 @@ class _Asker:
         self.workers: list[tuple[int, Role]] = []
 
     def answered(self, answer: Answer) -> None:
-        item, error = answer[4], answer[2]
+        item, error = answer[ITEM], answer[ERROR]
         if self.results[item] is not None:
             return
         wanted = self._wanted[item]
@@ -245,7 +255,12 @@ class _Asker:
                 self._name_records(item, answer)
         else:
             self.results[item] = ProduceResult(
-                wanted.topic, wanted.partition, 0, answer[6], answer[7], answer[8]
+                wanted.topic,
+                wanted.partition,
+                0,
+                answer[PRODUCED_OFFSET],
+                answer[LOG_APPEND_TIME_MS],
+                answer[ANSWER_LOG_START],
             )
         self.outstanding -= 1
         if not self.outstanding:

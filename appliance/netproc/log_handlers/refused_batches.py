@@ -28,7 +28,17 @@ from uuid import UUID
 
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.produce import ProducePartition
-from appliance.protocol.records.batch import HEADER, HEADER_BYTES, MAGIC_V2, SEQUENCE_MAX
+from appliance.protocol.records.batch import (
+    H_BASE_SEQUENCE,
+    H_LAST_OFFSET_DELTA,
+    H_MAGIC,
+    H_PRODUCER_EPOCH,
+    H_PRODUCER_ID,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC_V2,
+    SEQUENCE_MAX,
+)
 
 BEHIND_MAX: Final = 9
 PARTITIONS_MAX: Final = 256
@@ -159,10 +169,12 @@ def _sent(wanted: ProducePartition, view: memoryview) -> _Sent | None:
     if wanted.records_length < HEADER_BYTES:
         return None
     header = HEADER.unpack_from(view, wanted.records_position)
-    sequence, last_delta = header[11], header[6]
-    if header[3] != MAGIC_V2 or header[9] < 0 or sequence < 0 or last_delta < 0:
+    sequence, last_delta = header[H_BASE_SEQUENCE], header[H_LAST_OFFSET_DELTA]
+    if header[H_MAGIC] != MAGIC_V2 or header[H_PRODUCER_ID] < 0 or sequence < 0 or last_delta < 0:
         return None
-    return _Sent(header[9], header[10], sequence, (sequence + last_delta + 1) & SEQUENCE_MAX)
+    return _Sent(
+        header[H_PRODUCER_ID], header[H_PRODUCER_EPOCH], sequence, (sequence + last_delta + 1) & SEQUENCE_MAX
+    )
 
 
 def _raise_to(known: _Refused, sent: _Sent) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from appliance.channels.request_channel import CONNECTION_LIMIT, Op, RequestFlag
+from appliance.channels.request_channel import CONNECTION_LIMIT, ERROR, Op, RequestFlag
 from appliance.cluster import INTERNAL_TOPICS
 from appliance.netproc.connection import Pending
 from appliance.netproc.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume
@@ -138,7 +138,7 @@ class _Asker(OwnersAsked):
         self.errors = [0] * len(self.places)
 
     def _take(self, item: int, answer: Answer) -> None:
-        self.errors[item] = answer[2]
+        self.errors[item] = answer[ERROR]
 
     def _lose(self, item: int) -> None:
         """The marker may be there or not; a second one does no harm."""
