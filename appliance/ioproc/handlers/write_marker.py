@@ -22,6 +22,7 @@ from appliance.channels.request_channel import (
     REQUEST_ID,
     Op,
     RequestFlag,
+    refusal,
 )
 from appliance.errors import ApplianceError
 from appliance.ioproc.handlers.produce import Answer
@@ -50,7 +51,7 @@ def write_marker(partition: Partition, message: tuple[int, ...], *, now_ms: int)
         )
     except ApplianceError as error:
         partition.fault = error
-        return (_OP, 0, int(code_for(error)), *head, -1, -1, -1, 0, 0, 0, -1, -1)
+        return refusal(message, int(code_for(error)))
     return (
         _OP,
         0,
