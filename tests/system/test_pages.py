@@ -9,7 +9,7 @@ import pytest
 from tests.support.pasted import Command, Terminal, commands_of
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = ("docs/five-minutes.md",)
+PAGES = ("README.md", "docs/five-minutes.md")
 
 
 @pytest.mark.parametrize("page", PAGES)
