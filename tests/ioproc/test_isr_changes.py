@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from appliance.channels.control_channel import AlteredPartition, AlteredPartitions, AlterPartitions
 from appliance.channels.controller_link import ControllerLink
+from appliance.channels.partition_table import SLOT_DAMAGE_FOUND
 from appliance.clock import ManualClock
 from appliance.cluster import TopicPartition
 from appliance.ioproc.isr_changes import AGAIN_MS, IsrChanges
@@ -51,6 +52,7 @@ class Proposing:
         self.clock = ManualClock(0)
         self.timers = Timers()
         self.line = Line()
+        self.damaged: list[int] = []
         self.changes = IsrChanges(
             cast(ControllerLink, cast(Any, self.line)),
             self.timers,
@@ -59,6 +61,7 @@ class Proposing:
             lag_ms=1000,
             partitions=lambda: [self.partition],
             moved=lambda _: None,
+            damaged=lambda _, offset: self.damaged.append(offset),
         )
 
     def propose(self) -> None:
@@ -111,3 +114,13 @@ def test_a_refused_proposal_is_tried_again_on_a_host_at_rest() -> None:
     proposing.clock.advance(AGAIN_MS)
     proposing.timers.run_due(proposing.clock.monotonic_ns())
     assert len(proposing.line.asked) == 2
+
+
+def test_what_a_follower_says_of_damage_in_the_log_is_heard_once() -> None:
+    proposing = Proposing()
+    table = proposing.led.table
+    table.cells[table.slot_at(1, 2) + SLOT_DAMAGE_FOUND] = 41
+    proposing.led.follower(2, 0)  # out of sync, and behind
+    proposing.propose()
+    proposing.propose()
+    assert proposing.damaged == [40]

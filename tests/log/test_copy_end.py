@@ -61,14 +61,14 @@ def test_the_valid_end_is_where_a_recovery_ends_the_log(tmp_path: Path, seed: in
     for _ in range(chance.randint(1, 2)):
         path = chance.choice(segments(directory))
         data = path.read_bytes()
-        end = ends(path)[-1] if ends(path) else 1
+        size_bytes = ends(path)[-1] if ends(path) else 1
         match chance.choice(("cut", "flip", "zero", "remove")):
             case "cut":
-                path.write_bytes(data[: chance.randrange(end)])
+                path.write_bytes(data[: chance.randrange(size_bytes)])
             case "flip":
-                flip(path, chance.randrange(end), chance.randrange(8))
+                flip(path, chance.randrange(size_bytes), chance.randrange(8))
             case "zero":
-                at = chance.randrange(end)
+                at = chance.randrange(size_bytes)
                 path.write_bytes(data[:at] + bytes(len(data) - at))
             case "remove" if path != segments(directory)[0]:
                 path.unlink()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from appliance.cli.status import processes_of
 from appliance.log.file_names import LOG
@@ -76,6 +76,11 @@ def write(broker: Appliance, topic: str = TOPIC, count: int = RECORDS, *, keyed:
         {"bootstrap.servers": bootstrap(broker), "acks": "all", "batch.num.messages": 1, "linger.ms": 0}
     )
     failures: list[object] = []
+
+    def delivered(error: KafkaError | None, _: object) -> None:
+        if error is not None:
+            failures.append(error)
+
     records = [b"%06d" % number * 10 for number in range(count)]
     for record in records:
         producer.produce(
@@ -83,7 +88,7 @@ def write(broker: Appliance, topic: str = TOPIC, count: int = RECORDS, *, keyed:
             record,
             key=record if keyed else None,
             partition=0,
-            on_delivery=lambda error, _: error and failures.append(error),
+            on_delivery=delivered,
         )
     assert producer.flush(60) == 0
     assert not failures
