@@ -6,9 +6,8 @@ from typing import Final
 
 import click
 
-from appliance.cli.program import program
+from appliance.cli.program import program, version_text
 from appliance.cli.topics import list_topics
-from appliance.version import VERSION
 
 SHELLS: Final = ("bash", "zsh", "fish")
 COMPLETE_VARIABLE: Final = "_APPLIANCE_COMPLETE"
@@ -31,8 +30,8 @@ def show_help(*, names: tuple[str, ...]) -> None:
 
 @click.command(short_help="Show the version.")
 def version() -> None:
-    """Show the version."""
-    click.echo(f"appliance {VERSION}")
+    """Show the version and whether this build is compiled."""
+    click.echo(version_text())
 
 
 @click.command(short_help="Print what makes a shell complete commands and flags.")

@@ -112,9 +112,14 @@ program = LazyGroup(
 )
 
 
+def version_text() -> str:
+    """Return the version, and which build this is."""
+    return f"appliance {VERSION} ({NAMES[build()]})"
+
+
 def _print_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked and not context.resilient_parsing:
-        click.echo(f"appliance {VERSION} ({NAMES[build()]})")
+        click.echo(version_text())
         context.exit()
 
 

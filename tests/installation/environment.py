@@ -20,6 +20,7 @@ from tests.support.wire import free_ports
 
 ROOT: Final = Path(__file__).parent.parent.parent
 SOURCES: Final = ("appliance", "spark_connector", "pyspark_appliance")
+OWN: Final = (*SOURCES, "log_appliance")
 SETUP: Final = ("setup.py", "pyproject.toml", "README.md")
 INSTALL_S: Final = 900
 SDIST: Final = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
@@ -37,15 +38,21 @@ def copy_of_the_tree(to: Path) -> Path:
 class Installation:
     """A virtual environment outside the tree, and the command `appliance` in it.
 
-    The packages that the appliance needs are those of the Python that runs the tests, found through a `.pth` file: they
-    are the same for each installation, and each test would spend most of its time on installing them.
+    The packages that the appliance needs are those of the Python that runs the tests, found through a `.pth` file and
+    links: they are the same for each installation, and each test would spend most of its time on installing them. The
+    appliance itself is left out, because pip would take it for installed, and Python would import it.
     """
 
     def __init__(self, place: Path) -> None:
         self._bin = place / "environment" / "bin"
         venv.create(place / "environment", with_pip=True, symlinks=True)
         (packages,) = (place / "environment" / "lib").glob("python*/site-packages")
-        (packages / "needs.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+        needs = place / "needs"
+        needs.mkdir()
+        for path in Path(sysconfig.get_paths()["purelib"]).iterdir():
+            if not path.name.removeprefix("__editable__").lstrip("._").startswith(OWN):
+                (needs / path.name).symlink_to(path)
+        (packages / "needs.pth").write_text(f"{needs}\n")
         self._elsewhere = place / "elsewhere"
         self._elsewhere.mkdir()
 

@@ -51,8 +51,8 @@ def test_an_editable_installation_runs_the_sources_as_they_are(tmp_path: Path) -
     said = installation.pip_install("--editable", tree)
     assert "an editable installation is compiled only with APPLIANCE_BUILD=compiled" in said
     assert installation.serve_one_record() == "pure"
-    program = tree / "appliance" / "cli" / "program.py"
-    program.write_text(program.read_text().replace('VERSION: Final = "', 'VERSION: Final = "changed '))
+    version = tree / "appliance" / "version.py"
+    version.write_text(version.read_text().replace('VERSION: Final = "', 'VERSION: Final = "changed '))
     assert "changed" in installation.appliance("--version")
 
 
