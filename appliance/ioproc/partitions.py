@@ -274,10 +274,22 @@ class Partitions(CopyHolder[Partition]):
                 f"slot {self._slot} does not lead: its log ends at offset {own.offset}, all was committed to"
                 f" {committed}, and the in-sync copies of slots {list(peers.unread)} cannot be read"
             )
-        cuts = (self._table.cut_to(assigned.row, assigned.incarnation, each) for each in assigned.replicas)
-        lost_to = max(committed, *cuts)
+        cuts = {
+            each: self._table.cut_to(assigned.row, assigned.incarnation, each) for each in assigned.replicas
+        }
+        lost_to = max(committed, cuts.get(self._slot, 0))
         if own.offset < lost_to:
             self._say_lost(name, own.offset, lost_to)
+        elif own.offset < max(cuts.values()):
+            # Mostly what the last leader had appended and its followers had not copied yet.
+            _logger.warning(
+                "partition %s: slot %d leads with a log that ends at offset %d; a damaged copy had records up to %d,"
+                " which no producer with acks=all was told of unless this copy was damaged as well",
+                name,
+                self._slot,
+                own.offset,
+                max(cuts.values()),
+            )
         return ""
 
     def _say_lost(self, name: TopicPartition, end: int, lost_to: int) -> None:

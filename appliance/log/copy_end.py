@@ -90,16 +90,17 @@ def valid_end(partition: Path, *, recovery_point: int, is_compacted: bool) -> Lo
     end = _claimed_end(partition, bases[:first]) or LogEnd(UNKNOWN_EPOCH, bases[first])
     for number, base in enumerate(bases[first:], first):
         begins_empty = number == 1 and end == (UNKNOWN_EPOCH, bases[0])
-        if number > first and (
-            base < end.offset
-            or (base > max(end.offset, recovery_point) and not (is_compacted or begins_empty))
-        ):
+        may_have_hole = is_compacted or begins_empty or number == first
+        if base > max(end.offset, recovery_point) and not may_have_hole:
             break
         with suppress(FileNotFoundError):
             segment = _Segment(partition, base)
             try:
                 end, is_whole = segment.walk(
-                    0, LogEnd(end.epoch, base), verify_from=recovery_point, is_gapless=not is_compacted
+                    0,
+                    LogEnd(end.epoch, max(base, end.offset)),
+                    verify_from=recovery_point,
+                    is_gapless=not is_compacted,
                 )
             finally:
                 segment.close()

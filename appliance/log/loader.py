@@ -364,20 +364,28 @@ class Loader:
             segments[-1].go_on_from(self._tail)
             return segments, self._handed_over.log_end_offset
         if self._clean:
-            try:
-                return segments, segments[-1].load_tail()
-            except CorruptFile as fault:
-                # The marker of a clean stop does not speak for the disk.
-                _logger.warning("%s; recovering the segment", fault)
-                return segments, self._recover_segment(segments[-1], verify_from=0)[0]
-        log_end = segments[-1].base_offset
+            return segments, self._end_after_clean_stop(segments[-1])
+        log_end = -1
         for number, segment in enumerate(segments):
             if segment.base_offset < self._recover_from:
                 continue
             later = segments[number + 1 :]
+            if log_end < 0:
+                log_end = self._end_before(segments[:number])
+            begin = max(segment.base_offset, log_end)
             log_end, cut = self._recover_segment(
-                segment, verify_from=self._recovery_point, later=later, is_gapless=self._is_gapless
+                segment,
+                verify_from=self._recovery_point,
+                later=later,
+                is_gapless=self._is_gapless,
+                begin=begin,
             )
+            if segment.base_offset < begin and not segment.file.size_bytes:
+                # Nothing of it is left, and what is appended must not lie under a name that is below it.
+                if not cut:
+                    self._set_aside(later)
+                segment.delete()
+                return segments[:number], log_end
             begins_empty = number == 0 and log_end == segment.base_offset and bool(later)
             if begins_empty and self._is_gapless and not cut:
                 # As a copy is made of a log that begins later; or all of this segment was lost.
@@ -388,14 +396,40 @@ class Loader:
                 return segments[: number + 1], log_end
             if number + 1 < len(segments):
                 segment.seal()
-        return segments, log_end
+        return segments, max(log_end, segments[-1].base_offset)
+
+    def _end_after_clean_stop(self, active: Segment) -> int:
+        try:
+            return active.load_tail()
+        except CorruptFile as fault:
+            # The marker of a clean stop does not speak for the disk.
+            _logger.warning("%s; recovering the segment", fault)
+            return self._recover_segment(active, verify_from=0)[0]
+
+    @staticmethod
+    def _end_before(segments: Sequence[Segment]) -> int:
+        """Where the last of some segments that are not recovered ends, by its headers; -1 where that does not matter.
+
+        A segment's name may be below it: followers of earlier versions began one where their leader had.
+        """
+        if not segments:
+            return -1
+        last = segments[-1]
+        position = last.offset_index.last()[1]
+        end = -1
+        try:
+            for _, header in last.file.headers(position, end=last.file.size_bytes):
+                end = header[0] + header[6] + 1
+        except CorruptFile:
+            return -1
+        return end
 
     def _goes_on(self, log_end: int, later: Sequence[Segment]) -> bool:
         """Whether the next segment continues the log. Where other replicas may have what lies in a hole, only
         compaction explains one: else a segment's end was lost, as when its pages were never written back."""
-        if not later or later[0].base_offset == log_end:
-            return True
-        if later[0].base_offset < log_end or not any(segment.file.size_bytes for segment in later):
+        if not later or later[0].base_offset <= log_end:
+            return True  # where its batches begin lower, its own recovery finds that
+        if not any(segment.file.size_bytes for segment in later):
             return False
         return not self._is_gapless or later[0].base_offset <= self._recovery_point
 
@@ -406,6 +440,7 @@ class Loader:
         verify_from: int,
         later: Sequence[Segment] = (),
         is_gapless: bool = False,
+        begin: int = 0,
     ) -> tuple[int, int]:
         """Reads a segment through, cuts it and indexes it; (next offset, bytes cut that were no zeros).
 
@@ -415,7 +450,7 @@ class Loader:
         self._recovered.add(segment.base_offset)
         segment.start_rebuild()
         file = segment.file
-        next_offset = segment.base_offset
+        next_offset = max(segment.base_offset, begin)
         position = 0
         reason = ""
         chunk, chunk_at = b"", 0

@@ -336,7 +336,8 @@ class PartitionLog:
         """
         first_offset = self.log_end_offset
         if segment_base_offset is not None and self._active.base_offset < segment_base_offset:
-            self.roll(segment_base_offset)
+            # The leader may have begun it below our log end: we went on in the segment before, under another leader.
+            self.roll(max(segment_base_offset, first_offset))
         freely = segment_base_offset is None
         at = 0
         while at < len(batches):

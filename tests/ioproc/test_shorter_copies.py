@@ -9,7 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from appliance.channels.partition_table import HIGH_WATERMARK, RESTART_LOG_END
+from appliance.channels.partition_table import (
+    HIGH_WATERMARK,
+    RESTART_LOG_END,
+    SLOT_CLOSED_INCARNATION,
+    SLOT_CUT_TO,
+)
 from appliance.clock import ManualClock
 from appliance.ioproc import peer_copies
 from appliance.log.checkpoint import write_offsets
@@ -181,3 +186,17 @@ def test_a_failover_compares_nothing_once_the_watermark_is_known(
     write(peer(disk), 20)  # not committed: the leader that wrote it has died
     monkeypatch.delattr(peer_copies, "claimed_end")
     assert refusal(disk.worker(), ASSIGNED) == 0
+
+
+def test_what_only_a_damaged_copy_had_is_no_loss(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+    """The last leader had appended it, and no follower had copied it, so nobody was told that it was committed."""
+    write(disk.copy, 19)
+    own, other = disk.table.slot_at(0, 0), disk.table.slot_at(0, 1)
+    disk.table.cells[other + SLOT_CLOSED_INCARNATION] = ASSIGNED.incarnation
+    disk.table.cells[other + SLOT_CUT_TO] = 20
+    write(peer(disk), 15)
+    partitions = disk.worker()
+    assert refusal(partitions, ASSIGNED, full=True) == 0
+    assert not partitions.lost
+    assert "a damaged copy had records up to 20" in caplog.text
+    assert disk.table.cells[own + SLOT_CUT_TO] <= 0

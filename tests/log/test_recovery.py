@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from appliance.log.config import LogSettings
+from appliance.log.copy_end import LogEnd, valid_end
 from appliance.log.partition_log import PartitionLog
 from appliance.log.recovered import KEPT_FILES_MAX, keep_segment
 from appliance.log.segment import Segment
@@ -409,6 +410,48 @@ def test_a_batch_that_a_clean_stop_left_and_that_is_torn_since_is_kept_aside(tmp
     assert again.log_end_offset < log.log_end_offset
     assert again.is_recovered
     assert list((log.directory / "recovered").iterdir())
+
+
+def test_a_follower_begins_no_segment_below_its_log_end(tmp_path: Path) -> None:
+    """Its leader's segment may begin there, after a change of leaders: ours went on in the one before."""
+    log = open_log(tmp_path / "a-0")
+    for offset in range(10):
+        log.append_as_follower(batch_of(leader_epoch=0, base_offset=offset), segment_base_offset=0)
+    for offset in range(10, 14):
+        log.append_as_follower(batch_of(leader_epoch=1, base_offset=offset), segment_base_offset=7)
+    assert [path.name for path in logs(log.directory)] == [f"{0:020d}.log", f"{10:020d}.log"]
+    assert [record.offset for record in read_all(log, start=7)] == list(range(7, 14))
+    crash(log)
+    assert open_log(tmp_path / "a-0").log_end_offset == 14
+
+
+@pytest.mark.parametrize("recovery_point", [0, 12])
+def test_a_segment_whose_name_is_below_the_end_of_the_one_before_is_kept(
+    tmp_path: Path, recovery_point: int
+) -> None:
+    """As followers of earlier versions have left it."""
+    log = open_log(tmp_path / "a-0")
+    for offset in range(10):
+        log.append_as_follower(batch_of(leader_epoch=0, base_offset=offset), segment_base_offset=0)
+    log.roll(7)
+    for offset in range(10, 14):
+        log.append_as_follower(batch_of(leader_epoch=1, base_offset=offset))
+    crash(log)
+    end = valid_end(tmp_path / "a-0", recovery_point=recovery_point, is_compacted=False)
+    assert end == LogEnd(1, 14)
+    assert open_log(tmp_path / "a-0", recovery_point=recovery_point).log_end_offset == 14
+
+
+def test_a_segment_that_repeats_the_one_before_is_moved_aside(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "a-0")
+    for offset in range(10):
+        log.append_as_follower(batch_of(leader_epoch=0, base_offset=offset), segment_base_offset=0)
+    crash(log)
+    (log.directory / f"{7:020d}.log").write_bytes(batch_of(leader_epoch=0, base_offset=7))
+    again = open_log(tmp_path / "a-0")
+    again.append(batch_of(), leader_epoch=1)
+    assert [record.offset for record in read_all(again)] == list(range(11))
+    assert [path.name for path in logs(log.directory)] == [f"{0:020d}.log"]
 
 
 def test_a_recovery_says_how_far_complete_batches_went_that_it_cut(tmp_path: Path) -> None:
