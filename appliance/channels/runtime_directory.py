@@ -116,17 +116,43 @@ def find(data_dir: Path, *, owner: int | None = None, pid: int | None = None) ->
 def remove(data_dir: Path) -> int:
     """Remove the private directory that `data_dir` names; return how many files were in it.
 
+    It stays where a process of an instance lives that holds it: then the data directory is a copy of that instance's,
+    with the name of a directory that is not its own.
+
     Raises:
         HostFault: the system refuses it.
     """
     path = find(data_dir)
     if path is None:
         return 0
-    count = len(names(path))
-    remove_directory(path)
+    count = 0
+    if _is_held(path):
+        _logger.warning("%s belongs to an instance on another data directory, which runs; it stays", path)
+    else:
+        count = len(names(path))
+        remove_directory(path)
+    forget(data_dir)
+    return count
+
+
+def forget(data_dir: Path) -> None:
+    """Write down that no private directory belongs to `data_dir`, which may be gone."""
     with suppress(OSError):
         os.unlink(data_dir / RUNTIME_FILE)
-    return count
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        descriptor = os.open(path / _HELD, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _write_down(data_dir: Path, path: Path) -> None:

@@ -326,7 +326,7 @@ def _print(processes: list[dict[str, Any]]) -> None:
     from appliance.channels.counter_names import BOUNDS
 
     for each in processes:
-        for name, count in each["counters"].items():
+        for name, count in each.get("counters", {}).items():
             if count and name in BOUNDS:
                 click.echo(f"{each['role']}: {count} {BOUNDS[name]}")
         for path in each.get("failed_log_dirs", ()):

@@ -20,14 +20,20 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Final
 
-from appliance.channels.request_channel import CONNECTION
+from appliance.channels.request_channel import ACKS, CONNECTION, OP, Op
 from appliance.channels.roles import Role
 
 COSTLY_BYTES: Final = 4 << 20
 """What a batch may grow to and still be served in the order of arrival: about a millisecond of decompression."""
 
+_PRODUCE: Final = int(Op.PRODUCE)
+
 _Key = tuple[Role, int]
 _Message = tuple[Any, ...]
+
+
+def _is_unanswered(message: _Message) -> bool:
+    return bool(message[OP] == _PRODUCE and not message[ACKS])
 
 
 class CostlyRequests:
@@ -72,13 +78,22 @@ class CostlyRequests:
         return key[0], message
 
     def drop_connection(self, peer: Role, connection: int) -> list[_Message]:
-        """Forget what a closed connection asked, and return it: the network process still waits for the answers."""
+        """Forget what a closed connection asked, and return it: the network process still waits for the answers.
+
+        Batches with acks=0 stay: their client expects no answer, and may have closed because it was done.
+        """
         key = (peer, connection)
-        dropped = self._waiting.pop(key, None)
-        if dropped is None:
+        waiting = self._waiting.get(key)
+        if waiting is None:
             return []
-        self._turns.remove(key)
-        return list(dropped)
+        kept = deque(message for message in waiting if _is_unanswered(message))
+        dropped = [message for message in waiting if not _is_unanswered(message)]
+        if kept:
+            self._waiting[key] = kept
+        else:
+            del self._waiting[key]
+            self._turns.remove(key)
+        return dropped
 
     def drop_peer(self, peer: Role) -> None:
         """Forget what a network process asked that has died: its pool is gone, and nobody waits for an answer."""

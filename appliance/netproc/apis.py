@@ -40,7 +40,7 @@ from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.coordinator_errors import COORDINATOR_APIS
 from appliance.protocol.headers import parse_request_header
 from appliance.protocol.messages import encode_unsupported_api_versions
-from appliance.protocol.produce import parse_produce
+from appliance.protocol.produce import ProduceRequest, parse_produce
 
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
@@ -75,6 +75,7 @@ class Apis:
     ) -> None:
         settings, table = attachment.wiring.settings, attachment.partitions
         self._pool = pool
+        self._partitions_max = settings.broker.max_partitions
         self._finish = finish
         self._coordinator = coordinator
         self._long = long
@@ -161,7 +162,7 @@ class Apis:
             if not header.served:
                 self._finish(pending, [encode_unsupported_api_versions(header.correlation_id)])
             elif header.api_key == _PRODUCE:
-                request = parse_produce(view, header.body_position, end, header.version)
+                request = self._parsed_produce(view, header.body_position, end, header.version)
                 connection.own_memo().remember(view, start, header=header, request=request)
                 self._produce.place(pending, request)
             elif header.api_key == _FETCH:
@@ -180,3 +181,21 @@ class Apis:
             if header.api_key != _PRODUCE:
                 pending.give_block(self._pool)
             raise
+
+    def end_wait(self, pending: Pending) -> None:
+        """Answer a fetch that waits for records with what there is: its client seems to have left."""
+        self._fetch.end_wait(pending)
+
+    def _parsed_produce(self, view: memoryview, position: int, end: int, version: int) -> ProduceRequest:
+        """The request. One for more partitions than can exist would hold up all others for nothing.
+
+        Raises:
+            MalformedFrame: it does not parse, or is one of those.
+        """
+        request = parse_produce(view, position, end, version)
+        if len(request.partitions) > self._partitions_max:
+            raise MalformedFrame(
+                f"a produce request for {len(request.partitions)} partitions: no more than max.partitions ="
+                f" {self._partitions_max} exist"
+            )
+        return request

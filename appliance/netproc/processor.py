@@ -67,6 +67,8 @@ _IN: Final = select.EPOLLIN
 _OUT: Final = select.EPOLLOUT
 _HUNG_UP: Final = select.EPOLLRDHUP
 SWEEP_PARTS: Final = 4
+SWEEP_MAX_NS: Final = 20_000_000_000
+"""Pool pages that nobody uses go back to the system within this time, however long connections may be idle."""
 IMAGE_LOOK_MS: Final = 10
 """How often a network process looks for the first image, after a start of everything and never again."""
 COMPLAINT_INTERVAL_MS: Final = 10_000
@@ -74,6 +76,7 @@ COMPLAINT_INTERVAL_MS: Final = 10_000
 # Requests of one connection in one turn: who pipelines without end shares the turn with all others.
 TURN_REQUESTS: Final = 16
 # What a client may send as its last word, without waiting for an answer.
+_FETCH: Final = int(ApiKey.FETCH)
 TAKEN_FROM_THE_GONE: Final = frozenset(
     map(int, (ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.LEAVE_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT))
 )
@@ -373,6 +376,9 @@ class Processor:
         """
         if self._intake.next_api_key(connection) in TAKEN_FROM_THE_GONE:
             connection.hung_up = True
+            for pending in list(connection.queue or ()):
+                if pending.api_key == _FETCH and pending.answer is None:
+                    self._apis.end_wait(pending)
             self._watch(connection)
             return False
         self._close(connection)
@@ -525,7 +531,8 @@ class Processor:
     def _sweep_later(self, now_ns: int) -> None:
         self._sweeping = True
         idle_ns = self._settings.network.connections_max_idle_ms * _NS_PER_MS
-        self._cycle.timers.add(now_ns + max(idle_ns // SWEEP_PARTS, _NS_PER_MS), self._sweep)
+        pause_ns = min(max(idle_ns // SWEEP_PARTS, _NS_PER_MS), SWEEP_MAX_NS)
+        self._cycle.timers.add(now_ns + pause_ns, self._sweep)
 
     def _sweep(self) -> None:
         """Closes connections that were idle for too long, lets unused segments and pool pages go."""

@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from appliance.config import load_settings
-from appliance.control.supervisor.memory_room import refuse_too_large_pools
-from appliance.errors import ConfigurationError
+from appliance.control.supervisor.memory_room import (
+    START_BYTES,
+    refuse_full_shared_memory,
+    refuse_too_large_pools,
+)
+from appliance.errors import ConfigurationError, OperatorFault
 from tests.cli.command import appliance
 
 GIB = 2**30
@@ -35,3 +39,9 @@ def test_start_with_a_pool_of_four_tebibytes_ends_with_a_line_and_leaves_nothing
     assert "network.pool.bytes = 4 TiB" in told.errors
     assert "Try it" not in told.text
     assert not (tmp_path / "data").exists()
+
+
+def test_a_start_without_room_in_shared_memory_is_refused_with_what_to_do() -> None:
+    refuse_full_shared_memory(START_BYTES)
+    with pytest.raises(OperatorFault, match=r"32 MiB.*--shm-size"):
+        refuse_full_shared_memory(START_BYTES - 1)

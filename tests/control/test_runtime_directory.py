@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -105,3 +106,24 @@ def test_what_is_not_a_private_directory_of_ours_is_never_removed(tmp_path: Path
         assert kept.exists()
         if where == "a link":
             link.unlink()
+
+
+def test_a_copy_of_a_data_directory_that_is_served_leaves_the_original_its_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    original, copy = tmp_path / "original", tmp_path / "copy"
+    original.mkdir()
+    made = create(original)
+    held = hold(made)
+    try:
+        shutil.copytree(original, copy)
+        with caplog.at_level(logging.WARNING):
+            assert remove(copy) == 0
+        assert made.exists()
+        assert find(original) == made
+        assert find(copy) is None
+        assert "stays" in caplog.text
+    finally:
+        os.close(held)
+    assert remove(original) > 0
+    assert not made.exists()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.channels.request_channel import CONNECTION, REQUEST_ID
+from appliance.channels.request_channel import ACKS, CONNECTION, OP, REQUEST_ID, Op
 from appliance.channels.roles import Role, RoleKind
 from appliance.ioproc.costly_requests import CostlyRequests
 
@@ -10,8 +10,9 @@ NETPROC = Role(RoleKind.NETPROC, index=0)
 OTHER = Role(RoleKind.NETPROC, index=1)
 
 
-def request(connection: int, request_id: int) -> tuple[int, ...]:
+def request(connection: int, request_id: int, acks: int = 1) -> tuple[int, ...]:
     fields = [0] * 14
+    fields[OP], fields[ACKS] = int(Op.PRODUCE), acks
     fields[CONNECTION], fields[REQUEST_ID] = connection, request_id
     return tuple(fields)
 
@@ -58,6 +59,15 @@ def test_what_a_closed_connection_asked_is_returned_once_and_served_never() -> N
     assert [each[REQUEST_ID] for each in costly.drop_connection(NETPROC, 7)] == [1, 2]
     assert costly.drop_connection(NETPROC, 7) == []
     assert served(costly) == [(NETPROC, 8, 3)]
+
+
+def test_batches_that_expect_no_answer_stay_when_their_connection_closes() -> None:
+    costly = CostlyRequests()
+    costly.add(NETPROC, request(7, 1, acks=0))
+    costly.add(NETPROC, request(7, 2))
+    costly.add(NETPROC, request(7, 3, acks=0))
+    assert [each[REQUEST_ID] for each in costly.drop_connection(NETPROC, 7)] == [2]
+    assert served(costly) == [(NETPROC, 7, 1), (NETPROC, 7, 3)]
 
 
 def test_what_a_dead_network_process_asked_is_forgotten() -> None:

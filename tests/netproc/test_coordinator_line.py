@@ -374,7 +374,7 @@ def test_requests_of_a_closed_connection_are_dropped_before_they_are_begun(
     conversation: Conversation,
 ) -> None:
     free_bytes = conversation.pool.free_bytes()
-    for api in (ApiKey.OFFSET_COMMIT, ApiKey.HEARTBEAT, ApiKey.JOIN_GROUP):
+    for api in (ApiKey.HEARTBEAT, ApiKey.HEARTBEAT, ApiKey.JOIN_GROUP):
         conversation.begin(api)
     conversation.line.leave(conversation.connection)
     conversation.line.turn()
@@ -387,8 +387,17 @@ def test_requests_of_a_closed_connection_are_dropped_before_they_are_begun(
     assert conversation.lines.statistics()["under_way"] == 0
 
 
+def test_what_a_closed_connection_has_committed_is_still_taken(conversation: Conversation) -> None:
+    for api in (ApiKey.OFFSET_COMMIT, ApiKey.HEARTBEAT):
+        conversation.begin(api)
+    conversation.line.leave(conversation.connection)
+    conversation.line.turn()
+    assert [each.reply.header.api_key for each in conversation.hear()] == [ApiKey.OFFSET_COMMIT]
+    assert conversation.lines.statistics()["dropped"] == 1
+
+
 def test_what_the_next_connection_of_that_number_asks_for_is_served(conversation: Conversation) -> None:
-    conversation.begin(ApiKey.OFFSET_COMMIT)
+    conversation.begin(ApiKey.JOIN_GROUP)
     conversation.line.leave(conversation.connection)
     conversation.begin(ApiKey.HEARTBEAT)
     conversation.line.turn()

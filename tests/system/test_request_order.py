@@ -214,3 +214,24 @@ def test_what_was_produced_behind_a_fetch_by_who_left_is_appended(broker: Applia
             assert connection.ends_without_an_answer()
         witness.send(offsets_question(LATEST_TIMESTAMP))
         assert offset_answered(witness) == end + 1
+
+
+@pytest.mark.parametrize("sent_bytes", [None, 40], ids=["a whole request", "half a request"])
+def test_a_fetch_that_waits_ends_when_its_client_has_left_behind_a_produce(
+    broker: Appliance, sent_bytes: int | None
+) -> None:
+    """Else the connection's descriptor would be held for as long as the fetch may wait: weeks."""
+    pids = broker.pids("netproc")
+
+    def descriptors() -> int:
+        return sum(psutil.Process(pid).num_fds() for pid in pids)
+
+    with WireSocket(broker.port) as probe:
+        end = produce(probe, TOPIC, bytes(BATCH)).base_offset + 1_000_000
+    before = descriptors()
+    for _ in range(20):
+        with WireSocket(broker.port) as connection:
+            connection.send(fetch_frame(end, max_wait_ms=2**31 - 1))
+            time.sleep(0.005)  # as a client that does the one after the other
+            connection.send(produce_frame(TOPIC, bytes(BATCH))[:sent_bytes])
+    wait_until(lambda: descriptors() <= before + 2, "the descriptors come back")

@@ -10,7 +10,7 @@ lane. So a connection that sends many requests waits for its own, and a client t
 heartbeats of others wait: the coordinator takes from the cheap lane first, and works on costly requests in slices of
 time (`coordinator`).
 
-What a closed connection still asks for is dropped before anybody works on it.
+What a closed connection still wants to know is dropped before anybody works on it.
 
 Running time: `put` and `next_…` O(1); `drop` O(requests of the connection); the death of a network process O(all).
 """
@@ -34,6 +34,16 @@ _COSTLY: Final = frozenset(
         ApiKey.LIST_GROUPS,
         ApiKey.DESCRIBE_GROUPS,
         ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.DELETE_GROUPS,
+        ApiKey.OFFSET_DELETE,
+    )
+)
+_TAKEN_FROM_THE_GONE: Final = frozenset(
+    int(api)
+    for api in (
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.LEAVE_GROUP,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
         ApiKey.DELETE_GROUPS,
         ApiKey.OFFSET_DELETE,
     )
@@ -177,18 +187,32 @@ class RequestQueue:
         return [other for _, other in same]
 
     def drop(self, key: int) -> list[Reply]:
-        """Forget the requests of a connection that has closed; where their answers would have gone."""
+        """Forget what a connection that has closed wanted to know; where the answers would have gone.
+
+        What it wanted to change stays: it was received, and its client may have meant to close behind it.
+        """
+        removed = self._remove(key)
+        for received in removed:
+            if received.reply.header.api_key in _TAKEN_FROM_THE_GONE:
+                self.put(received)
+        return [
+            received.reply
+            for received in removed
+            if received.reply.header.api_key not in _TAKEN_FROM_THE_GONE
+        ]
+
+    def _remove(self, key: int) -> list[Received]:
         head = self._cheap.pop(key, None) or self._costly.pop(key, None)
         if head is None:
             return []
-        dropped = [head, *self._behind.pop(key, ())]
-        self._length -= len(dropped)
-        return [received.reply for received in dropped]
+        removed = [head, *self._behind.pop(key, ())]
+        self._length -= len(removed)
+        return removed
 
     def peer_down(self, peer: Role) -> int:
         """Forget the requests of a network process that has died, whose bytes are gone; how many there were."""
         keys = [key for key in (*self._cheap, *self._costly) if key >> 32 == peer.index]
-        return sum([len(self.drop(key)) for key in keys])
+        return sum([len(self._remove(key)) for key in keys])
 
     def _next(self, lane: dict[int, Received]) -> Received | None:
         if not lane:

@@ -33,8 +33,10 @@ from appliance.control.supervisor.listening import (
 )
 from appliance.control.supervisor.memory_room import (
     memory_bytes,
+    refuse_full_shared_memory,
     refuse_too_large_pools,
     shared_memory_bytes,
+    shared_memory_free_bytes,
 )
 from appliance.control.supervisor.permissions import PRIVATE_UMASK, check_log_directories, readers_group
 from appliance.control.supervisor.signals import SUPERVISOR_SIGNALS
@@ -107,6 +109,7 @@ def _run(
     settings: Settings, entry_points: Mapping[RoleKind, str], notifier: Notifier, when_ready: str
 ) -> int:
     refuse_too_large_pools(settings, shared_bytes=shared_memory_bytes(), memory_bytes=memory_bytes())
+    refuse_full_shared_memory(shared_memory_free_bytes())
     patience_ms = settings.broker.shutdown_timeout_ms + ORPHANS_EXTRA_MS
     group = readers_group(settings)
     directory = DataDirectory.hold(settings.data_dir, patience_ms=patience_ms, group=group)
@@ -197,8 +200,8 @@ def _serve(
         for eventfd in doorbells.values():
             os.close(eventfd)
         with suppress(HostFault):
-            runtime_directory.remove(settings.data_dir)
-            remove_directory(runtime_dir)  # the data directory may be gone
+            remove_directory(runtime_dir)
+            runtime_directory.forget(settings.data_dir)
         os.close(held)
 
 

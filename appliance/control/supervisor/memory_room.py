@@ -7,9 +7,11 @@ from typing import Final
 
 from appliance.channels.roles import RoleKind, running_roles
 from appliance.config import Settings
-from appliance.errors import ConfigurationError
+from appliance.errors import ConfigurationError, OperatorFault
 
 SHARED_MEMORY: Final = "/dev/shm"
+START_BYTES: Final = 32 << 20
+"""What tables, rings and the first requests take of shared memory, with room to spare."""
 _UNITS: Final = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -39,6 +41,25 @@ def refuse_too_large_pools(settings: Settings, *, shared_bytes: int, memory_byte
                 f" and coordinator.pool.bytes = {_shown(settings.broker.coordinator_pool_bytes)}"
                 f" are {_shown(wanted)} together; this machine has {_shown(there)} of {what}"
             )
+
+
+def refuse_full_shared_memory(free_bytes: int) -> None:
+    """Refuse a start for which there is no room left: a process that touches a page beyond it dies of SIGBUS.
+
+    Raises:
+        OperatorFault: fewer than `START_BYTES` are free.
+    """
+    if free_bytes < START_BYTES:
+        raise OperatorFault(
+            f"shared memory ({SHARED_MEMORY}) has {_shown(free_bytes)} left, and a start needs {_shown(START_BYTES)}:"
+            " see which program fills it, or enlarge it (a container: --shm-size)"
+        )
+
+
+def shared_memory_free_bytes() -> int:
+    """What is left in the file system behind shared memory."""
+    room = os.statvfs(SHARED_MEMORY)
+    return room.f_bavail * room.f_frsize
 
 
 def shared_memory_bytes() -> int:

@@ -135,7 +135,8 @@ class FetchHandler:
         if turn.error:
             self._responder.refuse(pending, turn.error)
             return
-        deadline_ns = now_ns + max(0, request.max_wait_ms) * _NS_PER_MS
+        max_wait_ms = 0 if pending.connection.hung_up else max(0, request.max_wait_ms)
+        deadline_ns = now_ns + max_wait_ms * _NS_PER_MS
         max_bytes = min(self._max_bytes, request.max_bytes) if request.max_bytes > 0 else self._max_bytes
         asker = _Asker(self, pending, request, turn, deadline_ns=deadline_ns, max_bytes=max_bytes)
         self._lines.enter(asker)
@@ -144,6 +145,16 @@ class FetchHandler:
             FetchItem(wanted, self._route(wanted, pending.connection.slot)) for wanted in turn.partitions
         )
         self.look(asker)
+
+    def end_wait(self, pending: Pending) -> None:
+        """Answer with what there is. A wait may be for weeks, and the connection's descriptor is held as long."""
+        asker = getattr(pending.drop, "__self__", None)
+        if isinstance(asker, _Asker):
+            if asker.outstanding:
+                asker.deadline_ns = 0
+            else:
+                self._purgatory.cancel(asker)
+                asker.hurried()
 
     def _turn(self, request: FetchRequest, now_ms: int) -> SessionTurn:
         wanted = tuple(

@@ -108,6 +108,14 @@ def test_what_a_closed_connection_asked_for_is_forgotten() -> None:
     assert len(queue) == 0
 
 
+def test_what_a_closed_connection_wanted_to_change_stays_in_its_order() -> None:
+    commits = [request(1, ApiKey.OFFSET_COMMIT) for _ in range(2)]
+    listing, leaving = request(1, ApiKey.LIST_GROUPS), request(1, ApiKey.LEAVE_GROUP)
+    queue = queue_of(commits[0], listing, commits[1], leaving)
+    assert queue.drop(listing.reply.key) == [listing.reply]
+    assert all_of(queue) == [*commits, leaving]
+
+
 def test_later_connection_with_the_same_number_is_another_one() -> None:
     queue = queue_of(request(1))
     queue.drop(request(1).reply.key)
