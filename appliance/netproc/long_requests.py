@@ -279,6 +279,7 @@ class LongRequests:
         del self._tasks[task.pending]
         if task.pending.drop is task.drop:  # else its last piece has put one of its own there
             task.pending.drop = None
+        task.drop = None  # it refers to the task, which only the collector would free
         task.pending.give_block(self._pool)
         if task.rotation is not None:
             task.rotation.leave(task)

@@ -51,7 +51,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
 
 def counted(broker: Appliance, role: str, name: str) -> int:
     rows = processes_of(broker.data_dir.resolve()) or []
-    return sum(row["counted"][name] for row in rows if row["role"].split()[0] == role)
+    return sum(row["counters"][name] for row in rows if row["role"].split()[0] == role)
 
 
 def join(connection: WireSocket, group: str, member_id: str = "") -> Any:
@@ -71,7 +71,7 @@ def test_groups_beyond_the_bound_are_refused_and_those_that_are_there_go_on(brok
         for number in range(GROUPS):
             assert commit(connection, commit_request(f"g{number}", TOPIC, 2)) == [0]
         assert join(connection, "g0").error_code == ErrorCode.MEMBER_ID_REQUIRED
-    wait_until(lambda: counted(broker, "coordinator", "refused groups") == 2, "both are counted")
+    wait_until(lambda: counted(broker, "coordinator", "refused_groups") == 2, "both are counted")
     assert counted(broker, "coordinator", "groups") == GROUPS
     broker.kill_role("coordinator")
     with WireSocket(broker.port) as connection:
@@ -107,7 +107,7 @@ def test_ids_that_are_given_out_are_few_and_the_newest_is_good(broker: Appliance
             last = join(connection, "g").member_id
         assert join(connection, "g", first).error_code == ErrorCode.UNKNOWN_MEMBER_ID
         wait_until(
-            lambda: counted(broker, "coordinator", "forgotten member ids") == 49 * PENDING + 1,
+            lambda: counted(broker, "coordinator", "forgotten_member_ids") == 49 * PENDING + 1,
             "the forgotten ones are counted",
         )
         described = ask(connection, ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest(("g",))).groups
@@ -146,9 +146,9 @@ def test_producers_beyond_the_bound_are_forgotten_by_age_and_go_on(broker: Appli
         assert send(*ids[-1], 1) == 0
         assert send(*ids[-1], 5) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     wait_until(
-        lambda: counted(broker, "ioproc", "forgotten producer ids") >= 2 * PRODUCERS, "forgotten: counted"
+        lambda: counted(broker, "ioproc", "forgotten_producer_ids") >= 2 * PRODUCERS, "forgotten: counted"
     )
-    assert counted(broker, "ioproc", "producer ids") <= PRODUCERS
+    assert counted(broker, "ioproc", "producer_ids") <= PRODUCERS
 
 
 def test_find_coordinator_is_not_refused_for_want_of_room(broker: Appliance) -> None:
