@@ -118,9 +118,14 @@ def test_ids_that_are_given_out_are_few_and_the_newest_is_good(broker: Appliance
 def test_long_request_about_groups_closes_its_connection_only(broker: Appliance) -> None:
     with WireSocket(broker.port) as good:
         assert commit(good, commit_request("g", TOPIC, 1)) == [0]
-        for _ in range(6):
+        join = JoinGroupRequest(
+            "g", 10_000, "", "consumer", (JoinGroupProtocol("range", bytes(5000)),), 60_000
+        )
+        describe = DescribeGroupsRequest(("name" * 10,) * 200)
+        long: tuple[tuple[ApiKey, Any], ...] = ((ApiKey.JOIN_GROUP, join), (ApiKey.DESCRIBE_GROUPS, describe))
+        for api, request in long * 3:
             with WireSocket(broker.port) as hostile, pytest.raises(ConnectionEnded):
-                ask(hostile, ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest(("name" * 10,) * 200))
+                ask(hostile, api, request)
         assert commit(good, commit_request("g", TOPIC, 2)) == [0]
     closed = [line for line in broker.output().splitlines() if "group.request.max.bytes" in line]
     assert 3 <= len(closed) <= 6  # of each of two network processes at most three

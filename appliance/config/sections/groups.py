@@ -69,12 +69,13 @@ class GroupSettings:
         " id is forgotten, and its client begins again. An id is kept for a minute, or the session timeout if shorter.",
     )
     request_max_bytes: int = option(
-        2**20,
+        2**19,
         "group.request.max.bytes",
         unit="bytes",
         minimum=4096,
-        doc="Longest request that names groups or offsets; a longer one closes its connection. What members say in"
-        " JoinGroup and SyncGroup is bounded by socket.request.max.bytes alone, commits by what a batch may be.",
+        doc="Longest request that names groups or offsets, or joins a group; a longer one closes its connection. A"
+        " SyncGroup, which carries the assignments of all members, may have eight times as many; commits are bounded by"
+        " what a batch may be.",
     )
     consumer_session_timeout_ms: int = option(
         45_000,

@@ -81,8 +81,9 @@ _NOT_COORDINATOR: Final = int(ErrorCode.NOT_COORDINATOR)
 _LOADING: Final = int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 _OFFSET_COMMIT: Final = int(ApiKey.OFFSET_COMMIT)
 _LIST_GROUPS: Final = int(ApiKey.LIST_GROUPS)
-_LONG_REQUESTS: Final = frozenset({int(ApiKey.JOIN_GROUP), int(ApiKey.SYNC_GROUP)})
-"""Those of members' own data, which cost as much as a copy of their bytes."""
+_SYNC_GROUP: Final = int(ApiKey.SYNC_GROUP)
+SYNC_FACTOR: Final = 8
+"""How many times longer a SyncGroup may be than other requests: its leader sends the assignments of all members."""
 _AT_ID: Final = 4
 """Where the correlation id stands in a response's frame."""
 
@@ -188,11 +189,12 @@ class Coordinator:
             if header.api_key == _OFFSET_COMMIT:
                 self._commit(received, now_ms)
                 return
-            if reply.length_bytes > self._request_bytes_max and header.api_key not in _LONG_REQUESTS:
+            bytes_max = self._request_bytes_max * (SYNC_FACTOR if header.api_key == _SYNC_GROUP else 1)
+            if reply.length_bytes > bytes_max:
                 self._lines.refuse(
                     reply,
-                    f"a request of {reply.length_bytes} bytes: more than group.request.max.bytes ="
-                    f" {self._request_bytes_max}",
+                    f"a request of {reply.length_bytes} bytes: more than the {bytes_max} that group.request.max.bytes ="
+                    f" {self._request_bytes_max} allows",
                 )
                 return
             request = decode_request(
