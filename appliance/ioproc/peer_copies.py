@@ -1,6 +1,7 @@
 """Compare a copy that is about to lead with the other in-sync copies, whose files are on this host.
 
-    peer cannot be looked at      its slot's directories are away: it may have more
+    peer has no directory         its disk is empty or away: it may have more
+    peer cannot be read           an error line names it: it may have more
     peer claims no more           by its last batch headers, a few kilobytes: nearly always
     peer claims more              what lies beyond its recovery point is read; what is valid counts
 
@@ -17,7 +18,7 @@ from uuid import UUID
 
 from appliance.channels.control_channel import AssignedPartition
 from appliance.cluster import TopicPartition
-from appliance.errors import ApplianceError
+from appliance.errors import ApplianceError, CorruptFile
 from appliance.log.checkpoint import read_offsets
 from appliance.log.copy_end import LogEnd, claimed_end, lacks_begin, valid_end
 from appliance.log.file_names import LOG_STARTS, RECOVERY_POINTS, partition_directory_name
@@ -58,11 +59,20 @@ def compare_with_peers(
             if not found:
                 unread.append(peer)
             for partition in found:
-                end = _end_beyond(best, partition, is_compacted=log.settings.is_compacted)
+                end = _end_beyond(
+                    best, partition, own_start=log.log_start_offset, is_compacted=log.settings.is_compacted
+                )
                 if end is not None:
                     longest, best = (peer, end), end
         except (OSError, ApplianceError) as fault:
-            _logger.warning("partition %s: the copy of slot %d cannot be compared: %s", name, peer, fault)
+            _logger.error(
+                "partition %s: the in-sync copy of slot %d cannot be compared with that of slot %d, and may have more"
+                " records: %s",
+                name,
+                peer,
+                slot,
+                fault,
+            )
             unread.append(peer)
     return PeerCopies(own, longest, tuple(unread))
 
@@ -89,8 +99,8 @@ def copies_of(
             yield partition
 
 
-def _end_beyond(best: LogEnd, partition: Path, *, is_compacted: bool) -> LogEnd | None:
-    """Return the valid end of a copy where it is beyond `best`."""
+def _end_beyond(best: LogEnd, partition: Path, *, own_start: int, is_compacted: bool) -> LogEnd | None:
+    """Return the valid end of a copy where it is beyond `best`. `own_start`: where the log that would lead begins."""
     claimed = claimed_end(partition)
     if claimed is None or not claimed.is_beyond(best):
         return None
@@ -98,7 +108,7 @@ def _end_beyond(best: LogEnd, partition: Path, *, is_compacted: bool) -> LogEnd 
     end = valid_end(partition, recovery_point=point, is_compacted=is_compacted)
     if end is None or not end.is_beyond(best):
         return None
-    if lacks_begin(partition, log_start=log_start, is_compacted=is_compacted):
+    if lacks_begin(partition, log_start=max(log_start, own_start), is_compacted=is_compacted):
         _logger.warning(
             "%s: ends at offset %d, and is not counted: its beginning has gone", partition, end.offset
         )
@@ -107,8 +117,12 @@ def _end_beyond(best: LogEnd, partition: Path, *, is_compacted: bool) -> LogEnd 
 
 
 def _checkpointed(partition: Path, name: str) -> int:
-    """What a checkpoint file of a copy's log directory says of it."""
-    offsets = read_offsets(partition.parent / name)
+    """Return what a checkpoint file of a copy's log directory says of it; 0 where it is garbage, as for its owner."""
+    try:
+        offsets = read_offsets(partition.parent / name)
+    except CorruptFile as fault:
+        _logger.warning("%s; the copy is compared without it", fault)
+        return 0
     directory = partition.name
     return next(
         (offset for each, offset in offsets.items() if partition_directory_name(each) == directory), 0

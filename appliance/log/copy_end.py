@@ -23,6 +23,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
+from appliance.errors import CorruptFile
 from appliance.log.checkpoint import read_small
 from appliance.log.file_names import LOG, OFFSET_INDEX, parse_segment_file_name, segment_file_name
 from appliance.log.leader_epochs import read_epochs
@@ -117,7 +118,7 @@ def lacks_begin(partition: Path, *, log_start: int, is_compacted: bool) -> bool:
 
     Raises:
         OSError: a file cannot be read.
-        StorageFault, CorruptFile: the leader epochs cannot be read.
+        StorageFault: the leader epochs cannot be read. Garbage says nothing, as for their owner.
     """
     bases = segment_bases(partition)
     if not bases:
@@ -125,7 +126,9 @@ def lacks_begin(partition: Path, *, log_start: int, is_compacted: bool) -> bool:
     begin = bases[0]
     if len(bases) > 1 and not is_compacted and _claimed_end(partition, bases[:1]) == (UNKNOWN_EPOCH, begin):
         begin = bases[1]
-    epochs = read_epochs(partition)
+    epochs: list[tuple[int, int]] = []
+    with suppress(CorruptFile):
+        epochs = read_epochs(partition)
     return begin > max(log_start, epochs[0][1] if epochs else 0)
 
 

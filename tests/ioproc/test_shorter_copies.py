@@ -19,7 +19,13 @@ from appliance.clock import ManualClock
 from appliance.ioproc import peer_copies
 from appliance.log.checkpoint import write_offsets
 from appliance.log.config import LogSettings
-from appliance.log.file_names import HIGH_WATERMARKS
+from appliance.log.file_names import (
+    HIGH_WATERMARKS,
+    LEADER_EPOCHS,
+    LOG_STARTS,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+)
 from appliance.log.partition_log import PartitionLog
 from appliance.protocol.errors import ErrorCode
 from tests.ioproc.test_copies_that_went import ASSIGNED, FOLLOWED, NAME, TOPIC_ID, Disk, disk, refusal
@@ -200,3 +206,27 @@ def test_what_only_a_damaged_copy_had_is_no_loss(disk: Disk, caplog: pytest.LogC
     assert not partitions.lost
     assert "a damaged copy had records up to 20" in caplog.text
     assert disk.table.cells[own + SLOT_CUT_TO] <= 0
+
+
+@pytest.mark.parametrize("name", [RECOVERY_POINTS, LOG_STARTS, LEADER_EPOCHS])
+def test_a_checkpoint_that_is_garbage_does_not_hide_a_longer_copy(disk: Disk, name: str) -> None:
+    """Its owner opens the copy without the checkpoint, and so does the comparison."""
+    write(disk.copy, 15)
+    write(peer(disk), 20)
+    directory = peer(disk) if name == LEADER_EPOCHS else disk.path_of(1)
+    (directory / name).write_bytes(bytes(40))
+    assert refusal(disk.worker(), ASSIGNED, full=True) == REFUSED
+
+
+def test_a_peer_that_cannot_be_compared_is_named_as_an_error(
+    disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(disk.copy, 15)
+    write(peer(disk), 20)
+    (peer(disk) / PARTITION_METADATA).write_bytes(bytes(40))
+    assert refusal(disk.worker(), ASSIGNED, full=True) == 0
+    (said,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert (
+        "partition t-0: the in-sync copy of slot 1 cannot be compared with that of slot 0"
+        in said.getMessage()
+    )
