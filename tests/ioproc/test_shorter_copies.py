@@ -230,3 +230,24 @@ def test_a_peer_that_cannot_be_compared_is_named_as_an_error(
         "partition t-0: the in-sync copy of slot 1 cannot be compared with that of slot 0"
         in said.getMessage()
     )
+
+
+@pytest.mark.parametrize("content", [None, bytes(40)])
+def test_a_clean_stop_counts_only_with_a_high_watermark_that_bears_it_out(
+    disk: Disk, content: bytes | None
+) -> None:
+    """The marker says that the stop was clean; nothing says how far the log went."""
+    disk.replica()
+    life = disk.worker()
+    assert refusal(life, msgspec.structs.replace(ASSIGNED, leader_epoch=0), full=True) == 0
+    for number in range(5):
+        life.by_name[NAME].log.append(batch_of([b"%d" % number]), leader_epoch=0)
+    disk.directories.pop().close({NAME: 5})
+    disk.directories.pop().close({})
+    disk.new_memory()
+    write(peer(disk), 8)
+    if content is None:
+        (disk.path / HIGH_WATERMARKS).unlink()
+    else:
+        (disk.path / HIGH_WATERMARKS).write_bytes(content)
+    assert refusal(disk.worker(), ASSIGNED, full=True) == REFUSED
