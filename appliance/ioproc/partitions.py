@@ -151,6 +151,15 @@ class Partitions(CopyHolder[Partition]):
             self._publish_offline(assigned)
             raise
         if log.latest_epoch != assigned.leader_epoch:
+            if log.latest_epoch > assigned.leader_epoch:
+                _logger.error(
+                    "partition %s: slot %d leads in epoch %d, and its log has epoch %d: the metadata was restored from"
+                    " a backup, or the log is damaged; consumers find no end of the later epochs",
+                    name,
+                    self._slot,
+                    assigned.leader_epoch,
+                    log.latest_epoch,
+                )
             log.assign_epoch(assigned.leader_epoch, log.log_end_offset)
         partition = Partition(
             assigned,

@@ -306,3 +306,12 @@ def test_an_epoch_above_the_assigned_one_decides_nothing(disk: Disk) -> None:
     write(disk.copy, 15, epoch=7)
     write(peer(disk), 20, epoch=2, begins=10)
     assert refusal(disk.worker(), ASSIGNED, full=True) == REFUSED
+
+
+def test_a_leader_epoch_below_those_of_the_log_is_an_error_line(
+    disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(disk.copy, 15, epoch=7)
+    assert refusal(disk.worker(), ALONE, full=True) == 0
+    (said,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "partition t-0: slot 0 leads in epoch 3, and its log has epoch 7" in said.getMessage()
