@@ -3,6 +3,7 @@
     every segment of every replica is read, every checksum checked
       damaged batch, another replica has it at the same place     written over it, in place
       others have it elsewhere (compacted), and one is whole      that one's segments take the place of all of ours
+      another replica has other leader epochs there               it is no source: it has followed another leader
       nobody has it                                               said; nothing is changed
       a torn tail of the newest segment, and nobody has more          left to the next start, which cuts it
 
@@ -21,6 +22,7 @@ from typing import Final
 
 from appliance.cli.replica_comparison import Replica
 from appliance.cluster import TopicPartition
+from appliance.errors import CorruptFile
 from appliance.log.checkpoint import read_offsets, replace_file, sync_directory, write_offsets
 from appliance.log.copy_end import SEARCH_BYTES_MAX, segment_bases, sound_end_behind
 from appliance.log.file_names import (
@@ -32,8 +34,9 @@ from appliance.log.file_names import (
     parse_segment_file_name,
     segment_file_name,
 )
+from appliance.log.leader_epochs import read_epochs
 from appliance.log.recovered import FOLDER, keep_segment
-from appliance.log.repair import Damage, find_damage, first_source, read_batch, replace_batch
+from appliance.log.repair import Batch, Damage, History, find_damage, first_source, read_batch, replace_batch
 from appliance.protocol.records.batch import HEADER_BYTES
 
 _NO_END: Final = 1 << 62
@@ -72,12 +75,20 @@ def _repaired(
     others = [each for each in replicas if each is not replica]
     sources = [(each.slot, each.directory) for each in others]
     repairs: list[Repair] = []
+    epochs = _epochs_of(replica.directory)
+    history = History(epochs, is_complete=False)
     bases = segment_bases(replica.directory)
     for number, base in enumerate(bases):
         end = bases[number + 1] if number + 1 < len(bases) else _NO_END
         start = base
         while (damage := _damage(replica, base, start, end, is_gapless=is_gapless)) is not None:
-            found = first_source(damage, sources)
+            found = first_source(
+                replica.directory,
+                damage,
+                _agreeing(sources, epochs, start),
+                history,
+                None if end == _NO_END else end,
+            )
             if found is None:
                 left = _left(
                     partition, replica, damage, others, is_last=end == _NO_END, is_gapless=is_gapless
@@ -118,13 +129,70 @@ def _left(
     if is_last and not _has_batches_behind(replica, damage):
         return None
     end = _end_of(replica, segment_bases(replica.directory)[-1])
-    whole = next((each for each in others if _is_whole(each, end, is_gapless=is_gapless)), None)
+    whole = next(
+        (
+            each
+            for each in others
+            if _is_whole(each, end, is_gapless=is_gapless)
+            and _is_of_history(each, _epochs_of(replica.directory), end)
+        ),
+        None,
+    )
     if whole is None:
         outcome = "damaged, and no other replica is whole there: nothing was changed"
         return Repair(partition, replica.slot, offset, outcome, False)
     _copy_anew(partition, replica, whole)
     outcome = f"damaged, and replaced by a copy of slot {whole.slot}'s; its own segments are kept in {FOLDER}"
     return Repair(partition, replica.slot, offset, outcome, True)
+
+
+def _epochs_of(directory: Path) -> list[tuple[int, int]]:
+    """Return the leader epochs of a replica, (epoch, start offset); none where nothing readable says them."""
+    try:
+        return read_epochs(directory)
+    except CorruptFile:
+        return []
+
+
+def _agreeing(
+    sources: Sequence[tuple[int, Path]], epochs: Sequence[tuple[int, int]], offset: int
+) -> list[tuple[int, Path]]:
+    """Return the sources whose leader epochs up to `offset` contradict ours nowhere. Either may lack the latest."""
+    agreeing = []
+    for slot, path in sources:
+        theirs = _epochs_of(path)
+        begin = max([each[0][1] for each in (epochs, theirs) if each], default=0)
+        both = zip(_between(epochs, begin, offset), _between(theirs, begin, offset), strict=False)
+        if all(ours == other for ours, other in both):
+            agreeing.append((slot, path))
+    return agreeing
+
+
+def _between(epochs: Sequence[tuple[int, int]], begin: int, offset: int) -> list[tuple[int, int]]:
+    """Return the epochs in which offsets from `begin` to `offset` were written, as a log that begins there has them."""
+    ends = [start for _, start in epochs[1:]] + [_NO_END]
+    return [
+        (epoch, max(start, begin))
+        for (epoch, start), end in zip(epochs, ends, strict=False)
+        if end > begin and start <= offset
+    ]
+
+
+def _is_of_history(replica: Replica, epochs: Sequence[tuple[int, int]], end: int) -> bool:
+    """Whether each batch of a whole replica below `end` is of the leader epoch that another replica's history has."""
+    history = History(epochs, is_complete=False)
+    before: Batch | None = None
+    for base in segment_bases(replica.directory):
+        position = 0
+        descriptor = os.open(replica.directory / segment_file_name(base, LOG), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while (batch := read_batch(descriptor, position)) is not None and batch.base_offset < end:
+                if not history.has(batch, [batch] if before is None else [before, batch]):
+                    return False
+                before, position = batch, position + len(batch.data)
+        finally:
+            os.close(descriptor)
+    return True
 
 
 def _is_whole(replica: Replica, end: int, *, is_gapless: bool) -> bool:

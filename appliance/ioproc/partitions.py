@@ -151,6 +151,15 @@ class Partitions(CopyHolder[Partition]):
             self._publish_offline(assigned)
             raise
         if log.latest_epoch != assigned.leader_epoch:
+            if log.latest_epoch > assigned.leader_epoch:
+                _logger.error(
+                    "partition %s: slot %d leads in epoch %d, and its log has epoch %d: the metadata was restored from"
+                    " a backup, or the log is damaged; consumers find no end of the later epochs",
+                    name,
+                    self._slot,
+                    assigned.leader_epoch,
+                    log.latest_epoch,
+                )
             log.assign_epoch(assigned.leader_epoch, log.log_end_offset)
         partition = Partition(
             assigned,
@@ -247,8 +256,9 @@ class Partitions(CopyHolder[Partition]):
         """Say why a copy must not lead because another in-sync copy has a longer valid log; empty: it may lead.
 
         Compared is where the end may be that of a damaged log: after anything but a clean stop, after a recovery that
-        cut complete batches, and until all in-sync copies have what the first leader after a restart had. At any
-        other time the high watermark in shared memory says what counts (`PartitionTable.lacks`).
+        cut complete batches, and until all in-sync copies have what the first leader after a restart had. A stop counts
+        as clean only if a high watermark is written down that bears it out. At any other time the high watermark in
+        shared memory says what counts (`PartitionTable.lacks`).
         """
         if assigned.leader_epoch == 0:
             return ""
@@ -259,7 +269,8 @@ class Partitions(CopyHolder[Partition]):
         is_short = log.log_end_offset < committed
         if is_known and log.log_end_offset >= log.cut_to:
             return ""
-        if not (was_led or was_handed_over or log.is_recovered or is_short):
+        is_borne_out = self._directories.has_high_watermark_checkpoint(name) and not is_short
+        if is_borne_out and not (was_led or was_handed_over or log.is_recovered):
             return ""  # a clean stop
         peers = compare_with_peers(assigned, log, slot=self._slot, directories_of=self._directories_of)
         own = peers.own

@@ -1,7 +1,7 @@
 """Repair a led log where a follower, or a reader, has met damage in it, from another copy on this host.
 
     damage at offset N → verify the segment from the index entry before N on → first damaged batch
-      → another copy has it whole at the same place         written over ours; the partition goes on
+      → another in-sync copy has it at the same place        written over ours; the partition goes on
       → another in-sync copy has it whole somewhere else    (compacted) ours is cut there, that one leads
       → none has                                            said as an error
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -29,7 +29,8 @@ from appliance.ioproc.peer_copies import copies_of
 from appliance.ipc.process_table import ProcessRow
 from appliance.log.copy_end import segment_bases
 from appliance.log.others_directories import DirectoriesOf
-from appliance.log.repair import Damage, find_damage, first_source, replace_batch
+from appliance.log.partition_log import PartitionLog
+from appliance.log.repair import Damage, History, find_damage, first_source, replace_batch
 
 BATCHES_AT_ONCE: Final = 16
 VERIFIED_BYTES_MAX: Final = 4 << 20
@@ -99,7 +100,10 @@ class Repairs:
             damage = self._damage(partition, start)
             if damage is None:
                 break
-            found = first_source(damage, sources)
+            bases = segment_bases(log.directory)
+            end = _end_of_segment(log, bases, bisect_right(bases, damage.offset) - 1)
+            history = History(log.leader_epochs.entries(), is_complete=True)
+            found = first_source(log.directory, damage, sources, history, end)
             if found is None or found[1].next_offset > log.log_end_offset:
                 self._give_up(partition, damage, sources)
                 return
@@ -136,22 +140,21 @@ class Repairs:
         number = bisect_right(bases, offset) - 1
         if number < 0:
             return None
-        end = min(log.log_end_offset, bases[number + 1] if number + 1 < len(bases) else log.log_end_offset)
         return find_damage(
             log.directory,
             bases[number],
             start=offset,
-            end=end,
+            end=_end_of_segment(log, bases, number),
             is_gapless=not log.settings.is_compacted,
             bytes_max=VERIFIED_BYTES_MAX,
         )
 
     def _sources(self, partition: Partition) -> list[tuple[int, Path]]:
-        """Slots and directories of the other copies, those in sync first."""
+        """Slots and directories of the other in-sync copies: any other may have followed another leader."""
         replication = partition.replication
         if replication is None:
             return []
-        others = sorted(replication.followers, key=lambda slot: slot not in replication.isr)
+        others = [slot for slot in replication.followers if slot in replication.isr]
         found: list[tuple[int, Path]] = []
         topic_id = partition.log.topic_id
         for slot in others:
@@ -162,10 +165,9 @@ class Repairs:
 
     def _give_up(self, partition: Partition, damage: Damage, sources: list[tuple[int, Path]]) -> None:
         """No copy has the batch at the same place."""
-        name, replication = partition.topic_partition, partition.replication
-        in_sync = () if replication is None else replication.isr
+        name = partition.topic_partition
         for slot, path in sources:
-            if slot in in_sync and _is_whole(path, damage.offset, partition):
+            if _is_whole(path, damage.offset, partition):
                 self._cut(
                     partition,
                     damage.offset,
@@ -177,13 +179,17 @@ class Repairs:
                 )
                 return
         _logger.error(
-            "partition %s: the log of slot %d is damaged at offset %d and no other copy is whole there: readers and"
-            " followers cannot pass it. Stop the appliance and run `appliance log verify --repair`, which searches all"
-            " copies; or delete the records up to behind it",
+            "partition %s: the log of slot %d is damaged at offset %d and no other in-sync copy is whole there: readers"
+            " and followers cannot pass it. Stop the appliance and run `appliance log verify --repair`, which searches"
+            " all copies; or delete the records up to behind it",
             name,
             self._slot,
             damage.offset,
         )
+
+
+def _end_of_segment(log: PartitionLog, bases: Sequence[int], number: int) -> int:
+    return min(log.log_end_offset, bases[number + 1] if number + 1 < len(bases) else log.log_end_offset)
 
 
 def _is_whole(copy: Path, offset: int, partition: Partition) -> bool:

@@ -10,7 +10,8 @@ It is an upper bound of the valid end. `valid_end` applies the rules by which th
 reads what lies beyond the recovery point and checks every checksum. A recovery that runs at the same time removes only
 what is not valid, so both see the same valid end.
 
-Two ends compare by the leader epoch of the last batch first: a later leader has decided what counts.
+Two ends compare by the leader epoch of the last batch first: a later leader has decided what counts. No checksum covers
+that epoch. `batch_mark` tells whether two copies have the same batch there: then they have one history up to it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
+from appliance.errors import CorruptFile
 from appliance.log.checkpoint import read_small
 from appliance.log.file_names import LOG, OFFSET_INDEX, parse_segment_file_name, segment_file_name
 from appliance.log.leader_epochs import read_epochs
@@ -63,6 +65,15 @@ class LogEnd(NamedTuple):
         if UNKNOWN_EPOCH in (self.epoch, other.epoch):
             return self.offset > other.offset
         return self > other
+
+
+class BatchMark(NamedTuple):
+    """What tells a batch from any other one. The checksum covers the records, and not the leader epoch."""
+
+    base_offset: int
+    length: int
+    checksum: int
+    epoch: int
 
 
 def claimed_end(partition: Path) -> LogEnd | None:
@@ -110,6 +121,28 @@ def valid_end(partition: Path, *, recovery_point: int, is_compacted: bool) -> Lo
     return end
 
 
+def batch_mark(partition: Path, end_offset: int) -> BatchMark | None:
+    """Return the mark of the batch that ends before `end_offset`, by its header; None where none does.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    bases = segment_bases(partition)
+    number = bisect_right(bases, end_offset - 1) - 1
+    if number < 0:
+        return None
+    base = bases[number]
+    with suppress(FileNotFoundError):
+        segment = _Segment(partition, base)
+        try:
+            position = index_position(partition, base, end_offset - 1)
+            found = segment.mark(position, end_offset)
+            return segment.mark(0, end_offset) if found is None and position else found
+        finally:
+            segment.close()
+    return None
+
+
 def lacks_begin(partition: Path, *, log_start: int, is_compacted: bool) -> bool:
     """Return whether a copy begins later than anything that was written down says: files of it may have gone.
 
@@ -117,7 +150,7 @@ def lacks_begin(partition: Path, *, log_start: int, is_compacted: bool) -> bool:
 
     Raises:
         OSError: a file cannot be read.
-        StorageFault, CorruptFile: the leader epochs cannot be read.
+        StorageFault: the leader epochs cannot be read. Garbage says nothing, as for their owner.
     """
     bases = segment_bases(partition)
     if not bases:
@@ -125,7 +158,9 @@ def lacks_begin(partition: Path, *, log_start: int, is_compacted: bool) -> bool:
     begin = bases[0]
     if len(bases) > 1 and not is_compacted and _claimed_end(partition, bases[:1]) == (UNKNOWN_EPOCH, begin):
         begin = bases[1]
-    epochs = read_epochs(partition)
+    epochs: list[tuple[int, int]] = []
+    with suppress(CorruptFile):
+        epochs = read_epochs(partition)
     return begin > max(log_start, epochs[0][1] if epochs else 0)
 
 
@@ -261,6 +296,27 @@ class _Segment:
             end = LogEnd(header[H_PARTITION_LEADER_EPOCH], last_offset + 1)
             position += size_bytes
         return end, verify_from is None or not self._has_more(position)
+
+    def mark(self, position: int, end_offset: int) -> BatchMark | None:
+        """As `batch_mark`, of the batches from `position` on."""
+        while True:
+            head = os.pread(self._descriptor, HEADER_BYTES, position)
+            if len(head) < HEADER_BYTES:
+                return None
+            header = HEADER.unpack(head)
+            length = header[H_BATCH_LENGTH]
+            next_offset = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1
+            if (
+                header[H_MAGIC] != MAGIC_V2
+                or length + LOG_OVERHEAD < HEADER_BYTES
+                or next_offset > end_offset
+            ):
+                return None
+            if next_offset == end_offset:
+                return BatchMark(
+                    header[H_BASE_OFFSET], length, header[H_CRC], header[H_PARTITION_LEADER_EPOCH]
+                )
+            position += length + LOG_OVERHEAD
 
     def _checksum(self, position: int, size_bytes: int, chunk: bytes, at: int) -> int:
         """Return the checksum of a batch; what is not in `chunk` is read in pieces: its length may be a lie."""

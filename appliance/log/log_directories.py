@@ -291,6 +291,11 @@ class LogDirectories:
         directory = self.serving.get(self.index_of(partition))
         return 0 if directory is None else directory.checkpoints.high_watermark(partition)
 
+    def has_high_watermark_checkpoint(self, partition: TopicPartition) -> bool:
+        """Return whether the high watermark of a partition that was opened is written down."""
+        directory = self.serving.get(self.index_of(partition))
+        return directory is not None and directory.checkpoints.has_high_watermark(partition)
+
     def _resolve_twins(self, partition: TopicPartition, topic_id: UUID, settings: LogSettings) -> None:
         """A move ended between its swap and its settlement: see `settlement`."""
         found = self._found(partition)

@@ -90,6 +90,10 @@ class OffsetCheckpoints:
     def high_watermark(self, partition: TopicPartition) -> int:
         return self._known[HIGH_WATERMARKS].get(partition, 0)
 
+    def has_high_watermark(self, partition: TopicPartition) -> bool:
+        """Return whether a high watermark was written down. A clean stop writes that of every open partition."""
+        return partition in self._known[HIGH_WATERMARKS]
+
     def look_again(self, partition: TopicPartition, *, is_new: bool) -> None:
         """What others have written of the partition meanwhile; of a new one, nothing that is there is true.
 

@@ -4,8 +4,14 @@
     source    ├── batch ──┼── batch ──┼── batch ──┤        segments byte for byte
 
 A batch is damaged if it is no batch, fails its checksum or does not continue the offsets. Its place is taken by what
-the source has at the same position of the segment of the same name, if that is whole and of the same offset. Segments
-that were compacted differ from copy to copy: there nothing is found, and the caller must copy the log anew.
+the source has at the same position of the segment of the same name, if all of this holds:
+
+    whole, and of the same offset
+    of the leader epoch             that the damaged log's own history has for the offset
+    between the same neighbours     the sound batches before and behind are the same, byte for byte, in both copies
+
+A copy that once followed another leader may have other records at the same offsets and positions. Segments that were
+compacted differ from copy to copy: there nothing is found, and the caller must copy the log anew.
 
 What is replaced is kept in `recovered/` first. A death in the middle leaves a batch that is as damaged as before.
 """
@@ -13,6 +19,7 @@ What is replaced is kept in `recovered/` first. A death in the middle leaves a b
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,6 +45,9 @@ from appliance.protocol.records.batch import (
 BATCH_BYTES_MAX: Final = 256 << 20
 """A longer batch is not read whole to be checked: its length is a lie, or it is beyond repair."""
 _NO_LIMIT: Final = 1 << 62
+NEIGHBOUR_BYTES_MAX: Final = 16 << 20
+"""How far behind a damaged batch a sound neighbour is looked for."""
+_READ_BYTES: Final = 1 << 20
 _OFFSET_DELTA_MAX: Final = (1 << 31) - 1
 
 
@@ -48,6 +58,28 @@ class Damage:
     base_offset: int
     position: int
     offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What a damaged log knows of its leader epochs.
+
+    `epochs`: (epoch, start offset), oldest first. `is_complete`: no later epoch has begun than the latest of these.
+    """
+
+    epochs: Sequence[tuple[int, int]]
+    is_complete: bool
+
+    def has(self, batch: Batch, neighbours: Sequence[Batch]) -> bool:
+        """Return whether a batch is of its offset's leader epoch. Where that is unknown, neighbours have to do."""
+        number = bisect_right(self.epochs, batch.base_offset, key=lambda entry: entry[1])
+        if number == 0:
+            return bool(neighbours)
+        known = self.epochs[number - 1][0]
+        if batch.leader_epoch == known:
+            return True
+        may_be_later = not self.is_complete and number == len(self.epochs) and batch.leader_epoch > known
+        return may_be_later and any(each.leader_epoch == batch.leader_epoch for each in neighbours)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +165,89 @@ def read_batch(descriptor: int, position: int) -> Batch | None:
     )
 
 
-def sound_batch_of(source: Path, damage: Damage) -> Batch | None:
-    """Return what a source has in the place of a damaged batch; None where that is not sound, or of another offset."""
+def sound_batch_of(
+    source: Path, partition: Path, damage: Damage, history: History, end: int | None
+) -> Batch | None:
+    """Return what a source has in the place of a batch that is damaged in `partition`.
+
+    None where it is not sound, of another offset or of another history. `end`: where the segment ends, if known.
+    """
+    name = segment_file_name(damage.base_offset, LOG)
     with suppress(OSError):
-        descriptor = os.open(source / segment_file_name(damage.base_offset, LOG), os.O_RDONLY | os.O_CLOEXEC)
+        theirs = os.open(source / name, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            batch = read_batch(descriptor, damage.position)
+            batch = read_batch(theirs, damage.position)
+            if batch is None or batch.base_offset != damage.offset:
+                return None
+            ours = os.open(partition / name, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                before = _batch_before(
+                    ours, index_position(partition, damage.base_offset, damage.offset), damage
+                )
+                if before is not None and not _is_same(before, theirs, damage.position - len(before.data)):
+                    return None
+                is_between, behind = _neighbour_behind(ours, theirs, damage.position, batch, end)
+            finally:
+                os.close(ours)
         finally:
-            os.close(descriptor)
-        return batch if batch is not None and batch.base_offset == damage.offset else None
+            os.close(theirs)
+        neighbours = [each for each in (before, behind) if each is not None]
+        return batch if is_between and history.has(batch, neighbours) else None
     return None
+
+
+def _batch_before(descriptor: int, start: int, damage: Damage) -> Batch | None:
+    """Return the sound batch that ends where a damaged one begins; None at the beginning of a segment."""
+    for begin in (start, 0) if 0 < start < damage.position else (0,):
+        position, found = begin, None
+        while position < damage.position:
+            found = read_batch(descriptor, position)
+            if found is None:
+                break
+            position += len(found.data)
+        if position == damage.position:
+            return found
+    return None
+
+
+def _neighbour_behind(
+    ours: int, theirs: int, position: int, batch: Batch, end: int | None
+) -> tuple[bool, Batch | None]:
+    """Follow the source behind `batch` to where our log is sound again, or ends.
+
+    (whether the source leads there, and has the same batch; that batch, None at the end)
+    """
+    limit = position + len(batch.data) + NEIGHBOUR_BYTES_MAX
+    here = batch
+    while position < limit:
+        position += len(here.data)
+        if end is not None and here.next_offset >= end:
+            return here.next_offset == end, None
+        own, their = read_batch(ours, position), read_batch(theirs, position)
+        if own is not None and their is not None:
+            return own.base_offset == here.next_offset and own.data == their.data, own
+        if own is None and _ends_at(ours, position):
+            return True, None
+        following = own or their  # where one of the two is damaged, the other one says where to go on
+        if following is None or following.base_offset != here.next_offset:
+            break
+        here = following
+    return False, None
+
+
+def _is_same(batch: Batch, descriptor: int, position: int) -> bool:
+    return os.pread(descriptor, len(batch.data), position) == batch.data
+
+
+def _ends_at(descriptor: int, position: int) -> bool:
+    """Whether nothing but zeros follows in a segment."""
+    if position > os.fstat(descriptor).st_size:
+        return False
+    while piece := os.pread(descriptor, _READ_BYTES, position):
+        if piece.strip(b"\0"):
+            return False
+        position += len(piece)
+    return True
 
 
 def replace_batch(partition: Path, damage: Damage, batch: Batch, *, durable: bool) -> Path | None:
@@ -169,10 +274,12 @@ def replace_batch(partition: Path, damage: Damage, batch: Batch, *, durable: boo
     return kept
 
 
-def first_source(damage: Damage, sources: Sequence[tuple[int, Path]]) -> tuple[int, Batch] | None:
-    """Return the first slot that has a sound batch in the place of a damaged one, and the batch."""
+def first_source(
+    partition: Path, damage: Damage, sources: Sequence[tuple[int, Path]], history: History, end: int | None
+) -> tuple[int, Batch] | None:
+    """Return the first slot that has the batch which is damaged in `partition`, and the batch."""
     for slot, source in sources:
-        batch = sound_batch_of(source, damage)
+        batch = sound_batch_of(source, partition, damage, history, end)
         if batch is not None:
             return slot, batch
     return None

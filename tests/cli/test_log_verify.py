@@ -12,7 +12,7 @@ import pytest
 from appliance.cluster import TopicPartition
 from appliance.control.supervisor.data_directory import DataDirectory
 from appliance.log.checkpoint import write_offsets
-from appliance.log.file_names import CLEANER_OFFSETS, LOG, segment_file_name
+from appliance.log.file_names import CLEANER_OFFSETS, LEADER_EPOCHS, LOG, segment_file_name
 from appliance.protocol.records.record import Record, encode_batch
 from tests.cli.command import Outcome, appliance
 
@@ -234,3 +234,20 @@ def test_nothing_is_repaired_while_an_appliance_runs(tmp_path: Path) -> None:
     held.release()
     assert outcome.code == 1
     assert "is in use" in outcome.errors
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_replica_of_another_history_repairs_nothing(tmp_path: Path, *, is_compacted: bool) -> None:
+    """Slot 1 led alone, slot 0 was chosen though it lacked that: other records lie at the same offsets."""
+    ours = [batch(0), *(batch(n, b"new", leader_epoch=2) for n in (2, 4, 6))]
+    damaged = write(tmp_path, 0, {0: ours})
+    (damaged / LEADER_EPOCHS).write_text("0\n2\n0 0\n2 2\n")
+    write(tmp_path, 1, {0: [batch(0), *(batch(n, b"old", leader_epoch=0) for n in (2, 4, 6))]})
+    if is_compacted:
+        for slot in (0, 1):
+            write_offsets(tmp_path / f"slot-{slot}" / CLEANER_OFFSETS, {TopicPartition("t", 0): 6})
+    damage(damaged, len(ours[0]) + len(ours[1]) + 70)
+    before = content(damaged)
+    code, (repair,) = repaired(tmp_path)
+    assert (code, repair["slot"], repair["offset"], repair["done"]) == (1, 0, 4, False)
+    assert content(damaged) == before

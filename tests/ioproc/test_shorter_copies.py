@@ -19,9 +19,16 @@ from appliance.clock import ManualClock
 from appliance.ioproc import peer_copies
 from appliance.log.checkpoint import write_offsets
 from appliance.log.config import LogSettings
-from appliance.log.file_names import HIGH_WATERMARKS
+from appliance.log.file_names import (
+    HIGH_WATERMARKS,
+    LEADER_EPOCHS,
+    LOG_STARTS,
+    PARTITION_METADATA,
+    RECOVERY_POINTS,
+)
 from appliance.log.partition_log import PartitionLog
 from appliance.protocol.errors import ErrorCode
+from appliance.protocol.records.batch import batches
 from tests.ioproc.test_copies_that_went import ASSIGNED, FOLLOWED, NAME, TOPIC_ID, Disk, disk, refusal
 from tests.log.batches import NOW_MS, batch_of
 
@@ -200,3 +207,111 @@ def test_what_only_a_damaged_copy_had_is_no_loss(disk: Disk, caplog: pytest.LogC
     assert not partitions.lost
     assert "a damaged copy had records up to 20" in caplog.text
     assert disk.table.cells[own + SLOT_CUT_TO] <= 0
+
+
+@pytest.mark.parametrize("name", [RECOVERY_POINTS, LOG_STARTS, LEADER_EPOCHS])
+def test_a_checkpoint_that_is_garbage_does_not_hide_a_longer_copy(disk: Disk, name: str) -> None:
+    """Its owner opens the copy without the checkpoint, and so does the comparison."""
+    write(disk.copy, 15)
+    write(peer(disk), 20)
+    directory = peer(disk) if name == LEADER_EPOCHS else disk.path_of(1)
+    (directory / name).write_bytes(bytes(40))
+    assert refusal(disk.worker(), ASSIGNED, full=True) == REFUSED
+
+
+def test_a_peer_that_cannot_be_compared_is_named_as_an_error(
+    disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(disk.copy, 15)
+    write(peer(disk), 20)
+    (peer(disk) / PARTITION_METADATA).write_bytes(bytes(40))
+    assert refusal(disk.worker(), ASSIGNED, full=True) == 0
+    (said,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert (
+        "partition t-0: the in-sync copy of slot 1 cannot be compared with that of slot 0"
+        in said.getMessage()
+    )
+
+
+@pytest.mark.parametrize("content", [None, bytes(40)])
+def test_a_clean_stop_counts_only_with_a_high_watermark_that_bears_it_out(
+    disk: Disk, content: bytes | None
+) -> None:
+    """The marker says that the stop was clean; nothing says how far the log went."""
+    disk.replica()
+    life = disk.worker()
+    assert refusal(life, msgspec.structs.replace(ASSIGNED, leader_epoch=0), full=True) == 0
+    for number in range(5):
+        life.by_name[NAME].log.append(batch_of([b"%d" % number]), leader_epoch=0)
+    disk.directories.pop().close({NAME: 5})
+    disk.directories.pop().close({})
+    disk.new_memory()
+    write(peer(disk), 8)
+    if content is None:
+        (disk.path / HIGH_WATERMARKS).unlink()
+    else:
+        (disk.path / HIGH_WATERMARKS).write_bytes(content)
+    assert refusal(disk.worker(), ASSIGNED, full=True) == REFUSED
+
+
+def raise_epoch(copy: Path, number: int, bit: int) -> None:
+    """Flip a bit in the leader epoch of a batch, which no checksum covers."""
+    (segment,) = copy.glob("*.log")
+    data = bytearray(segment.read_bytes())
+    position, _ = list(batches(bytes(data)))[number]
+    data[position + 15 - bit // 8] ^= 1 << bit % 8
+    segment.write_bytes(data)
+
+
+@pytest.mark.parametrize("bit", [0, 1, 2, 20, 31])
+def test_a_damaged_epoch_lets_no_shorter_copy_win(disk: Disk, bit: int) -> None:
+    write(disk.copy, 20)
+    write(peer(disk), 15)
+    raise_epoch(peer(disk), 14, bit)
+    assert refusal(disk.worker(), ASSIGNED, full=True) == 0
+
+
+@pytest.mark.parametrize("bit", [0, 1, 2, 20, 31])
+def test_a_damaged_epoch_lets_no_shorter_copy_lead(disk: Disk, bit: int) -> None:
+    write(disk.copy, 15)
+    raise_epoch(disk.copy, 14, bit)
+    write(peer(disk), 20)
+    assert refusal(disk.worker(), ASSIGNED, full=True) == REFUSED
+
+
+@pytest.mark.parametrize("bit", [0, 1, 2, 20, 31])
+def test_a_damaged_epoch_does_not_hide_a_longer_copy(disk: Disk, bit: int) -> None:
+    write(disk.copy, 15)
+    write(peer(disk), 20)
+    raise_epoch(peer(disk), 19, bit)
+    assert refusal(disk.worker(), ASSIGNED, full=True) == REFUSED
+
+
+def test_epochs_that_went_back_decide_nothing_between_copies_of_one_history(
+    disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The metadata was restored: records of epoch 2 follow those of epoch 7, and the torn copy has none of them."""
+    for copy, count in ((disk.copy, 15), (peer(disk), 20)):
+        log = PartitionLog.open(
+            copy, settings=LogSettings(), clock=ManualClock(NOW_MS), topic_id=TOPIC_ID, clean=False
+        )
+        for number in range(count):
+            log.append(batch_of([b"%d" % number]), leader_epoch=7 if number < 16 else 2)
+        log.close(clean=False)
+    assert refusal(disk.worker(), ASSIGNED, full=True) == REFUSED
+    assert "a copy ends in leader epoch 7, and slot 0 is to lead in epoch 3" in caplog.text
+
+
+def test_an_epoch_above_the_assigned_one_decides_nothing(disk: Disk) -> None:
+    write(disk.copy, 15, epoch=7)
+    write(peer(disk), 20, epoch=2, begins=10)
+    assert refusal(disk.worker(), ASSIGNED, full=True) == REFUSED
+
+
+def test_a_leader_epoch_below_those_of_the_log_is_an_error_line(
+    disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(disk.copy, 15, epoch=7)
+    assert refusal(disk.worker(), ALONE, full=True) == 0
+    (said,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "partition t-0: slot 0 leads in epoch 3, and its log has epoch 7" in said.getMessage()

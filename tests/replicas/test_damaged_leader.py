@@ -10,10 +10,12 @@ import pytest
 
 from appliance.channels.partition_table import NOT_FOLLOWING, SERVING_EPOCH, SLOT_DAMAGE_FOUND
 from appliance.errors import DamagedLog
+from appliance.log.config import LogSettings
 from appliance.log.copy_end import segment_bases
 from appliance.log.file_names import LOG, segment_file_name
-from appliance.log.repair import find_damage, first_source, replace_batch
+from appliance.log.repair import History, find_damage, first_source, replace_batch
 from appliance.protocol.records.batch import batches
+from tests.log.batches import batch_of
 from tests.replicas.pair import ROW, Pair
 
 RECORDS = 60
@@ -51,7 +53,8 @@ def repair(pair: Pair, offset: int) -> None:
     end = bases[number + 1] if number + 1 < len(bases) else pair.leader.log_end_offset
     damage = find_damage(directory, bases[number], start=offset, end=end, is_gapless=True)
     assert damage is not None
-    found = first_source(damage, [(2, pair.path / "slot-2" / "t-0")])
+    history = History(pair.leader.leader_epochs.entries(), is_complete=True)
+    found = first_source(directory, damage, [(2, pair.path / "slot-2" / "t-0")], history, end)
     assert found is not None
     replace_batch(directory, damage, found[1], durable=False)
 
@@ -106,3 +109,59 @@ def test_a_header_that_is_damaged_is_no_hole_that_compaction_made(tmp_path: Path
             pair.catch_up()
         pair.follower.stop()
     assert segment_file_name(pair.follower.log.log_end_offset, LOG) == name
+
+
+def histories(tmp_path: Path) -> tuple[Pair, Path, bytes]:
+    """A leader with ten batches of epoch 0 and ten of epoch 1; another copy has ten others of epoch 0 there."""
+    pair = Pair(tmp_path, LogSettings())
+    pair.append(10)
+    other = tmp_path / "slot-2" / "t-0"
+    other.mkdir(parents=True)
+    name = segment_file_name(0, LOG)
+    first = b"".join(data_of((pair.leader.directory / name).read_bytes()))
+    stale = first + b"".join(
+        bytes(batch_of([bytes(100)], base_offset=n, leader_epoch=0)) for n in range(10, 20)
+    )
+    (other / name).write_bytes(stale)
+    pair.elect()
+    pair.append(10)
+    pair.leader.release()
+    return pair, other, (pair.leader.directory / name).read_bytes()
+
+
+def data_of(content: bytes) -> list[bytes]:
+    return [content[at : at + header.size_bytes] for at, header in batches(content)]
+
+
+@pytest.mark.parametrize("offset", range(10, 20))
+def test_a_batch_of_another_history_repairs_nothing(tmp_path: Path, offset: int) -> None:
+    """It has the same offsets, length and position, and another leader has written it."""
+    pair, other, kept = histories(tmp_path)
+    name = segment_file_name(0, LOG)
+    position, _ = list(batches(kept))[offset]
+    flip(pair.leader.directory / name, position + 80, 1)
+    damage = find_damage(pair.leader.directory, 0, start=offset, end=20, is_gapless=True)
+    assert damage is not None
+    for epochs in (pair.leader.leader_epochs.entries(), [(0, 0)], []):
+        for is_complete in (True, False):
+            history = History(epochs, is_complete=is_complete)
+            if epochs[-1:] == [(1, 10)] or 10 < offset < 19:
+                assert first_source(pair.leader.directory, damage, [(2, other)], history, 20) is None
+
+
+@pytest.mark.parametrize("offset", range(10))
+def test_a_batch_of_the_common_history_is_a_source(tmp_path: Path, offset: int) -> None:
+    pair, other, kept = histories(tmp_path)
+    name = segment_file_name(0, LOG)
+    position, _ = list(batches(kept))[offset]
+    flip(pair.leader.directory / name, position + 80, 1)
+    damage = find_damage(pair.leader.directory, 0, start=offset, end=20, is_gapless=True)
+    assert damage is not None
+    history = History(pair.leader.leader_epochs.entries(), is_complete=True)
+    found = first_source(pair.leader.directory, damage, [(2, other)], history, 20)
+    if offset == 9:
+        assert found is None, "what follows there is another's: the copy may be another's before, too"
+    else:
+        assert found is not None
+        replace_batch(pair.leader.directory, damage, found[1], durable=False)
+        assert (pair.leader.directory / name).read_bytes() == kept
