@@ -419,7 +419,7 @@ class Loader:
         end = -1
         try:
             for _, header in last.file.headers(position, end=last.file.size_bytes):
-                end = header[0] + header[6] + 1
+                end = header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] + 1
         except CorruptFile:
             return -1
         return end
