@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from appliance.channels.request_channel import Op, refusal
+from appliance.channels.request_channel import refusal
 from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.ioproc.handlers.produce import Answer
@@ -27,7 +27,6 @@ from appliance.ioproc.partition import Partition
 from appliance.ipc.agent import Timers
 from appliance.protocol.errors import ErrorCode
 
-_PRODUCE: Final = int(Op.PRODUCE)
 _TIMED_OUT: Final = int(ErrorCode.REQUEST_TIMED_OUT)
 _NOT_ENOUGH: Final = int(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 _NS_PER_MS: Final = 1_000_000
@@ -76,14 +75,14 @@ class DelayedProduce:
         enough = len(partition.isr) >= partition.min_insync_replicas
         while waiting and waiting[0][0] <= high_watermark:
             _, _, peer, answer = waiting.popleft()
-            self._reply(peer, answer if enough else _refused(answer, _NOT_ENOUGH))
+            self._reply(peer, answer if enough else refusal(answer, _NOT_ENOUGH))
         if not waiting:
             del self._held[partition.row]
 
     def forget(self, row: int, error: int) -> None:
         """The partition is served no more: who waits is told `error`."""
         for _, _, peer, answer in self._held.pop(row, ()):
-            self._reply(peer, _refused(answer, error))
+            self._reply(peer, refusal(answer, error))
 
     def drop_asker(self, peer: Role) -> None:
         """That life of a network process is over; its successor must not hear what was meant for it."""
@@ -109,7 +108,7 @@ class DelayedProduce:
             kept: deque[_Held] = deque()
             for held in waiting:
                 if held[1] <= now_ns:
-                    self._reply(held[2], _refused(held[3], _TIMED_OUT))
+                    self._reply(held[2], refusal(held[3], _TIMED_OUT))
                 else:
                     kept.append(held)
                     next_ns = held[1] if next_ns is None else min(next_ns, held[1])
@@ -123,7 +122,3 @@ class DelayedProduce:
     def statistics(self) -> dict[str, int]:
         """Answers held back."""
         return {"held": sum(map(len, self._held.values()))}
-
-
-def _refused(answer: Answer, error: int) -> Answer:
-    return refusal(answer, error)

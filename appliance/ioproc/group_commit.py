@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from appliance.channels.request_channel import APPENDED_BYTES, PRODUCED_OFFSET, Op, refusal
+from appliance.channels.request_channel import APPENDED_BYTES, PRODUCED_OFFSET, refusal
 from appliance.channels.roles import Role
 from appliance.errors import StorageFault
 from appliance.ioproc.handlers.produce import Answer
@@ -39,7 +39,6 @@ from appliance.protocol.errors import ErrorCode
 
 FLUSHES_MAX: Final = 64
 
-_PRODUCE = int(Op.PRODUCE)
 _STORAGE_ERROR = int(ErrorCode.KAFKA_STORAGE_ERROR)
 _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 

@@ -333,7 +333,7 @@ class Worker:
             partition = by_row[row] if row < len(by_row) else None
             if partition is None or partition.incarnation != message[INCARNATION]:
                 is_offline = row < len(by_row) and table.is_offline(row, message[INCARNATION])
-                answer = _refusal(message, _STORAGE_ERROR if is_offline else _NOT_LEADER)
+                answer = refusal(message, _STORAGE_ERROR if is_offline else _NOT_LEADER)
             elif op == _PRODUCE:
                 produced = self._produce(partition, peer, message, view, COSTLY_BYTES)
                 if produced is None:
@@ -403,7 +403,7 @@ class Worker:
         partition = self._led_at(row)
         if partition is None or partition.incarnation != message[INCARNATION]:
             is_offline = self._attachment.partitions.is_offline(row, message[INCARNATION])
-            answer = _refusal(message, _STORAGE_ERROR if is_offline else _NOT_LEADER)
+            answer = refusal(message, _STORAGE_ERROR if is_offline else _NOT_LEADER)
         elif message[OP] == _PRODUCE:
             self._attachment.row.cells[BYTES_IN] += message[LENGTH_BYTES]
             produced = self._produce(partition, peer, message, pool.view, 0)
@@ -421,7 +421,7 @@ class Worker:
     def _connection_closed(self, peer: Role, connection: int) -> None:
         """Answer for a client that has left: the network process keeps its payloads until then."""
         for message in self._costly.drop_connection(peer, connection):
-            self._answers.reply(peer, _refusal(message, _TIMED_OUT))
+            self._answers.reply(peer, refusal(message, _TIMED_OUT))
 
     def _note_error(self, partition: Partition | None, message: tuple[Any, ...], error: int) -> None:
         if message[OP] == _FETCH and partition is not None and isinstance(partition.fault, CorruptFile):
@@ -469,7 +469,7 @@ class Worker:
             return describe_producer(partition, message)
         if op == _ALTER_LOG_DIR and self._moves is not None:
             return alter_log_dir(partition, message, self._moves)
-        return _refusal(message, _INVALID_REQUEST)
+        return refusal(message, _INVALID_REQUEST)
 
     # The supervisor's and the controller's words
 
@@ -729,8 +729,3 @@ class Worker:
             **self._costly.statistics(),
             "peers": sum(role.kind is RoleKind.NETPROC for role in self._attachment.inbound),
         }
-
-
-def _refusal(message: tuple[Any, ...], error: int) -> Answer:
-    """Of an operation that nothing was done about."""
-    return refusal(message, error)

@@ -27,7 +27,6 @@ from appliance.channels.request_channel import (
     NOTICE_ID,
     REQUEST_ID,
     REQUEST_ID_LIMIT,
-    Op,
     RequestFlag,
     fetch_request,
     produce_request,
@@ -46,8 +45,6 @@ READ_BYTES: Final = 4 << 20
 COMMIT_TIMEOUT_MS: Final = 5_000
 """Kafka's offsets.commit.timeout.ms: how long an append waits for its replicas."""
 
-_PRODUCE: Final = int(Op.PRODUCE)
-_FETCH: Final = int(Op.FETCH)
 _MIN_ONE_BATCH: Final = int(RequestFlag.MIN_ONE_BATCH)
 _LONE: Final = int(RequestFlag.LONE)
 _ACKS_ALL: Final = -1

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from appliance.channels.request_channel import TARGET_DIRECTORY, Op, refusal
+from appliance.channels.request_channel import TARGET_DIRECTORY, refusal
 from appliance.errors import ApplianceError
 from appliance.ioproc.handlers.produce import Answer
 from appliance.ioproc.partition import Partition
 from appliance.log.log_moves import LogMoves
 from appliance.protocol.errors import code_for
-
-_OP = int(Op.ALTER_LOG_DIR)
 
 
 def alter_log_dir(partition: Partition, message: tuple[int, ...], moves: LogMoves[Partition]) -> Answer:

@@ -34,7 +34,7 @@ from appliance.channels.partition_table import (
     SLOT_LOG_END,
     PartitionTable,
 )
-from appliance.channels.request_channel import ITEM, Op, RequestFlag, fetch_request
+from appliance.channels.request_channel import ITEM, RequestFlag, fetch_request
 from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.errors import RejectedRequest
@@ -58,7 +58,6 @@ from appliance.protocol.fetch_request import (
 )
 from appliance.protocol.leader_epoch import leader_epoch_fault
 
-_FETCH: Final = int(Op.FETCH)
 _MIN_ONE_BATCH: Final = int(RequestFlag.MIN_ONE_BATCH)
 _READ_COMMITTED: Final = int(RequestFlag.READ_COMMITTED)
 _LONE: Final = int(RequestFlag.LONE)
