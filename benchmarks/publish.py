@@ -166,21 +166,25 @@ def between(text: str, name: str, block: str) -> str:
 
 
 def summary(run: Run) -> str:
-    """The few figures and the plot that the README shows, as Markdown."""
+    """Return the few figures and the plot that the README shows, as Markdown.
+
+    The build that `make run` installs comes first. The same source uncompiled has a column where the run measured it.
+    """
     made = {row.figure.key: row for row in rows(run)}
+    shown = [made[key] for key in FEW_KEYS if key in made and OURS in made[key].values]
+    columns = {OURS: "appliance", PURE: "the same, not compiled", "kafka": "Apache Kafka"}
+    if not any(PURE in row.values for row in shown):
+        del columns[PURE]
     lines = []
-    for key in FEW_KEYS:
-        row = made.get(key)
-        if row is not None and OURS in row.values:
-            ours, theirs = row.values[OURS], row.values.get("kafka")
-            beside = f"{number(theirs.median)} {row.figure.unit}" if theirs else "missing"
-            title = f"{row.figure.title} {arrow(row)}"
-            lines.append(f"| {title} | {number(ours.median)} {row.figure.unit} | {beside} |")
+    for row in shown:
+        figures = (row.values.get(name) for name in columns)
+        cells = (f"{number(each.median)} {row.figure.unit}" if each else "missing" for each in figures)
+        lines.append(f"| {row.figure.title} {arrow(row)} | {' | '.join(cells)} |")
     return "\n".join(
         [
             f"| {run.machine['cores']} shared cores, {run.date} (↑ more is better, ↓ less) "
-            "| appliance | Apache Kafka |",
-            "|---|--:|--:|",
+            f"| {' | '.join(columns.values())} |",
+            "|---|" + "--:|" * len(columns),
             *lines,
             "",
             f"![the appliance beside Apache Kafka](benchmarks/results/{run.name}.svg)",
