@@ -12,7 +12,14 @@ import pytest
 from appliance.cluster import TopicPartition
 from appliance.control.supervisor.data_directory import DataDirectory
 from appliance.log.checkpoint import write_offsets
-from appliance.log.file_names import CLEANER_OFFSETS, LEADER_EPOCHS, LOG, segment_file_name
+from appliance.log.file_names import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
+    LEADER_EPOCHS,
+    LOG,
+    RECOVERY_POINTS,
+    segment_file_name,
+)
 from appliance.protocol.records.record import Record, encode_batch
 from tests.cli.command import Outcome, appliance
 
@@ -225,6 +232,30 @@ def test_a_compacted_replica_is_replaced_by_a_copy_of_a_whole_one(tmp_path: Path
     assert content(damaged) == content(whole)
     assert {path.name for path in (damaged / "recovered").iterdir()} == set(kept)
     assert not list(damaged.glob("*.index"))
+
+
+@pytest.mark.parametrize(
+    ("recovery_point", "is_clean", "is_done"),
+    [(2, False, True), (4, False, True), (6, False, False), (2, True, False)],
+)
+def test_damage_that_the_next_start_finds_is_left_to_it(
+    tmp_path: Path, *, recovery_point: int, is_clean: bool, is_done: bool
+) -> None:
+    """The others were killed before they had the last record, so no copy of theirs can take the place of ours."""
+    damaged = write(tmp_path, 0, {0: [batch(0), batch(2), batch(4), batch(6)]})
+    write(tmp_path, 1, {0: [batch(2), batch(4)]})
+    for slot in (0, 1):
+        write_offsets(tmp_path / f"slot-{slot}" / CLEANER_OFFSETS, {TopicPartition("t", 0): 4})
+        write_offsets(tmp_path / f"slot-{slot}" / RECOVERY_POINTS, {TopicPartition("t", 0): recovery_point})
+    if is_clean:
+        (tmp_path / "slot-0" / CLEAN_SHUTDOWN).touch()
+    damage(damaged, 2 * len(batch(0)) + 70)
+    before = content(damaged)
+    code, (repair,) = repaired(tmp_path)
+    assert (code, repair["slot"], repair["offset"], repair["done"]) == (int(not is_done), 0, 4, is_done)
+    assert content(damaged) == before
+    if is_done:
+        assert "the next start cuts the log there and copies the rest from slot 1" in repair["outcome"]
 
 
 def test_nothing_is_repaired_while_an_appliance_runs(tmp_path: Path) -> None:
