@@ -139,7 +139,7 @@ def _left(
         None,
     )
     if whole is None:
-        outcome = "damaged, and no other replica is whole there: nothing was changed"
+        outcome = "damaged, and no other replica is whole at this offset: not repaired"
         return Repair(partition, replica.slot, offset, outcome, False)
     _copy_anew(partition, replica, whole)
     outcome = f"damaged, and replaced by a copy of slot {whole.slot}'s; its own segments are kept in {FOLDER}"

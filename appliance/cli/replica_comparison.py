@@ -155,7 +155,7 @@ def _compare(partition: TopicPartition, replicas: Sequence[Replica]) -> Comparis
 def _fault(reader: _Reader, batch: _Batch) -> str | None:
     if crc_holds(memoryview(batch.data)):
         return None
-    return f"the batch at offset {batch.base_offset} of slot {reader.replica.slot} fails its checksum"
+    return f"the batch at offset {batch.base_offset} of slot {reader.replica.slot} has a wrong checksum"
 
 
 def _difference(first: _Reader, mine: _Batch, *, other: _Reader, theirs: _Batch) -> str | None:

@@ -158,9 +158,7 @@ def test_start_and_recovery_of_a_big_host_come_from_what_was_measured_about_them
     log_page = "recovery, warm  0.42  2570\nrecovery, cold  15.11  710\nrecovery, warm  4.38     2450\n"
     text = host.arithmetic(run([{}]), growth, log_page)
     assert "| clean start, 10,000 partitions | as measured with one worker | 2.5 s at most |" in text
-    assert (
-        "537 GB / 2.45 GB/s read by one worker (`make bench-log`, warm) / 12 workers = 18 s;" in text
-    )
+    assert "537 GB / 2.45 GB/s read by one worker (`make bench-log`, warm) / 12 workers = 18 s;" in text
     assert "| 22 to 298 s |" in text
 
 

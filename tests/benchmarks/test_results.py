@@ -355,7 +355,7 @@ def test_bounds_that_other_rows_miss_are_counted_and_named() -> None:
     missed, carried = missed_elsewhere(made)
     assert ([(row.figure.key, bound) for row, bound in missed], carried) == ([(pinned, Goal(0.4, "mock"))], 1)
     told = page(made)
-    assert "Of 1 bounds that other rows carry 1 are [missed](#missed-in-other-rows)" in told
+    assert "Other rows have 1 bounds; 1 are [missed](#missed-in-other-rows)" in told
     assert "0.3× mock (≥ 0.4× mock)" in told
 
 

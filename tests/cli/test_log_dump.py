@@ -133,7 +133,7 @@ def test_every_flipped_byte_behind_the_checksum_is_found(tmp_path: Path) -> None
         broken[position] ^= 0x10
         told = facts(write_log(tmp_path, bytes(broken) + batch(103)))
         assert told[0]["crc_ok"] is False, position
-        assert "batch at position 0: its checksum does not hold" in told[-1]["fault"]
+        assert "batch at position 0: its checksum is wrong" in told[-1]["fault"]
         assert told[-1]["batches"] == 2, "the next batch is found by the length"
 
 

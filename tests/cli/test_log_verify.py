@@ -88,7 +88,7 @@ def test_same_wrong_bytes_everywhere_are_a_difference_too(tmp_path: Path) -> Non
         write(tmp_path, slot, {0: [bytes(broken), batch(2)]})
     outcome, (fact,) = verify(tmp_path)
     assert outcome.code == 1
-    assert "fails its checksum" in fact["difference"]
+    assert "has a wrong checksum" in fact["difference"]
 
 
 def test_replica_that_ends_early_is_behind_and_a_difference_only_if_asked(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_what_nobody_has_whole_is_said_and_left_as_it_is(tmp_path: Path) -> None
     assert [content(each) for each in directories] == before
     outcome = appliance("log", "verify", "--repair", "--data-dir", str(tmp_path))
     assert (
-        "t-0: slot 1, offset 2: damaged, and no other replica is whole there: nothing was changed"
+        "t-0: slot 1, offset 2: damaged, and no other replica is whole at this offset: not repaired"
         in outcome.text
     )
 
