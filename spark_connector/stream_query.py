@@ -145,7 +145,7 @@ class StreamQuery:
             try:
                 return self._planned(start, end)
             except PartitionMoved as moved:
-                LOG.info("%s: looked at again", moved)
+                LOG.info("%s: retrying", moved)
         return self._planned(start, end)
 
     def _planned(self, start: StreamOffsets, end: StreamOffsets) -> list[ScanRange]:
@@ -212,7 +212,7 @@ class StreamQuery:
                 continue
             except NotReadable as fault:
                 if name not in self._unreadable:
-                    LOG.warning("%s: nothing new is read of it for now", fault)
+                    LOG.warning("%s: no new records are read for now", fault)
                 self._unreadable.add(name)
                 if known is not None:
                     looks[name] = _Look(None, known.offset, known.offset)
@@ -303,7 +303,7 @@ class StreamQuery:
             self._leased_at_s = now_s
         elif self._lease and now_s - self._leased_at_s > self._lease.ref.ttl_ms / 1000 / _RENEWALS_A_LEASE:
             for partition in self._lease.renew():
-                LOG.warning("the lease on %s does not stand any more", partition)
+                LOG.warning("the lease on %s no longer exists", partition)
             self._leased_at_s = now_s
 
     def _move(self, offsets: Mapping[Name, int]) -> None:

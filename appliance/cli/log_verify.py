@@ -56,7 +56,8 @@ def verify(
 ) -> int:
     """Compare the replicas of the named partitions, or of all partitions, byte for byte.
 
-    The command reads the disk and needs no broker; the appliance may run. It compares offsets that all replicas have. A follower that has not copied the last records yet is `behind`. The exit code is 1 if anything differs.
+    The command reads the disk and needs no broker; the appliance may run. It compares offsets that all replicas have.
+    A follower that has not copied the last records yet is `behind`. The exit code is 1 if anything differs.
 
     With --repair the command checks every checksum of every replica, and replaces a damaged batch with that of a whole
     replica. The replaced bytes are kept in the directory `recovered` of the partition. If compaction has made

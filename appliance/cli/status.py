@@ -57,8 +57,8 @@ class LivingProcess:
 def status(*, data_dir: Path, as_json: bool, watch_s: float | None) -> int:
     """Show the appliance that serves DATA_DIR: its address, disks and topics, and each of its processes.
 
-    QUEUE is the number of requests that wait for a process; IDLE is the share of its lifetime without work. Exits with 1
-    if no appliance runs.
+    QUEUE is the number of requests that wait for a process; IDLE is the share of its lifetime without work. Exits with
+    1 if no appliance runs.
     """
     try:
         if not data_dir.is_dir():

@@ -306,8 +306,8 @@ class Partitions(CopyHolder[Partition]):
     def _say_lost(self, name: TopicPartition, end: int, lost_to: int) -> None:
         self.lost.add(name)
         _logger.error(
-            "partition %s: records are lost: slot %d leads with the longest valid log of all in-sync copies, which ends"
-            " at offset %d; there had been records up to %d. What was cut is in the directory %s of each copy",
+            "partition %s: records are lost: slot %d leads with the longest valid log of all in-sync replicas, which"
+            " ends at offset %d; records up to %d existed. Truncated bytes are in the directory %s of each replica",
             name,
             self._slot,
             end,

@@ -191,7 +191,7 @@ class Loader:
         if not segments or log_end < self._log_start:
             if segments:
                 _logger.warning(
-                    "%s: ends at %d, before its start offset %d; begins anew there",
+                    "%s: the log ends at %d, before its start offset %d; starting empty at the start offset",
                     self._directory,
                     log_end,
                     self._log_start,
@@ -248,7 +248,7 @@ class Loader:
 
     def _remove(self, names: Collection[str]) -> None:
         for name in names:
-            _logger.info("%s: removing %s, left behind by an interrupted step", self._directory, name)
+            _logger.info("%s: removing %s, left by an interrupted operation", self._directory, name)
             (self._directory / name).unlink(missing_ok=True)
 
     def _resolve_interrupted(self, names: Collection[str]) -> None:
@@ -550,7 +550,7 @@ class Loader:
         try:
             return LeaderEpochs.load(self._directory)
         except CorruptFile as fault:
-            _logger.warning("%s; leader epochs are read from the log again where it is recovered", fault)
+            _logger.warning("%s; recovery reads leader epochs from the log", fault)
             return LeaderEpochs.empty(self._directory)
 
     def _load_producers(

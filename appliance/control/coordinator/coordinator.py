@@ -668,7 +668,7 @@ class Coordinator:
                 subscribed=rule.subscribed,
             )
         except CorruptFile as fault:
-            _log.error("offsets of group %s are not looked at: %s", group, fault)
+            _log.error("cannot check the offsets of group %s for expiry: %s", group, fault)
             return
         self._write_tombstones(shard, records)
         if records and len(records) == shard.book.count(group):

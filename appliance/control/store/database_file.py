@@ -164,7 +164,7 @@ def _examined_patiently(path: Path, sessions: SessionFile, clock: Clock) -> sqli
             database.close()
             why = f"it ends at transaction {ends_at}, but {bell} was committed"
         _read_through(path)
-        _logger.warning("metadata store %s looks damaged (%s): reading it once more", path, why)
+        _logger.warning("metadata store %s looks damaged (%s): reading it again", path, why)
         time.sleep(pause_s)
     raise AssertionError  # the last pause is None
 

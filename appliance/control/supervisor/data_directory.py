@@ -110,7 +110,7 @@ def _despite_full_disk(path: Path, write: Callable[[], object], name: str) -> No
                 raise
         if not reserve.give():
             _logger.error(
-                "data directory %s: the disk is full, %s is not written: free some room",
+                "data directory %s: the disk is full, so %s was not written: free some space",
                 path,
                 name,
             )
