@@ -400,7 +400,7 @@ def _bound(name: str, text: str) -> Bound:
 def _refuse_backwards(starting: Bound, ending: Bound) -> None:
     """Refuses an end before the begin, as far as the options alone say it."""
     if starting.way is ending.way is Way.TIMESTAMP and ending.timestamp_ms < starting.timestamp_ms:
-        raise InvalidOption(ending.option, f"lies before {starting.option}")
+        raise InvalidOption(ending.option, f"is before {starting.option}")
     if starting.way is not ending.way:
         return
     for topic, numbers in ending.numbers.items():
@@ -408,7 +408,7 @@ def _refuse_backwards(starting: Bound, ending: Bound) -> None:
             begin = starting.numbers.get(topic, {}).get(partition, EARLIEST)
             if 0 <= end < begin:
                 raise InvalidOption(
-                    ending.option, f"{end} of {topic}-{partition} lies before {begin}, its {starting.option}"
+                    ending.option, f"{end} of {topic}-{partition} is before {begin}, its {starting.option}"
                 )
 
 

@@ -233,7 +233,7 @@ class StreamQuery:
                 self._lose(f"{view.name} is new and begins at {view.log_start_offset}, not at 0")
             return view.log_start_offset
         if not _same_id(view, start):
-            self._lose(f"topic {view.topic} was deleted and made anew")
+            self._lose(f"topic {view.topic} was deleted and created again")
             return view.log_start_offset
         if mark.offset < view.log_start_offset:
             self._lose(f"{view.name} was read up to {mark.offset}, and begins at {view.log_start_offset} now")
@@ -263,7 +263,7 @@ class StreamQuery:
             self._lose(f"partition {name[0]}-{name[1]} is gone")
             return None
         if not _same_id(view, end):
-            self._lose(f"topic {view.topic} was deleted and made anew")
+            self._lose(f"topic {view.topic} was deleted and created again")
             return None
         begin = self._begin(view, start)
         if view.high_watermark < mark.offset:
@@ -327,7 +327,7 @@ class StreamQuery:
 
     def _lose(self, text: str) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLost(f"{text}; failOnDataLoss=false would go on with what is there")
+            raise DataLost(f"{text}; failOnDataLoss=false would continue with the records that exist")
         LOG.warning("%s", text)
 
 

@@ -162,7 +162,7 @@ def _difference(first: _Reader, mine: _Batch, *, other: _Reader, theirs: _Batch)
     one, two = first.replica.slot, other.replica.slot
     if mine.base_offset != theirs.base_offset:
         return (
-            f"after offset {first.before}: slot {one} goes on with a batch at {mine.base_offset}, "
+            f"after offset {first.before}: slot {one} continues with a batch at {mine.base_offset}, "
             f"slot {two} with one at {theirs.base_offset}"
         )
     if mine.data == theirs.data:

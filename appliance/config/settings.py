@@ -82,9 +82,9 @@ class Settings:
     advertised_host: str | None = option(
         None,
         "advertised.host",
-        doc="Address that clients are told to connect to. The default is `host`. If `host` means every "
-        "address (0.0.0.0, ::), each client is told the address that it has connected to. Set this "
-        "option behind NAT or a port forward.",
+        doc="Address that brokers give to clients. The default is `host`. If `host` means every address "
+        "(0.0.0.0, ::), each client gets the address that it has connected to. Set this option behind NAT or a "
+        "port forward.",
     )
     network: NetworkSettings = field(default_factory=NetworkSettings)
     io: IoSettings = field(default_factory=IoSettings)

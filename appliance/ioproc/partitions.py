@@ -294,8 +294,8 @@ class Partitions(CopyHolder[Partition]):
         elif own.offset < max(cuts.values()):
             # Mostly what the last leader had appended and its followers had not copied yet.
             _logger.warning(
-                "partition %s: slot %d leads with a log that ends at offset %d; a damaged copy had records up to %d,"
-                " which no producer with acks=all was told of unless this copy was damaged as well",
+                "partition %s: slot %d leads with a log that ends at offset %d; a damaged replica had records up to"
+                " %d. Those were not acknowledged with acks=all unless this replica was damaged as well",
                 name,
                 self._slot,
                 own.offset,

@@ -63,7 +63,7 @@ def test_replicas_alike_are_told_so_wherever_their_segments_begin(tmp_path: Path
         (batch(2, b"VALUE"), "the batch at offset 2 differs between slot 0 and slot 1 at its byte"),
         (batch(2, leader_epoch=1), "the batch at offset 2 differs between slot 0 and slot 1 at its byte 15"),
         (batch(2, b"longer value"), "the batch at offset 2 has"),
-        (batch(4), "after offset 2: slot 0 goes on with a batch at 2, slot 1 with one at 4"),
+        (batch(4), "after offset 2: slot 0 continues with a batch at 2, slot 1 with one at 4"),
     ],
 )
 def test_difference_is_named_by_its_place_and_ends_with_one(tmp_path: Path, other: bytes, why: str) -> None:

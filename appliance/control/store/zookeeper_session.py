@@ -188,7 +188,7 @@ class ZooKeeperSession:
         if not self._why_over and not self.lease.held():
             self.end(f"no answer for {self.lease.timeout_ms} ms, so it may have expired")
         if self._why_over:
-            raise SessionExpired(f"the session with ZooKeeper is over: {self._why_over}")
+            raise SessionExpired(f"the session with ZooKeeper ended: {self._why_over}")
 
     def check_connection(self) -> None:
         """Raises StoreUnavailable where nothing can be sent now; SessionExpired as `check`."""

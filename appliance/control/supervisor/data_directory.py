@@ -150,7 +150,7 @@ def _wait_for_orphans(path: Path, lock: int, deadline_ns: int) -> None:
         if left_ms <= 0 or (pidfds and not poll.poll(left_ms)):
             raise DataDirectoryInUse(
                 f"data directory {path} is still held by processes that the supervisor of an earlier appliance left:"
-                f" {named(holders)}; they have not stopped within the time of a stop: end them"
+                f" {named(holders)}; they did not stop in time; kill them"
             )
     finally:
         for pidfd in pidfds:

@@ -221,8 +221,7 @@ def _say_open_to_others(settings: Settings, bound: Mapping[int, socket.socket]) 
     )
     if settings.tells_arrival_address:
         _logger.info(
-            "each client is told the address that it connected to; behind NAT or a port forward set"
-            " advertised.host"
+            "clients get the address that they connected to; behind NAT or a port forward set advertised.host"
         )
 
 

@@ -99,7 +99,7 @@ def check_directory(path: Path, what: str, *, group: ReadersGroup | None, has_lo
         )
     if found.st_mode & stat.S_IWOTH:
         raise OperatorFault(
-            f"{what} {path} may be written by everybody (mode {mode_text(found.st_mode)}), so what lies in it may be"
+            f"{what} {path} may be written by everybody (mode {mode_text(found.st_mode)}), so its contents may be"
             f" forged: look through it, then chmod 0700 {path}"
         )
     if group is not None:
