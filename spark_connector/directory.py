@@ -511,7 +511,7 @@ def _manifests(address: str) -> list[dict[str, Any]]:
         raise NotALogDirectory(shown(f"{address}: {error}")) from error
     except ImportError as error:
         raise NotALogDirectory(
-            f"{shown(address)}: pyarrow is not installed, which reads addresses"
+            f"{shown(address)}: reading an address needs pyarrow, which is not installed (extra `spark`)"
         ) from error
     if not found:
         raise NotALogDirectory(f"{shown(address)} holds no {MANIFEST} of `appliance export segments`")

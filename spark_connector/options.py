@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
+from importlib.util import find_spec
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -214,7 +215,11 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> Options:
         raise InvalidOption("minOffsetsPerTrigger", f"{least} is more than maxOffsetsPerTrigger, {most}")
     group = options.text("commitGroup")
     if group is not None and not options.has("kafka.bootstrap.servers"):
-        raise InvalidOption("commitGroup", "kafka.bootstrap.servers says where to commit, and is not given")
+        raise InvalidOption("commitGroup", "needs kafka.bootstrap.servers, which is not given")
+    if group is not None and find_spec("confluent_kafka") is None:
+        raise InvalidOption(
+            "commitGroup", "needs the package confluent-kafka, which is not installed (extra `cli`)"
+        )
     starting, ending = _starting(options, streaming=streaming), _ending(options)
     _refuse_backwards(starting, ending)
     return Options(

@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +15,7 @@ import click
 from appliance.cli.options import data_dirs_option, data_paths
 from appliance.cli.output import json_option, print_json, shown_bytes
 from appliance.errors import OperatorFault
+from appliance.extras import is_installed, need
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,12 +75,8 @@ def parquet(
     The command reads the disk up to the current end of the topic. It needs no broker and connects to none. Each record
     is in exactly one file. If the command is killed, run it again and it continues. Run it later to add new records.
     """
-    needed = ("pyarrow",) if master is None else ("pyarrow", "pyspark")
-    if missing := [name for name in needed if find_spec(name) is None]:
-        extras = "spark" if master is None else "spark,spark-java"
-        raise OperatorFault(
-            f"{missing[0]} is not installed. In a clone of the appliance: pip install '.[{extras}]'"
-        )
+    for package in ("pyarrow",) if master is None else ("pyarrow", "pyspark"):
+        need(package, needed_by="export parquet" if master is None else "export parquet --master")
     from spark_connector.directory import Directories, Isolation
     from spark_connector.errors import DataLost
     from spark_connector.export.job import export_parquet
@@ -159,7 +155,7 @@ def _spark(master: str | None) -> Iterator[SparkSession | None]:
 @contextmanager
 def _progress(topic: str) -> Iterator[Callable[[Progress], None]]:
     """A bar on a terminal; elsewhere nothing."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or not is_installed("rich"):
         yield lambda _: None
         return
     from rich import progress as bars

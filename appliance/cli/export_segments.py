@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
 from appliance.cli.options import data_dirs_option, data_paths
 from appliance.cli.output import json_option, print_json, shown_bytes
-from appliance.errors import ConfigurationError, OperatorFault
+from appliance.errors import ConfigurationError
+from appliance.extras import need
 
 
 @click.command(short_help="Export a topic's closed segments, with a manifest.")
@@ -44,10 +44,7 @@ def segments(
 
     paths = data_paths(data_dirs)
     if is_address(to):
-        if find_spec("pyarrow") is None:
-            raise OperatorFault(
-                "pyarrow is not installed, and addresses need it. In a clone of the appliance: pip install '.[spark]'"
-            )
+        need("pyarrow", needed_by="an export to an address")
         from spark_connector.object_export import export_objects
 
         result = export_objects(topic, paths=paths, to=to, reads_back=not no_read_back)

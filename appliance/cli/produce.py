@@ -16,6 +16,7 @@ from appliance.cli.options import client_options, name_and_value
 from appliance.cli.output import json_option, print_json
 from appliance.cli.retry_watch import RetryWatch
 from appliance.errors import OperatorFault
+from appliance.extras import is_installed
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -282,7 +283,7 @@ def _records(
 @contextmanager
 def progress_of(files: tuple[Path, ...]) -> Iterator[Progress]:
     """A bar on standard error where files are read and somebody watches; else nothing."""
-    if not files or STANDARD_INPUT in files or not sys.stderr.isatty():
+    if not files or STANDARD_INPUT in files or not sys.stderr.isatty() or not is_installed("rich"):
         yield lambda length_bytes: None
         return
 

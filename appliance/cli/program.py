@@ -18,6 +18,7 @@ import click
 from appliance.build import NAMES, build
 from appliance.cli.aliases import ALIASES
 from appliance.errors import ApplianceError, ConfigurationError, OperatorFault
+from appliance.extras import missing
 from appliance.version import VERSION
 
 FAILED: Final = 1
@@ -152,6 +153,10 @@ def _exit_code(command: Callable[[], object]) -> int:
         return _say(fault, USAGE)
     except ApplianceError as fault:
         return _say(fault, FAILED)
+    except ModuleNotFoundError as fault:
+        if (absent := missing(fault.name or "", needed_by="this command")) is None:
+            raise
+        return _say(absent, FAILED)
     except PermissionError as fault:
         where = f"{fault.filename}: " if fault.filename is not None else ""
         return _say(OperatorFault(f"{where}{fault.strerror or fault}"), FAILED)
