@@ -8,7 +8,7 @@ DATA   ?= ./data
 # Byte code must be kept: without it every start compiles the house again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run compiled pure build test test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-spark system clients judges reformat
+.PHONY: help run compiled pure build test quick test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-spark system clients judges reformat
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ SECOND_TRY := --reruns 1 --max-suite-reruns 3
 
 # Rooms whose tests have no process that serves, and wait for no time.
 PURE := $(addprefix tests/,config control/coordinator log properties protocol)
+
+# Of these and of a few more what takes longest is left out: tests of properties, and what is marked slow.
+QUICK_ROOMS := $(addprefix tests/,architecture config control/coordinator delayed log protocol)
 
 # Rooms that test what is shipped: the compiled build, made once for each state of the sources. The other rooms test the
 # sources as they are.
@@ -113,8 +116,10 @@ check: format lint types contracts
 format: $(VENV)/.installed-test ## check the format; `make reformat` mends it
 	$(BIN)/ruff format --check --quiet
 
-lint: $(VENV)/.installed-test
+lint: $(VENV)/.installed-test ## ruff, typing errors (codespell), and words of the old prose (scripts/prose.py)
 	$(BIN)/ruff check --quiet
+	$(BIN)/codespell
+	$(BIN)/python scripts/prose.py
 
 types: $(VENV)/.installed-test
 	$(BIN)/mypy $(SOURCES)
@@ -127,6 +132,9 @@ compiles: $(VENV)/.installed-test
 	$(BIN)/python scripts/compiles.py
 
 unit: unit-pure unit-processes ## the unit tests, on the sources as they are
+
+quick: $(VENV)/.installed-test ## unit tests that need no process, in under a minute; not part of the gate
+	$(PYTEST) -q -x -m "not slow" $(QUICK_ROOMS)
 
 unit-pure: judges
 	$(PYTEST) -q -m "not slow" $(PURE)
