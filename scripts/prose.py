@@ -51,6 +51,12 @@ RULES: tuple[tuple[str, str], ...] = (
     (r"to and fro|there and back", "back and forth, round trip"),
     (r"betimes|erewhile|ere", "early, before"),
     (r"as it were|in truth|verily", "leave it out"),
+    (r"(?:for|to|by|of|from|with|than) who", "name the actor: a client, a process, a user"),
+    (r"(?:bears?|bore|borne) (?:it|them|this|that) out", "confirms"),
+    (r"askers?", "the client or process that asks"),
+    (r"of its own accord", "by itself"),
+    (r"comes? to nothing|it is of no use", "has no effect"),
+    (r"by turns|turn about", "alternately, in turns"),
 )
 """Pattern of whole words → what to write instead."""
 

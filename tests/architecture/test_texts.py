@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from appliance.protocol.api_versions import ApiKey
-from scripts import left_out, prose
+from scripts import decisions, left_out, prose
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,3 +99,44 @@ def test_every_page_that_is_not_read_has_a_reason_and_exists() -> None:
     for start, reason in prose.NOT_READ:
         assert len(reason.split()) > 2, start
         assert (ROOT / start).exists(), start
+
+
+def test_the_index_of_decisions_is_what_the_records_say() -> None:
+    found = decisions.records()
+    assert len({each.number for each in found}) == len(found) > 60
+    assert decisions.INDEX.read_text(encoding="utf-8") == decisions.index(found), (
+        "run: python scripts/decisions.py"
+    )
+
+
+RECORD = "# 0099: Do this\n\nDate: 2026-11-24. Status: accepted.\n\nWe do this.\n\n## Why\n\nBecause.\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("0099-do-this.md", "Date: 2026-11-24. ", ""),
+        ("0099-do-this.md", "Status: accepted.", ""),
+        ("0099-do-this.md", "We do this.\n\n", ""),
+        ("0098-do-this.md", "", ""),
+        ("0099-do-this.md", "Because.", "Because. " * 500),
+    ],
+)
+def test_a_record_of_another_form_is_refused(name: str, old: str, new: str) -> None:
+    assert decisions.record("0099-do-this.md", RECORD).title == "Do this"
+    with pytest.raises(decisions.WrongForm, match=name):
+        decisions.record(name, RECORD.replace(old, new, 1) if old else RECORD)
+
+
+LINK = re.compile(r"\]\((?!https?://|mailto:|#)([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def test_links_between_pages_lead_to_files_that_exist() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md")]
+    broken = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in pages
+        for target in LINK.findall(page.read_text(encoding="utf-8"))
+        if not (page.parent / target).exists()
+    ]
+    assert broken == []
