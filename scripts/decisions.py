@@ -81,7 +81,7 @@ def record(name: str, text: str) -> Record:
     words = len(text.split())
     if int(number) >= BRIEF_SINCE and words > WORDS_MAX:
         raise WrongForm(f"{name}: {words} words; the maximum is {WORDS_MAX}")
-    return Record(name, number, found["title"], date[0], status["status"].strip(" .").lower(), words)
+    return Record(name, number, found["title"], date[0], _lower(status["status"].strip(" .")), words)
 
 
 def records(directory: Path = DECISIONS) -> list[Record]:
@@ -91,6 +91,10 @@ def records(directory: Path = DECISIONS) -> list[Record]:
         for path in sorted(directory.glob("*.md"))
         if path.name != INDEX.name
     ]
+
+
+def _lower(text: str) -> str:
+    return text[0].lower() + text[1:]
 
 
 def index(found: list[Record]) -> str:

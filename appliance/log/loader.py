@@ -519,7 +519,7 @@ class Loader:
             self._set_aside(later)
             kept = keep_tail(file, position, torn)
             _logger.warning(
-                "%s: cut %d bytes at position %d, offset %d: %s; %s",
+                "%s: truncated by %d bytes at position %d, offset %d: %s; %s",
                 file.path,
                 torn,
                 position,
@@ -541,7 +541,7 @@ class Loader:
                 self._cut_to = max(self._cut_to, segment.base_offset)
             kept = keep_segment(segment.file.path) if size_bytes else None
             where = "removed" if kept is None else f"moved to {kept.parent.name}/{kept.name}"
-            _logger.warning("%s: %s, it follows what was cut", segment.file.path, where)
+            _logger.warning("%s: %s, because it follows the truncated part", segment.file.path, where)
             segment.delete()
 
     # Epochs and producers

@@ -343,7 +343,7 @@ class LogDirectories:
         }
         winner, loser = (target, source) if ends[target] >= ends[source] else (source, target)
         _logger.warning(
-            "%s is in two log directories after an interrupted move: %s, which ends at %d, counts; %s, at %d, goes",
+            "%s is in two log directories after an interrupted move: using %s, which ends at %d; removing %s, at %d",
             partition,
             found[winner],
             ends[winner],

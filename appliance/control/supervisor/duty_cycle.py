@@ -358,7 +358,7 @@ class Supervisor:
             return False
         if not child.ever_served and child.back_off.deaths >= STILLBIRTHS_MAX:
             times = child.back_off.deaths
-            self._give_up(f"{child.role} {end}{why}; it did so {times} times and never served")
+            self._give_up(f"{child.role} {end}{why}; it failed {times} times without serving")
             return False
         when = f"in {delay_ms} ms" if delay_ms else "at once"
         _logger.warning("%s (pid %d) %s%s; restarted %s", child.role, child.pid, end, why, when)
