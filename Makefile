@@ -18,13 +18,13 @@ run: ## serve on 127.0.0.1:$(PORT), data in $(DATA); PORT=9192 DATA=/srv/log; Ct
 	@$(PYTHON) scripts/install.py $(VENV)
 	@exec $(BIN)/appliance serve --data-dir $(DATA) --port $(PORT) --slots 1
 
-pure: ## from now on run the sources of this tree uncompiled; a change takes effect at the next start
+pure: ## run the sources of this tree uncompiled from now on; a change takes effect at the next start
 	@$(PYTHON) scripts/install.py $(VENV) --pure
 
-compiled: ## take `make pure` back: run the compiled build
+compiled: ## undo `make pure`: run the compiled build again
 	@$(PYTHON) scripts/install.py $(VENV) --auto
 
-build: ## make the compiled build and print where it is; `make test` tests this one
+build: ## make the compiled build that `make test` tests, and print its path
 	@$(PYTHON) scripts/install.py $(VENV)
 	@$(BIN)/python scripts/build.py compiled
 
@@ -113,7 +113,7 @@ zookeeper-second: judges
 
 check: format lint types contracts
 
-format: $(VENV)/.installed-test ## check the format; `make reformat` mends it
+format: $(VENV)/.installed-test ## check the format; `make reformat` corrects it
 	$(BIN)/ruff format --check --quiet
 
 lint: $(VENV)/.installed-test ## ruff, typing errors (codespell), and words of the old prose (scripts/prose.py)
@@ -185,7 +185,7 @@ demo-spark: $(VENV)/.installed-test ## a broker, a stream, a table and a plot in
 #   make bench-spark                  the Spark connector beside spark-sql-kafka, Parquet and a ceiling, 15 minutes; kept
 #   make bench-plan                   what it would do, with the time of each case
 #   make bench-wakes                  how soon a core is woken here, by what idle cores do (docs/latency.md)
-#   make bench-publish                README, docs/scaling.md and pages anew from the newest kept runs
+#   make bench-publish                README, docs/scaling.md and pages again from the newest kept runs
 #   make bench-all                    the log by itself, every case, the heavy ones and Spark's too
 #   make budget                       µs of one produce and one fetch from socket to socket, by process and by step; KEEP=1: into benchmarks/README.md
 #   make profile CASE=requests_64     a flame graph of each process of the pure build; NATIVE=1: of the compiled one;
@@ -201,7 +201,7 @@ $(BENCH)/.installed-bench: pyproject.toml
 ifneq ($(filter spark_%,$(CASE)),)
 bench: bench-spark
 else
-bench: $(BENCH)/.installed-bench ## beside Apache Kafka and a mock in C, 25 to 45 minutes; CASE=latency ROUNDS=3
+bench: $(BENCH)/.installed-bench ## compare with Apache Kafka and a mock in C, 25 to 45 minutes; CASE=latency ROUNDS=3
 	@scripts/install-librdkafka.sh
 	@$(BENCH)/bin/python -m benchmarks run $(CASE) --rounds $(ROUNDS) --brokers $(BROKERS) $(if $(QUICK),--quick) $(if $(ALL),--all) $(if $(ALSO),--also $(ALSO))
 endif

@@ -63,7 +63,6 @@ RULES: tuple[tuple[str, str], ...] = (
 NOT_READ: tuple[tuple[str, str], ...] = (
     ("docs/lab/", "lab notebooks: kept as they were written, for their figures"),
     ("benchmarks/results/", "generated from kept runs and benchmarks/*.toml, which are read"),
-    ("benchmarks/README.md", "for people who change the benchmarks; read with the room READMEs"),
     ("appliance/", "room READMEs: for people who change the code, rewritten with their rooms"),
     ("spark_connector/", "room READMEs: for people who change the code, rewritten with their rooms"),
     ("tests/", "room READMEs: for people who change the tests, rewritten with their rooms"),
