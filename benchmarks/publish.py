@@ -125,7 +125,7 @@ def growing(run: Run) -> str:
     where = f"../benchmarks/results/{run.name}"
     rounds = "one round" if run.rounds == 1 else f"{run.rounds} rounds"
     rivals = ", ".join(f"{name} {version}" for name, version in run.versions.items() if name != OURS)
-    beside = f" and {rivals}" if rivals else ""
+    beside = f"; compared with {rivals}" if rivals else ""
     told = f"Source: the [run of {run.date}]({where}.md), {rounds}, appliance {run.versions[OURS]}{beside}."
     return "\n\n".join(filter(None, (told, _fell(run, where), scaling_page.tables(run, where))))
 

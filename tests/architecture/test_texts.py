@@ -35,7 +35,7 @@ PLANTED = {
     "fenced.md": "```\nThe log is begun anew.\n```\nUse `whoever` and [this](anew.md).\n",
     "appliance/ioproc/worker.py": (
         '"""Whoever reads this is no user."""\n'
-        '_logger.warning("%s: the asker is told of it", name)\n'
+        '_logger.warning("%s: the client is told of it", name)\n'
         'raise OperatorFault(f"{path} lies in the way")\n'
         'NOT_SHOWN = "anew"\n'
     ),

@@ -147,7 +147,7 @@ def test_a_process_more_of_a_big_host_costs_what_one_of_its_kind_was_measured_to
 def test_the_arithmetic_says_of_which_build_it_is_and_what_a_copy_is_for() -> None:
     text = host.arithmetic(run([{"throughput_1k.out_cpu_s_per_gb": 0.5}]))
     assert text.startswith(
-        "From the [run of 2026-01-01](../benchmarks/results/2026-01-01-aaa.md), appliance 1."
+        "Source: the [run of 2026-01-01](../benchmarks/results/2026-01-01-aaa.md), appliance 1."
     )
     assert "0.50 CPU s/GB to clients on the same host, which get copies (decision 0025) × 12.5 GB/s" in text
     assert "which clients on other hosts get, costs no more: **not measured**" in text
@@ -180,7 +180,7 @@ def test_what_is_said_of_growth_names_its_run_its_build_and_what_fell() -> None:
     kept = newest("scaling")
     assert kept is not None
     text = growing(kept)
-    assert text.startswith(f"From the [run of {kept.date}](../benchmarks/results/{kept.name}.md)")
+    assert text.startswith(f"Source: the [run of {kept.date}](../benchmarks/results/{kept.name}.md)")
     assert kept.versions["appliance"] in text
     before = kept_before(kept)
     assert before

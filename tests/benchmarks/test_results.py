@@ -179,7 +179,7 @@ def test_the_page_says_over_how_many_runs_it_looked_back() -> None:
     assert "None of 1 rows fell since 2026-01-01-c6 by more than the noise" in slid
     assert "## Slid over the last 5 kept runs\n" in slid
     assert "- in, 1 KiB (throughput_1k.in_mb_s): 84.9 → 75.1 MB/s, 12% worse" in slid
-    assert "what a row moved by over the last 5 kept runs" in page(made(20.0, "now"), *kept)
+    assert "the changes of a row over the last 5 kept runs" in page(made(20.0, "now"), *kept)
     assert "kept runs" not in page(made(20.0, "now"), *kept[:2])
 
 
