@@ -204,7 +204,7 @@ def test_an_export_is_not_continued_from_a_log_that_is_shorter(tmp_path: Path) -
     filled(tmp_path / "data")
     exported(tmp_path)
     filled(tmp_path / "shorter", batches=20)
-    with pytest.raises(DataLost, match="was cut"):
+    with pytest.raises(DataLost, match="was truncated"):
         export_objects("orders", paths=[tmp_path / "shorter"], to=address(tmp_path))
 
 
