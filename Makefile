@@ -133,7 +133,7 @@ compiles: $(VENV)/.installed-test
 
 unit: unit-pure unit-processes ## the unit tests, on the sources as they are
 
-quick: $(VENV)/.installed-test ## unit tests that need no process, in under a minute; not part of the gate
+quick: $(VENV)/.installed-test ## unit tests that need no process, in about a minute; not part of the gate
 	$(PYTEST) -q -x -m "not slow" $(QUICK_ROOMS)
 
 unit-pure: judges
