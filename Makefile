@@ -8,7 +8,7 @@ DATA   ?= ./data
 # Byte code must be kept: without it every start compiles the house again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run compiled pure build test test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-spark system clients judges reformat
+.PHONY: help run compiled pure build test quick test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-spark system clients judges reformat
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,13 +18,13 @@ run: ## serve on 127.0.0.1:$(PORT), data in $(DATA); PORT=9192 DATA=/srv/log; Ct
 	@$(PYTHON) scripts/install.py $(VENV)
 	@exec $(BIN)/appliance serve --data-dir $(DATA) --port $(PORT) --slots 1
 
-pure: ## from now on run the sources of this tree uncompiled; a change takes effect at the next start
+pure: ## run the sources of this tree uncompiled from now on; a change takes effect at the next start
 	@$(PYTHON) scripts/install.py $(VENV) --pure
 
-compiled: ## take `make pure` back: run the compiled build
+compiled: ## undo `make pure`: run the compiled build again
 	@$(PYTHON) scripts/install.py $(VENV) --auto
 
-build: ## make the compiled build and print where it is; `make test` tests this one
+build: ## make the compiled build that `make test` tests, and print its path
 	@$(PYTHON) scripts/install.py $(VENV)
 	@$(BIN)/python scripts/build.py compiled
 
@@ -52,6 +52,9 @@ SECOND_TRY := --reruns 1 --max-suite-reruns 3
 
 # Rooms whose tests have no process that serves, and wait for no time.
 PURE := $(addprefix tests/,config control/coordinator log properties protocol)
+
+# Of these and of a few more what takes longest is left out: tests of properties, and what is marked slow.
+QUICK_ROOMS := $(addprefix tests/,architecture config control/coordinator delayed log protocol)
 
 # Rooms that test what is shipped: the compiled build, made once for each state of the sources. The other rooms test the
 # sources as they are.
@@ -110,11 +113,13 @@ zookeeper-second: judges
 
 check: format lint types contracts
 
-format: $(VENV)/.installed-test ## check the format; `make reformat` mends it
+format: $(VENV)/.installed-test ## check the format; `make reformat` corrects it
 	$(BIN)/ruff format --check --quiet
 
-lint: $(VENV)/.installed-test
+lint: $(VENV)/.installed-test ## ruff, typing errors (codespell), and words of the old prose (scripts/prose.py)
 	$(BIN)/ruff check --quiet
+	$(BIN)/codespell
+	$(BIN)/python scripts/prose.py
 
 types: $(VENV)/.installed-test
 	$(BIN)/mypy $(SOURCES)
@@ -127,6 +132,9 @@ compiles: $(VENV)/.installed-test
 	$(BIN)/python scripts/compiles.py
 
 unit: unit-pure unit-processes ## the unit tests, on the sources as they are
+
+quick: $(VENV)/.installed-test ## unit tests that need no process, in about a minute; not part of the gate
+	$(PYTEST) -q -x -m "not slow" $(QUICK_ROOMS)
 
 unit-pure: judges
 	$(PYTEST) -q -m "not slow" $(PURE)
@@ -177,7 +185,7 @@ demo-spark: $(VENV)/.installed-test ## a broker, a stream, a table and a plot in
 #   make bench-spark                  the Spark connector beside spark-sql-kafka, Parquet and a ceiling, 15 minutes; kept
 #   make bench-plan                   what it would do, with the time of each case
 #   make bench-wakes                  how soon a core is woken here, by what idle cores do (docs/latency.md)
-#   make bench-publish                README, docs/scaling.md and pages anew from the newest kept runs
+#   make bench-publish                README, docs/scaling.md and pages again from the newest kept runs
 #   make bench-all                    the log by itself, every case, the heavy ones and Spark's too
 #   make budget                       µs of one produce and one fetch from socket to socket, by process and by step; KEEP=1: into benchmarks/README.md
 #   make profile CASE=requests_64     a flame graph of each process of the pure build; NATIVE=1: of the compiled one;
@@ -193,7 +201,7 @@ $(BENCH)/.installed-bench: pyproject.toml
 ifneq ($(filter spark_%,$(CASE)),)
 bench: bench-spark
 else
-bench: $(BENCH)/.installed-bench ## beside Apache Kafka and a mock in C, 25 to 45 minutes; CASE=latency ROUNDS=3
+bench: $(BENCH)/.installed-bench ## compare with Apache Kafka and a mock in C, 25 to 45 minutes; CASE=latency ROUNDS=3
 	@scripts/install-librdkafka.sh
 	@$(BENCH)/bin/python -m benchmarks run $(CASE) --rounds $(ROUNDS) --brokers $(BROKERS) $(if $(QUICK),--quick) $(if $(ALL),--all) $(if $(ALSO),--also $(ALSO))
 endif

@@ -140,7 +140,7 @@ class PartitionView:
                 end = last_stable_offset(self)
         if durable:
             if self.durable_offset == UNKNOWN:
-                raise NotReadable(f"{self.directory}: nobody says how far the log is on the disk")
+                raise NotReadable(f"{self.directory}: there is no record of how far the log is flushed")
             end = min(end, self.durable_offset)
         return max(end, self.log_start_offset)
 
@@ -369,7 +369,7 @@ class Directories:
         high_watermark = self._offsets(f"{home}/{HIGH_WATERMARKS}").get(name, UNKNOWN)
         if high_watermark == UNKNOWN:
             raise StorageFault(
-                f"{directory} has no .state, and {HIGH_WATERMARKS} does not name it: nobody says how far to read"
+                f"{directory} has no .state, and {HIGH_WATERMARKS} does not list it, so it is unknown how far to read"
             )
         view = PartitionView(
             topic=name.topic,
@@ -511,7 +511,7 @@ def _manifests(address: str) -> list[dict[str, Any]]:
         raise NotALogDirectory(shown(f"{address}: {error}")) from error
     except ImportError as error:
         raise NotALogDirectory(
-            f"{shown(address)}: pyarrow is not installed, which reads addresses"
+            f"{shown(address)}: reading an address needs pyarrow, which is not installed (extra `spark`)"
         ) from error
     if not found:
         raise NotALogDirectory(f"{shown(address)} holds no {MANIFEST} of `appliance export segments`")

@@ -154,7 +154,7 @@ class _Store:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptFile(f"{self.shown}/{topic}{MANIFEST} is no manifest: {error!r}") from error
         if known_id is not None and topic_id is not None and known_id != topic_id:
-            raise DataLost(f"{self.shown} is of topic id {known_id}; {topic} was made anew as {topic_id}")
+            raise DataLost(f"{self.shown} is of topic id {known_id}; {topic} was created again as {topic_id}")
         return found, superseded, known_id or topic_id
 
     def sizes(self, partition: str) -> dict[str, int]:
@@ -291,7 +291,8 @@ def _joined(
     end = before.segments[-1].next_base
     if end > max(view.log_end_offset, view.high_watermark):
         raise DataLost(
-            f"{view.name}: the export ends at {end}, and the log at {view.log_end_offset}: it was cut, or made anew"
+            f"{view.name}: the export ends at {end}, and the log at {view.log_end_offset}: it was truncated, "
+            "or the topic was created again"
         )
     kept = list(takewhile(lambda each: sizes.get(each.file) == each.size_bytes, before.segments))
     if len(kept) == len(before.segments) and (not closed or closed[-1].next_base < end):

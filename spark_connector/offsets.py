@@ -135,7 +135,7 @@ def within(view: PartitionView, start: int, end: int, *, options: Options) -> tu
         f" {view.log_start_offset} to {most - 1}"
     )
     if options.fail_on_data_loss:
-        raise DataLost(f"{lost}; failOnDataLoss=false would read what is there")
+        raise DataLost(f"{lost}; failOnDataLoss=false would read the records that exist")
     return there[0], max(there), lost
 
 

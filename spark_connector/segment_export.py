@@ -138,7 +138,7 @@ def _export(
     target.mkdir(parents=True, exist_ok=True)
     known = read_topic_id(target)
     if known is not None and view.topic_id is not None and known != view.topic_id:
-        raise DataLost(f"{target} is of topic id {known}; {view.topic} was made anew as {view.topic_id}")
+        raise DataLost(f"{target} is of topic id {known}; {view.topic} was created again as {view.topic_id}")
     stable = view.end(Isolation.READ_COMMITTED)
     for _ in range(_TRIES):
         closed = [each for each in segments(view.directory) if 0 < each.next_base <= stable]

@@ -145,7 +145,7 @@ class StreamQuery:
             try:
                 return self._planned(start, end)
             except PartitionMoved as moved:
-                LOG.info("%s: looked at again", moved)
+                LOG.info("%s: retrying", moved)
         return self._planned(start, end)
 
     def _planned(self, start: StreamOffsets, end: StreamOffsets) -> list[ScanRange]:
@@ -212,7 +212,7 @@ class StreamQuery:
                 continue
             except NotReadable as fault:
                 if name not in self._unreadable:
-                    LOG.warning("%s: nothing new is read of it for now", fault)
+                    LOG.warning("%s: no new records are read for now", fault)
                 self._unreadable.add(name)
                 if known is not None:
                     looks[name] = _Look(None, known.offset, known.offset)
@@ -233,7 +233,7 @@ class StreamQuery:
                 self._lose(f"{view.name} is new and begins at {view.log_start_offset}, not at 0")
             return view.log_start_offset
         if not _same_id(view, start):
-            self._lose(f"topic {view.topic} was deleted and made anew")
+            self._lose(f"topic {view.topic} was deleted and created again")
             return view.log_start_offset
         if mark.offset < view.log_start_offset:
             self._lose(f"{view.name} was read up to {mark.offset}, and begins at {view.log_start_offset} now")
@@ -263,7 +263,7 @@ class StreamQuery:
             self._lose(f"partition {name[0]}-{name[1]} is gone")
             return None
         if not _same_id(view, end):
-            self._lose(f"topic {view.topic} was deleted and made anew")
+            self._lose(f"topic {view.topic} was deleted and created again")
             return None
         begin = self._begin(view, start)
         if view.high_watermark < mark.offset:
@@ -303,7 +303,7 @@ class StreamQuery:
             self._leased_at_s = now_s
         elif self._lease and now_s - self._leased_at_s > self._lease.ref.ttl_ms / 1000 / _RENEWALS_A_LEASE:
             for partition in self._lease.renew():
-                LOG.warning("the lease on %s does not stand any more", partition)
+                LOG.warning("the lease on %s no longer exists", partition)
             self._leased_at_s = now_s
 
     def _move(self, offsets: Mapping[Name, int]) -> None:
@@ -327,7 +327,7 @@ class StreamQuery:
 
     def _lose(self, text: str) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLost(f"{text}; failOnDataLoss=false would go on with what is there")
+            raise DataLost(f"{text}; failOnDataLoss=false would continue with the records that exist")
         LOG.warning("%s", text)
 
 

@@ -155,7 +155,7 @@ def _left(
                 f" from slot {longer.slot}"
             )
             return Repair(partition, replica.slot, offset, outcome, True)
-        outcome = "damaged, and no other replica is whole there: nothing was changed"
+        outcome = "damaged, and no other replica is whole at this offset: not repaired"
         return Repair(partition, replica.slot, offset, outcome, False)
     _copy_anew(partition, replica, whole)
     outcome = f"damaged, and replaced by a copy of slot {whole.slot}'s; its own segments are kept in {FOLDER}"

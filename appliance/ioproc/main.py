@@ -24,7 +24,9 @@ _log = logging.getLogger(__name__)
 def run(child: Child) -> int:
     """The life of one worker; its exit code."""
     if not ask_for_short_slice():
-        _log.info("the system gives no short time slice: records may wait for the rest of another's")
+        _log.info(
+            "the kernel does not support short scheduler slices (Linux 6.12 or later does); tail latency may be higher"
+        )
     attachment = child.attach()
     clock = SystemClock()
     attachment.row.start(os.getpid(), child.generation, now_ms=clock.now_ms(), now_ns=clock.monotonic_ns())

@@ -294,8 +294,8 @@ class Partitions(CopyHolder[Partition]):
         elif own.offset < max(cuts.values()):
             # Mostly what the last leader had appended and its followers had not copied yet.
             _logger.warning(
-                "partition %s: slot %d leads with a log that ends at offset %d; a damaged copy had records up to %d,"
-                " which no producer with acks=all was told of unless this copy was damaged as well",
+                "partition %s: slot %d leads with a log that ends at offset %d; a damaged replica had records up to"
+                " %d. Those were not acknowledged with acks=all unless this replica was damaged as well",
                 name,
                 self._slot,
                 own.offset,
@@ -306,8 +306,8 @@ class Partitions(CopyHolder[Partition]):
     def _say_lost(self, name: TopicPartition, end: int, lost_to: int) -> None:
         self.lost.add(name)
         _logger.error(
-            "partition %s: records are lost: slot %d leads with the longest valid log of all in-sync copies, which ends"
-            " at offset %d; there had been records up to %d. What was cut is in the directory %s of each copy",
+            "partition %s: records are lost: slot %d leads with the longest valid log of all in-sync replicas, which"
+            " ends at offset %d; records up to %d existed. Truncated bytes are in the directory %s of each replica",
             name,
             self._slot,
             end,

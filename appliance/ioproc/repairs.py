@@ -181,7 +181,7 @@ class Repairs:
         _logger.error(
             "partition %s: the log of slot %d is damaged at offset %d and no other in-sync copy is whole there: readers"
             " and followers cannot pass it. Stop the appliance and run `appliance log verify --repair`, which searches"
-            " all copies; or delete the records up to behind it",
+            " all copies; or delete all records up to and including this offset",
             name,
             self._slot,
             damage.offset,

@@ -237,7 +237,7 @@ class LogDirectory:
             is_told = left is not None and left.is_only_of(topic_id)
             known = topic_id if is_told else read_topic_id(directory)
         if known is not None and known != topic_id:
-            _logger.warning("%s belongs to topic id %s, not %s; set aside", directory, known, topic_id)
+            _logger.warning("%s belongs to topic id %s, not %s; moved aside", directory, known, topic_id)
             self._mark(partition, DIRECTORY_STRAY)
             known = None
         clean = self.was_clean if closed is None else closed
@@ -455,7 +455,7 @@ class LogDirectory:
             try:
                 self.checkpoints.write_log_starts(logs)
             except StorageFault as fault:
-                _logger.error("checkpoint of log starts failed: %s", fault)
+                _logger.error("checkpoint of log start offsets failed: %s", fault)
 
         return run
 

@@ -186,7 +186,7 @@ class LogMoves(Generic[Moved]):
             raise
         self._line[partition.topic_partition] = _Move(partition, to, FutureLog(partition.log, path))
         self._went_on(partition)
-        _log.info("partition %s moves to %s", partition.topic_partition, path.parent)
+        _log.info("partition %s: moving to %s", partition.topic_partition, path.parent)
         self.go_on()
 
     def opened(self) -> None:
@@ -197,7 +197,7 @@ class LogMoves(Generic[Moved]):
             if partition is not None and name not in self._line:
                 self._line[name] = _Move(partition, to, FutureLog(partition.log, path))
                 self._went_on(partition)
-                _log.info("partition %s goes on moving to %s", name, path.parent)
+                _log.info("partition %s: continuing the move to %s", name, path.parent)
         if self._line:
             self.go_on()
 
@@ -300,13 +300,15 @@ class LogMoves(Generic[Moved]):
         self._drop(name)
         self._submit(settlement.run, partial(self._settled, move, settlement))
         self._moved()
-        _log.info("partition %s has moved to %s", name, partition.log.directory.parent)
+        _log.info("partition %s: moved to %s", name, partition.log.directory.parent)
 
     def _settled(self, move: _Move[Moved], settlement: Settlement, fault: StorageFault | None) -> None:
         if fault is not None and isinstance(fault.os_error, BlockingIOError):
             # Somebody holds the new place's lock: nothing was begun, and both places are as they were.
             _log.warning(
-                "partition %s has moved, but its old place stays for now: %s", settlement.partition, fault
+                "partition %s: moved, but its old directory could not be removed yet: %s",
+                settlement.partition,
+                fault,
             )
             self._submit(settlement.run, partial(self._settled, move, settlement))
             return
@@ -322,7 +324,7 @@ class LogMoves(Generic[Moved]):
 
     def _give_up(self, move: _Move[Moved], fault: StorageFault) -> None:
         name = move.partition.topic_partition
-        _log.error("partition %s is not moved and stays where it is: %s", name, fault)
+        _log.error("partition %s: move failed, the partition stays in its directory: %s", name, fault)
         self._drop(name)
         self._directories.cancel_move(name)
         self._removed()

@@ -627,7 +627,7 @@ class PartitionLog:
             self._epochs.truncate_from_start(offset)
         except StorageFault as fault:
             # An opening cuts them again, and a full disk must not keep retention from making room.
-            _logger.warning("%s: its leader epochs were not trimmed: %s", self.directory, fault)
+            _logger.warning("%s: cannot trim the leader epoch file: %s", self.directory, fault)
         return True
 
     def retire_oldest(self, count: int) -> None:

@@ -365,7 +365,7 @@ class Processor:
         if isinstance(error, ClientFault):
             self._fault(connection, str(error))
         else:
-            _log.error("a request of %s met a defect", connection, exc_info=error)
+            _log.error("internal error in a request of %s (traceback follows)", connection, exc_info=error)
             self._fault(connection, "a defect of ours, told above")
 
     def _hung_up(self, connection: Connection) -> bool:

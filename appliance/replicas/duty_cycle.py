@@ -403,7 +403,7 @@ class Replica:
         self, directories: LogDirectories, followers: Followers, index: int, *, fault: StorageFault
     ) -> None:
         gone = followers.directory_failed(index)
-        _logger.warning("%d partitions are not followed any more, with their log directory", len(gone))
+        _logger.warning("%d partitions are no longer followed, because their log directory failed", len(gone))
         directories.fail(index, fault)
         named = tuple((each.topic, each.partition) for each in gone)
         self._controller.ask(PartitionsOffline(self._slot, named))
@@ -419,7 +419,7 @@ class Replica:
         if wider is not None:
             self._directory_failed(directories, followers, index, fault=wider)
             return
-        _logger.warning("partition %s is not followed any more: %s", name, fault)
+        _logger.warning("partition %s is no longer followed: %s", name, fault)
         followers.take_offline(follower, fault)
         self._controller.ask(PartitionsOffline(self._slot, ((name.topic, name.partition),)))
 
@@ -448,7 +448,7 @@ class Replica:
             except StorageFault as fault:
                 for follower, _ in followed:
                     follower.stop()
-                _logger.warning("not stopped cleanly, the next start recovers: %s", fault)
+                _logger.warning("not stopped cleanly; the next start recovers the logs: %s", fault)
         self._watch.close()
         self._cycle.close()
         self._controller.close()

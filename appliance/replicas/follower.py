@@ -401,7 +401,8 @@ class Follower:
         is_partial = log.log_start_offset > start
         if is_partial:
             _logger.warning(
-                "partition %s: files of its copy have gone: it begins at %d, its leader's log at %d; begun anew",
+                "partition %s: files of this replica are missing: it starts at %d, the leader's log at %d;"
+                " copying it again",
                 self.topic_partition,
                 log.log_start_offset,
                 start,

@@ -70,7 +70,7 @@ def test_replicas_alike_are_told_so_wherever_their_segments_begin(tmp_path: Path
         (batch(2, b"VALUE"), "the batch at offset 2 differs between slot 0 and slot 1 at its byte"),
         (batch(2, leader_epoch=1), "the batch at offset 2 differs between slot 0 and slot 1 at its byte 15"),
         (batch(2, b"longer value"), "the batch at offset 2 has"),
-        (batch(4), "after offset 2: slot 0 goes on with a batch at 2, slot 1 with one at 4"),
+        (batch(4), "after offset 2: slot 0 continues with a batch at 2, slot 1 with one at 4"),
     ],
 )
 def test_difference_is_named_by_its_place_and_ends_with_one(tmp_path: Path, other: bytes, why: str) -> None:
@@ -95,7 +95,7 @@ def test_same_wrong_bytes_everywhere_are_a_difference_too(tmp_path: Path) -> Non
         write(tmp_path, slot, {0: [bytes(broken), batch(2)]})
     outcome, (fact,) = verify(tmp_path)
     assert outcome.code == 1
-    assert "fails its checksum" in fact["difference"]
+    assert "has a wrong checksum" in fact["difference"]
 
 
 def test_replica_that_ends_early_is_behind_and_a_difference_only_if_asked(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_what_nobody_has_whole_is_said_and_left_as_it_is(tmp_path: Path) -> None
     assert [content(each) for each in directories] == before
     outcome = appliance("log", "verify", "--repair", "--data-dir", str(tmp_path))
     assert (
-        "t-0: slot 1, offset 2: damaged, and no other replica is whole there: nothing was changed"
+        "t-0: slot 1, offset 2: damaged, and no other replica is whole at this offset: not repaired"
         in outcome.text
     )
 

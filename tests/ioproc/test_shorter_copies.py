@@ -121,7 +121,7 @@ def test_the_loss_is_said_where_all_in_sync_copies_are_damaged(
     assert partitions.lost == {NAME}
     (said,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "partition t-0: records are lost: slot 0 leads with the longest valid log" in said.getMessage()
-    assert f"ends at offset {end}; there had been records up to 20" in said.getMessage()
+    assert f"ends at offset {end}; records up to 20 existed" in said.getMessage()
 
 
 def test_the_loss_of_what_was_committed_is_said_where_nothing_had_to_be_cut(disk: Disk) -> None:
@@ -205,7 +205,7 @@ def test_what_only_a_damaged_copy_had_is_no_loss(disk: Disk, caplog: pytest.LogC
     partitions = disk.worker()
     assert refusal(partitions, ASSIGNED, full=True) == 0
     assert not partitions.lost
-    assert "a damaged copy had records up to 20" in caplog.text
+    assert "a damaged replica had records up to 20" in caplog.text
     assert disk.table.cells[own + SLOT_CUT_TO] <= 0
 
 

@@ -237,7 +237,10 @@ def test_while_a_move_is_being_settled_the_other_process_waits_and_then_finds_on
             break
     (settlement,) = slot.left
     assert isinstance(settlement, Settlement)
-    with settling(settlement.target, waits=True), pytest.raises(StorageFault, match="is being made sure of"):
+    with (
+        settling(settlement.target, waits=True),
+        pytest.raises(StorageFault, match="is being flushed to disk"),
+    ):
         slot.hand_over()
     settlement.called_off = False  # it had begun
     settlement.run()

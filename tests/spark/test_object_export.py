@@ -184,7 +184,7 @@ def test_an_export_gets_no_hole_and_no_other_topics_records(tmp_path: Path) -> N
     told = manifest(tmp_path)
     path = tmp_path / "out" / "orders.manifest.json"
     path.write_text(json.dumps({**told, "topic_id": str(UUID(int=8))}))
-    with pytest.raises(DataLost, match="made anew"):
+    with pytest.raises(DataLost, match="created again"):
         exported(tmp_path)
     path.write_text(json.dumps({**told, "version": 2}))
     with pytest.raises(CorruptFile, match="version 2"):
@@ -204,7 +204,7 @@ def test_an_export_is_not_continued_from_a_log_that_is_shorter(tmp_path: Path) -
     filled(tmp_path / "data")
     exported(tmp_path)
     filled(tmp_path / "shorter", batches=20)
-    with pytest.raises(DataLost, match="was cut"):
+    with pytest.raises(DataLost, match="was truncated"):
         export_objects("orders", paths=[tmp_path / "shorter"], to=address(tmp_path))
 
 

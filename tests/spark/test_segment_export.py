@@ -154,6 +154,6 @@ def test_an_export_never_gets_a_hole_nor_another_topics_records(tmp_path: Path) 
     (tmp_path / "out" / "orders-0" / "partition.metadata").write_text(
         "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n"
     )
-    with pytest.raises(DataLost, match="made anew"):
+    with pytest.raises(DataLost, match="created again"):
         export_segments("orders", paths=[tmp_path / "data"], to=tmp_path / "out")
     assert Directories([tmp_path / "out"]).topics() == {"orders": [0]}

@@ -199,7 +199,9 @@ class Leadership:
         try:
             self.change(changes)
         except StorageFault as fault:
-            _logger.error("leaders of slot %d stay in spite of its storage for now: %s", slot, fault)
+            _logger.error(
+                "slot %d has failed storage, but its partitions cannot get new leaders yet: %s", slot, fault
+            )
             self._review_again()
 
     def _broken(self, name: str, partition: PartitionImage) -> list[int]:
@@ -219,7 +221,7 @@ class Leadership:
 
     def _grace_is_over(self, half: Role, since: HalfState) -> None:
         if self.slots.overdue(half, since):
-            _logger.warning("%s has not come back", half)
+            _logger.warning("%s did not restart in time", half)
             self.copies.gone(half)
             self._look_at_slots()
 
@@ -248,7 +250,7 @@ class Leadership:
         try:
             self.change(changes)
         except StorageFault as fault:
-            _logger.error("leaders stay as they are, trying again in %d ms: %s", RETRY_MS, fault)
+            _logger.error("cannot elect leaders, retrying in %d ms: %s", RETRY_MS, fault)
             self._review_again()
 
     def _reviewed_offline(
@@ -389,7 +391,7 @@ class Leadership:
             for start in range(0, len(operations), STATES_AT_ONCE):
                 self._store.multi([self._fence.check, *operations[start : start + STATES_AT_ONCE]])
         except StorageFault as fault:
-            _logger.error("what has left is not forgotten yet: %s", fault)
+            _logger.error("cannot record replicas that left yet: %s", fault)
             return
         self._left.clear()
         for topic in after.values():
@@ -422,7 +424,7 @@ class Leadership:
             if changes:
                 self.change(changes)
         except StorageFault as fault:
-            _logger.error("in-sync replicas stay as they are: %s", fault)
+            _logger.error("cannot change the ISR: %s", fault)
             for name, changed in changes.items():
                 for number, after in changed.items():
                     if self._state.topics[name].partitions[number] != after:

@@ -66,7 +66,7 @@ def run(child: Child) -> int:
             try:
                 _live(child, attachment, registrations, clock)
             except StorageFault as fault:
-                _logger.error("the metadata store is opened again in %d ms: %s", retry_ms, fault)
+                _logger.error("cannot use the metadata store, opening it again in %d ms: %s", retry_ms, fault)
                 if not _told_to_stop(child, clock, within_ms=retry_ms):
                     retry_ms = min(2 * retry_ms, RETRY_MS_MAX)
                     continue
@@ -77,7 +77,7 @@ def run(child: Child) -> int:
         child.supervision.send(Failed(str(damage), fatal=True))
         return EXIT_CANNOT_START
     except (StoreRefusal, SessionExpired, Superseded, LedNoMore) as change:
-        _logger.warning("beginning anew: %s", change)
+        _logger.warning("controller restarts: %s", change)
         return EXIT_CANNOT_START
     finally:
         attachment.row.set_state(ProcessState.STOPPING)
@@ -136,7 +136,7 @@ def _serve(
     loop = ControllerLoop(cycle, attachment.row, store=store, supervision=child.supervision, clock=clock)
     try:
         while (fence := win(store, clock)) is None:
-            _logger.info("another controller lives; standing by")
+            _logger.info("another controller is active; standing by")
             loop.await_vacancy()
             if loop.stopped:
                 return

@@ -42,6 +42,6 @@ def allocate(store: MetadataStore, fence: Fence) -> ProducerIdBlock:
         )
         store.multi([fence.check, change])
     except StorageFault as fault:
-        _logger.error("no producer ids: %s", fault)
+        _logger.error("cannot allocate producer ids: %s", fault)
         return ProducerIdBlock(first=0, count=0)
     return ProducerIdBlock(first, BLOCK_SIZE)

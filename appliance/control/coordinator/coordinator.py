@@ -259,10 +259,10 @@ class Coordinator:
             for reply in job.waiting():
                 self._contain(reply, error)
         else:
-            _log.error("a request of a group met a defect", exc_info=error)
+            _log.error("internal error in a group request (traceback follows)", exc_info=error)
 
     def _contain(self, reply: Reply, error: Exception) -> None:
-        _log.error("a request of a group met a defect", exc_info=error)
+        _log.error("internal error in a group request (traceback follows)", exc_info=error)
         if not reply.answered:
             self._lines.refuse(reply, "a defect of ours, told above")
 
@@ -668,7 +668,7 @@ class Coordinator:
                 subscribed=rule.subscribed,
             )
         except CorruptFile as fault:
-            _log.error("offsets of group %s are not looked at: %s", group, fault)
+            _log.error("cannot check the offsets of group %s for expiry: %s", group, fault)
             return
         self._write_tombstones(shard, records)
         if records and len(records) == shard.book.count(group):

@@ -237,7 +237,7 @@ class RequestQueue:
     def check(self) -> None:
         """Raises ApplianceDefect unless each connection stands in one lane, and its requests are counted."""
         if self._cheap.keys() & self._costly.keys():
-            raise ApplianceDefect("a connection stands in both lanes")
+            raise ApplianceDefect("a connection is in both lanes")
         if self._behind.keys() - self._cheap.keys() - self._costly.keys():
             raise ApplianceDefect("requests wait behind no other")
         length = len(self._cheap) + len(self._costly) + sum(map(len, self._behind.values()))

@@ -112,7 +112,7 @@ class ZooKeeperSession:
         self.is_gone_on_with = taken is not None
         for session_id, password in () if handed_on else left.left():
             _end_left(_client(hosts, timeout_ms, (session_id, password)), hosts)
-            _logger.info("ended session 0x%x of a process that died", session_id)
+            _logger.info("ended ZooKeeper session 0x%x of a process that died", session_id)
         self._client = _client(hosts, timeout_ms, taken)
         self._learn_granted_timeout()
         self._client.add_listener(self._state_changed)
@@ -188,7 +188,7 @@ class ZooKeeperSession:
         if not self._why_over and not self.lease.held():
             self.end(f"no answer for {self.lease.timeout_ms} ms, so it may have expired")
         if self._why_over:
-            raise SessionExpired(f"the session with ZooKeeper is over: {self._why_over}")
+            raise SessionExpired(f"the session with ZooKeeper ended: {self._why_over}")
 
     def check_connection(self) -> None:
         """Raises StoreUnavailable where nothing can be sent now; SessionExpired as `check`."""
@@ -200,7 +200,7 @@ class ZooKeeperSession:
         """The session is over; the first reason stays."""
         if not self._why_over:
             self._why_over = why
-            _logger.warning("the session with ZooKeeper at %s is over: %s", self._hosts, why)
+            _logger.warning("the session with ZooKeeper at %s ended: %s", self._hosts, why)
             self.ring()
 
     @property
@@ -256,9 +256,9 @@ class ZooKeeperSession:
         if state == KazooState.LOST:
             self.end("ZooKeeper says that it expired")
         elif state == KazooState.SUSPENDED:
-            _logger.warning("connection to ZooKeeper at %s lost", self._hosts)
+            _logger.warning("lost the connection to ZooKeeper at %s", self._hosts)
         elif self.session_id and not self._why_over:
-            _logger.info("connected to ZooKeeper at %s again", self._hosts)
+            _logger.info("reconnected to ZooKeeper at %s", self._hosts)
         self._beat.set()
         self.ring()
 
@@ -306,7 +306,10 @@ class ZooKeeperSession:
         self._unanswered_beats = 0
         self._attempt_ns = 0
         if _leave(self._client):
-            _logger.warning("ZooKeeper at %s keeps a connection and does not answer; leaving it", self._hosts)
+            _logger.warning(
+                "ZooKeeper at %s keeps a connection but does not answer; changing to another server",
+                self._hosts,
+            )
 
     def _learn_granted_timeout(self) -> None:
         """kazoo keeps what the server granted to itself; its connection hands it on as 2/3 of it."""

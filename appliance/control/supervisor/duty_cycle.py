@@ -195,7 +195,7 @@ class Supervisor:
             messages = child.supervision.receive()
         except msgspec.MsgspecError as error:
             # A process that writes nonsense here may write it elsewhere too; the others shall not suffer for it.
-            _logger.error("%s sends what is no message (%s): killed", child.role, error)
+            _logger.error("%s sent an invalid message (%s) and was killed", child.role, error)
             child.kill()
             return
         if messages is None:
@@ -205,7 +205,7 @@ class Supervisor:
         for message in messages:
             match message:
                 case Ready() if child.state is State.SERVING:
-                    _logger.error("%s says Ready a second time", child.role)
+                    _logger.error("%s reported Ready twice", child.role)
                 case Ready():
                     self._on_child_ready(child)
                 case Failed():
@@ -213,7 +213,7 @@ class Supervisor:
                 case Heartbeat():
                     child.silence.answered()
                 case _:
-                    _logger.error("%s says %r, which is not a child's to say", child.role, message)
+                    _logger.error("unexpected message from %s: %r", child.role, message)
 
     # Lives begin
 
@@ -298,7 +298,7 @@ class Supervisor:
         self._tell_others(child, up)
         if child.generation > 1:
             took_ms = (self._clock.monotonic_ns() - child.forked_ns) // _NS_PER_MS
-            _logger.info("%s serves again as generation %d after %d ms", role, child.generation, took_ms)
+            _logger.info("%s is running again as generation %d after %d ms", role, child.generation, took_ms)
         if all(other.state is State.SERVING for other in self._children.values()):
             if self._was_ready:
                 self._notifier.status("serving")
@@ -348,7 +348,7 @@ class Supervisor:
         delay_ms = child.back_off.after_death(lived_ms)
         why = f": {failure.why}" if failure is not None else ""
         if self._stopping is not None:
-            _logger.warning("%s %s before it was told to stop%s", child.role, end, why)
+            _logger.warning("%s %s before the stop signal%s", child.role, end, why)
             if failure is None:
                 self._exit_code = self._exit_code or EXIT_KILLED
             child.meet(Event.STOP)
@@ -358,7 +358,7 @@ class Supervisor:
             return False
         if not child.ever_served and child.back_off.deaths >= STILLBIRTHS_MAX:
             times = child.back_off.deaths
-            self._give_up(f"{child.role} {end}{why}; it did so {times} times and never served")
+            self._give_up(f"{child.role} {end}{why}; it failed {times} times without serving")
             return False
         when = f"in {delay_ms} ms" if delay_ms else "at once"
         _logger.warning("%s (pid %d) %s%s; restarted %s", child.role, child.pid, end, why, when)
@@ -385,13 +385,13 @@ class Supervisor:
             _logger.info("%s: stopping", name)
             self._begin_stop(self._wiring.settings.broker.shutdown_timeout_ms)
         elif not self._stopping.hurried:
-            _logger.warning("%s again: %d ms are left", name, stop_order.HURRY_MS)
+            _logger.warning("%s received again: stopping within %d ms", name, stop_order.HURRY_MS)
             self._stopping.hurried = True
             self._stopping.started_ns = self._clock.monotonic_ns()
             self._stopping.total_ms = stop_order.HURRY_MS
             self._order_stage()
         else:
-            _logger.warning("%s once more: killing what still runs", name)
+            _logger.warning("%s received again: killing processes that still run", name)
             for child in self._children.values():
                 child.kill()
 
@@ -401,8 +401,8 @@ class Supervisor:
             self._on_stop_order("the terminal was closed (SIGHUP)")
         else:
             _logger.warning(
-                "SIGHUP is ignored: no file is read again. `appliance configs set` changes options that change while"
-                " it runs; a restart changes the others"
+                "SIGHUP ignored: the configuration file is read only at the start. Use `appliance configs set` for"
+                " options that can change at run time, and restart for the others"
             )
 
     def _begin_stop(self, total_ms: int) -> None:
@@ -451,7 +451,7 @@ class Supervisor:
     def _kill_stage(self) -> None:
         assert self._stopping is not None
         for child in self._of_stage(self._stopping.stage):
-            _logger.warning("%s did not stop in time: killed", child.role)
+            _logger.warning("%s did not stop in time and was killed", child.role)
             self._kill(child)
 
     # The watchdog
@@ -493,7 +493,7 @@ class Supervisor:
             elif (
                 child.silence.is_hang(now_ns, ran_ns, allowed_ns=allowed_ms * _NS_PER_MS) and not child.killed
             ):
-                _logger.error("%s has not answered for %d ms: killed", child.role, allowed_ms)
+                _logger.error("%s did not answer for %d ms and was killed", child.role, allowed_ms)
                 self._kill(child)
 
     def _kill(self, child: ChildRecord) -> None:
@@ -531,9 +531,9 @@ class Supervisor:
             return
         if child.state is not State.STOPPING:
             if not child.held:
-                _logger.error("%s (pid %d) was killed and is there still", child.role, child.pid)
+                _logger.error("%s (pid %d) was killed but still exists", child.role, child.pid)
             return
-        _logger.error("%s (pid %d) was killed and is there still: stopped without it", child.role, child.pid)
+        _logger.error("%s (pid %d) was killed but still exists; stopping without it", child.role, child.pid)
         self._unregister(self._by_pidfd, child.pidfd)
         if child.supervision is not None:
             self._unregister(self._by_socket, child.supervision.fileno())

@@ -53,7 +53,9 @@ def load_all(entry_points: Mapping[RoleKind, str], kinds: Collection[RoleKind]) 
     gc.collect()
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
-        _logger.warning("%d threads run before the first fork: a process may start with a lock held", threads)
+        _logger.warning(
+            "%d threads run before the first fork; a child process may inherit a locked lock", threads
+        )
     return mains
 
 

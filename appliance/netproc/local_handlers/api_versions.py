@@ -6,9 +6,11 @@
 | metadata.version | 7-30 | 30 | the APIs and records are those of Apache Kafka 4.3 |
 | transaction.version | 0 | none | 1 and 2 would have clients use transactions that are not built |
 
-A feature of level 0 is not finalized, as with Kafka. Features that nothing here stands behind (eligible leaders,
-share and streams groups, KRaft) are not listed, as Kafka leaves out those that it cannot enable. Before v4 a feature
-whose lowest level is 0 is left out, since those clients take it for an error.
+A feature of level 0 is not finalized, as with Kafka. Before v4 a feature whose lowest level is 0 is not listed, since
+those clients take it for an error.
+
+Left out: the features of eligible leader replicas, share groups, streams groups and KRaft, because the broker does not
+have them.
 """
 
 from __future__ import annotations

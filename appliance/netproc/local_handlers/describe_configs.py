@@ -1,8 +1,9 @@
 """DescribeConfigs 1-4: topics, broker slots, groups, loggers and client metrics, with sources and synonyms as Kafka's.
 
 A topic is described as the slot that was asked sees it. Any group and any subscription to client metrics has settings,
-whether it exists or not, as with Kafka. Where we differ: the levels of loggers are read-only, and no subscription
-exists, because client metrics are not collected.
+whether it exists or not, as with Kafka.
+
+Left out: changing log levels, which are shown as read-only; client metrics, so no subscription exists.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DescribeTopicPartitions 0: topics in the order of their names, in pages (KIP-966).
 
-Left out on purpose: eligible leader replicas, which the broker does not keep. They are answered as empty lists: the
-schema allows null, but Kafka's own Java client falls over it.
+Left out: eligible leader replicas (KIP-966), which the broker does not keep. Their lists are empty and not null,
+because Kafka's own Java client fails on null.
 """
 
 from __future__ import annotations

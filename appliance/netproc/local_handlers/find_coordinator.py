@@ -4,9 +4,9 @@ The topic is created when the first group asks for it, with the settings of `off
 no leader, the answer is COORDINATOR_NOT_AVAILABLE, which clients take as "ask again". INVALID_REQUEST is for kinds of
 keys that nobody knows.
 
-Left out: transactions and share groups are not served yet. A transactional client gets
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the one error that every client library takes as fatal: with
-COORDINATOR_NOT_AVAILABLE all of them, and with UNSUPPORTED_VERSION librdkafka, ask again without an end.
+Left out: coordinators of transactions and of share groups. A transactional client gets
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED, because every client library treats this error as fatal. With other errors some
+of them retry without end.
 """
 
 from __future__ import annotations

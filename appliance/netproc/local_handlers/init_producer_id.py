@@ -1,7 +1,6 @@
 """InitProducerId 0-5 for idempotent producers: a new id, epoch 0, every time.
 
-Left out until the transactions issue: transactional ids (FindCoordinator is not advertised, so no client comes here
-with one by itself); they are refused with INVALID_REQUEST.
+Left out: transactional ids (INVALID_REQUEST).
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@
 
 No error means that the move goes on, not that it is done: DescribeLogDirs shows that. As in Kafka, a partition that is
 named twice goes where it was named last. The slot's worker is told of what the slot leads, its replica, through the
-controller, of what it follows. Left out: remembering where a partition that does not exist yet shall be made; the
-permission to alter the cluster (security issue). Source: `ReplicaManager.alterReplicaLogDirs`.
+controller, of what it follows. Source: `ReplicaManager.alterReplicaLogDirs`.
+
+Left out: choosing the directory of a partition that does not exist yet; authorization.
 """
 
 from __future__ import annotations

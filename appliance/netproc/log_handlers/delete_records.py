@@ -2,7 +2,9 @@
 
 As in Kafka, a partition that is named twice is taken once, with the offset named last, and records of internal topics
 may not be deleted (INVALID_TOPIC_EXCEPTION). Policy and offset are the owner's to judge; it waits for followers, no
-longer than `timeout_ms`. Left out: the permission to delete (security issue).
+longer than `timeout_ms`.
+
+Left out: authorization.
 """
 
 from __future__ import annotations

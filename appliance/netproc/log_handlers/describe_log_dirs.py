@@ -5,7 +5,7 @@ its replica has said so in the partition table, and where the copy moves to. Par
 followed lie in no directory. A directory that has failed is KAFKA_STORAGE_ERROR and holds nothing, and so are all of
 them while their worker is down. Unknown partitions are passed over, as in Kafka.
 
-Left out: the permission to describe the cluster (security issue). No directory is ever cordoned (KIP-1066).
+Left out: authorization; cordoned directories (KIP-1066), of which there are none.
 Source: `ReplicaManager.describeLogDirs`.
 """
 

@@ -2,8 +2,9 @@
 
 An owner holds as many producers as wrote within producer.id.expiration.ms; it is asked for the next one when it has
 answered, so however many there are, one operation a partition is under way. A partition that this slot does not lead is
-NOT_LEADER_OR_FOLLOWER; where we differ: a follower in Apache Kafka answers too. Left out: the permission to read the
-topic (security issue).
+NOT_LEADER_OR_FOLLOWER.
+
+Left out: answers of followers, which Apache Kafka gives too; authorization.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ would not make it more. Source: Kafka's `DelayedFetch`, its case F.
 A client that says of which epoch the record before its fetch offset was is compared with the owner's log each time, for
 it may have read what no longer counts; where they part is told at once (diverging epoch, v12+).
 
-Left out until its issue: fetch from followers.
+Left out: fetching from followers (KIP-392), so consumers always read from the leader; authorization.
 """
 
 from __future__ import annotations

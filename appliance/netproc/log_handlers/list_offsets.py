@@ -1,7 +1,8 @@
 """ListOffsets 1-11 in the network process: edges from the partition table, times from the partition's owner.
 
-latest is the high watermark, or the last stable offset for read_committed; earliest the log start. There is no
-tiered storage: earliest-local is earliest, latest-tiered and earliest-pending-upload are -1.
+latest is the high watermark, or the last stable offset for read_committed; earliest the log start.
+
+Left out: tiered storage. earliest-local is the same as earliest; latest-tiered and earliest-pending-upload are -1.
 """
 
 from __future__ import annotations

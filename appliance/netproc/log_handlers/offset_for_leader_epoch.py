@@ -1,7 +1,9 @@
 """OffsetForLeaderEpoch 2-4 in the network process: each partition's owner looks into its epochs.
 
 Consumers ask; replicas here read their leader's epoch file and do not. A partition that is named twice is
-INVALID_REQUEST in its second place. Left out: the permission to ask (security issue).
+INVALID_REQUEST in its second place.
+
+Left out: authorization.
 """
 
 from __future__ import annotations

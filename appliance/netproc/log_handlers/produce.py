@@ -8,7 +8,8 @@ was sent behind a refused batch is refused like it (`refused_batches`). While no
 moment for a leader (`leader_wait`).
 Internal topics refuse every client (INVALID_TOPIC_EXCEPTION); Kafka lets one in that calls itself `__admin_client`.
 
-Left out until its issue: transactional produce (INVALID_TXN_STATE from the log).
+Left out: transactional produce (INVALID_TXN_STATE); authorization; the list of rejected records of a very large batch
+(`record_errors`), because the network process would serve no other connection meanwhile.
 """
 
 from __future__ import annotations

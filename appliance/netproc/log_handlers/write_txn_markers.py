@@ -4,8 +4,8 @@ Brokers send it to each other in Apache Kafka; `Admin.abortTransaction` and `kaf
 Here it ends a transaction that was open when Kafka's directory was adopted, until transactions are served.
 
 Left out: markers for internal topics (INVALID_TOPIC_EXCEPTION), because the coordinator is the only writer of
-`__consumer_offsets`; the permission to write them (security issue); the stricter check of the epoch that v2 asks for
-with `transaction_version` 2: the owner takes a marker of the producer's epoch or a later one.
+`__consumer_offsets`; authorization; the stricter epoch check of v2 with `transaction_version` 2, so a marker with the
+producer's epoch or a later one is accepted.
 
 Source: `KafkaApis.handleWriteTxnMarkersRequest`.
 """

@@ -63,7 +63,7 @@ def check_records(data: Buffer, position: int, end: int, count: int) -> RecordsS
     """
     # Seven bytes are the least a record takes: a lying count is found before anything is made for it.
     if count * 7 > end - position:
-        raise InvalidRecords(f"{count} records cannot lie in {end - position} bytes")
+        raise InvalidRecords(f"{count} records do not fit in {end - position} bytes")
     length_bytes = end - position
     if count <= FEW or length_bytes <= SHORT_BYTES or length_bytes <= count * SMALL_BYTES:
         walked = walk_fields(data, position, end, count, 0)
@@ -218,7 +218,7 @@ def _walk_large(data: Buffer, at: int, end: int, index: int) -> tuple[int, int, 
     count, headers_at = varint_at(data, position, stop)
     if count < 0 or 2 * count > headers_bytes or (count == 0 and headers_at != stop):
         raise InvalidRecords(
-            f"record {index} declares {count} headers, which do not lie in {headers_bytes} bytes"
+            f"record {index} declares {count} headers, which do not fit in {headers_bytes} bytes"
         )
     headers = bytes(data[position:stop])
     if len(headers) < headers_bytes or _walk_headers(headers, 0, headers_bytes, index) != headers_bytes:

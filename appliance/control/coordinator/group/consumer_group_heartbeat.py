@@ -9,7 +9,8 @@ batch of the log, and the answer leaves when that is committed:
     4. the member takes its next step to its target    CurrentChange
 
 Versions: v1 has subscriptions by regular expression, and wants members to choose their own ids (KIP-1082).
-Left out on purpose: KIP-1251's assignment epochs, racks in the assignors.
+
+Left out: assignment epochs (KIP-1251); racks in the assignors.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def shown(name: str) -> str:
 
 
 def _nobody(request: object, client: Client, reply: object) -> None:
-    raise ApplianceDefect("the book is nobody's")
+    raise ApplianceDefect("the book has no owner")
 
 
 class GroupBook:
