@@ -1,4 +1,4 @@
-"""Which partitions this worker leads, by row; made to be what the controller says (`channels.copy_holder`)."""
+"""Which partitions this worker leads, by row; made to be what the controller says (`partition_host.copy_holder`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from functools import partial
 from uuid import UUID
 
 from appliance.channels.control_channel import Assign, AssignedPartition
-from appliance.channels.copy_holder import CopyHolder
 from appliance.channels.partition_table import SERVING_INCARNATION, SLOT_LOG_END, PartitionTable
 from appliance.clock import Clock
 from appliance.cluster import TopicPartition
@@ -23,6 +22,7 @@ from appliance.log.others_directories import DirectoriesOf, first_base_offset
 from appliance.log.partition_log import PartitionLog
 from appliance.log.recovered import FOLDER
 from appliance.log.state_publisher import StatePublisher
+from appliance.partition_host.copy_holder import CopyHolder
 from appliance.protocol.errors import ErrorCode
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"

@@ -52,7 +52,6 @@ from appliance.cluster import TopicPartition
 from appliance.config import BrokerConfigs
 from appliance.errors import ApplianceError, CorruptFile, HostFault, StorageFault
 from appliance.ioproc.answer_rings import AnswerRings
-from appliance.ioproc.checkpoints import Checkpoints
 from appliance.ioproc.compaction import Compaction
 from appliance.ioproc.costly_requests import COSTLY_BYTES, CostlyRequests
 from appliance.ioproc.followed import Followed
@@ -69,10 +68,8 @@ from appliance.ioproc.handlers.write_marker import write_marker
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
 from appliance.ioproc.pokes import Pokes
-from appliance.ioproc.removals import Removals
 from appliance.ioproc.repairs import Repairs
 from appliance.ioproc.retention import Retention
-from appliance.ioproc.storage_failures import StorageFailures
 from appliance.ipc.agent import DutyCycle
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.process_table import BYTES_IN, REQUESTS, ProcessState
@@ -81,10 +78,13 @@ from appliance.journal import RateLimited
 from appliance.log.flusher import Flusher
 from appliance.log.known_directories import known_directories
 from appliance.log.log_directories import LogDirectories
-from appliance.log.log_moves import NO_FUTURE, LogMoves
 from appliance.log.producer_limits import PRODUCER_LIMITS
 from appliance.log.shares import Share
 from appliance.log.state_publisher import StatePublisher
+from appliance.partition_host.checkpoints import Checkpoints
+from appliance.partition_host.log_moves import NO_FUTURE, LogMoves
+from appliance.partition_host.removals import Removals
+from appliance.partition_host.storage_failures import StorageFailures
 from appliance.protocol.errors import ErrorCode
 
 # Answers are published after this many requests or payload bytes, so that one network process's burst of large

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 from appliance.channels.cleaner_channel import BASE_OFFSET, CUTS, END_OFFSET, SOURCE_BYTES
-from appliance.channels.cleaner_line import CleanerLine, Survey
 from appliance.channels.wiring import Attachment
 from appliance.errors import ApplianceError, StorageFault
 from appliance.ipc.agent import DutyCycle
 from appliance.log.segment_swap import SwapInterrupted
+from appliance.partition_host.compaction import CleanerLine, Survey
 from appliance.replicas.follower import Follower
 
 

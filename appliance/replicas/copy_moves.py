@@ -14,7 +14,7 @@ from appliance.cluster import TopicPartition
 from appliance.errors import ApplianceError, StorageFault
 from appliance.log.flusher import Flusher
 from appliance.log.log_directories import LogDirectories
-from appliance.log.log_moves import LogMoves
+from appliance.partition_host.log_moves import LogMoves
 from appliance.protocol.errors import ErrorCode, code_for
 from appliance.replicas.durable_copies import DurableCopies
 from appliance.replicas.follower import Follower

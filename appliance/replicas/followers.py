@@ -1,7 +1,7 @@
 """Which partitions this slot follows, made to be what the controller says.
 
-How a command is obeyed stands in `channels.copy_holder`. A partition's log is opened here only after whoever of the
-slot had it has let it go, and is closed before the answer that says so.
+`partition_host.copy_holder` carries commands out. A log is opened here only after the slot's worker has closed it, and
+is closed here before the answer that says so.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from functools import partial
 from uuid import UUID
 
 from appliance.channels.control_channel import Assign, AssignedPartition
-from appliance.channels.copy_holder import CopyHolder
 from appliance.channels.partition_table import NOT_FOLLOWING, SLOT_FOLLOWED_EPOCH, PartitionTable
 from appliance.cluster import TopicPartition
 from appliance.errors import LogDirectoryOffline, StorageFault
@@ -19,6 +18,7 @@ from appliance.log.config import LastSettings
 from appliance.log.log_directories import LogDirectories
 from appliance.log.others_directories import DirectoriesOf
 from appliance.log.state_publisher import StatePublisher
+from appliance.partition_host.copy_holder import CopyHolder
 from appliance.replicas.follower import Follower
 from appliance.replicas.throttle import Throttled, throttled
 

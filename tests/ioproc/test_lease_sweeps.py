@@ -13,11 +13,11 @@ import pytest
 from appliance.clock import ManualClock
 from appliance.cluster import TopicPartition
 from appliance.config import BrokerSettings
-from appliance.ioproc.removals import Removals
 from appliance.ipc.agent import Timers
 from appliance.log.config import LogSettings
 from appliance.log.log_directories import LogDirectories
 from appliance.log.reader_leases import LEASE, READERS, SWEEP_MS, Lease, LeaseBook
+from appliance.partition_host.removals import Removals
 from appliance.replicas.copy_removals import CopyRemovals
 
 TTL_MS = SWEEP_MS // 2

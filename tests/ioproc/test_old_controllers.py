@@ -11,7 +11,6 @@ from uuid import UUID
 import pytest
 
 from appliance.channels.control_channel import Assign, AssignedPartition
-from appliance.channels.copy_holder import CopyHolder, HeldCopy
 from appliance.channels.partition_table import PartitionTable, table_size_bytes
 from appliance.clock import ManualClock
 from appliance.cluster import TopicPartition
@@ -21,6 +20,7 @@ from appliance.ioproc.partitions import Partitions
 from appliance.ioproc.pokes import Pokes
 from appliance.log.log_directories import LogDirectories
 from appliance.log.state_publisher import StatePublisher
+from appliance.partition_host.copy_holder import CopyHolder, HeldCopy
 from appliance.replicas.followers import Followers
 from tests.log.batches import NOW_MS
 

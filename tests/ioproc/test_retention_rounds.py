@@ -25,10 +25,10 @@ from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
 from appliance.ioproc.pokes import Pokes
 from appliance.ioproc.retention import Retention
-from appliance.ioproc.sweeper import Sweeper
 from appliance.ipc.agent import Timers
 from appliance.log.log_directories import LogDirectories
 from appliance.log.state_publisher import StatePublisher
+from appliance.partition_host.sweeper import Sweeper
 from appliance.protocol.errors import ErrorCode
 from tests.log.batches import NOW_MS, batch_of
 

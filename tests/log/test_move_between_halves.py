@@ -18,10 +18,10 @@ from appliance.log.config import LogSettings
 from appliance.log.flusher import Flusher
 from appliance.log.future_log import CopySlice, FutureLog
 from appliance.log.log_directories import LogDirectories
-from appliance.log.log_moves import LogMoves
 from appliance.log.partition_log import PartitionLog
 from appliance.log.settlement import Settlement, settling
 from appliance.log.shares import FOLLOWERS, LEADERS, Share
+from appliance.partition_host.log_moves import LogMoves
 from tests.log.batches import NOW_MS, batch_of, read_all
 
 ORDERS = TopicPartition("orders", 0)

@@ -19,10 +19,10 @@ from appliance.cluster import TopicPartition
 from appliance.config import BrokerSettings
 from appliance.errors import StorageFault
 from appliance.ioproc.partitions import Partitions
-from appliance.ioproc.rolled_flush import RolledFlush
 from appliance.ipc.agent import Timers
 from appliance.log.log_directories import LogDirectories
 from appliance.log.state_publisher import StatePublisher
+from appliance.partition_host.rolled_flush import RolledFlush
 
 # How long a checkpoint waits for another one under way.
 AGAIN_MS: Final = 100

@@ -11,10 +11,10 @@ from functools import partial
 
 from appliance.clock import Clock
 from appliance.config import BrokerSettings
-from appliance.ioproc.sweeper import Sweeper
 from appliance.ipc.agent import Timers
 from appliance.log.log_directories import LogDirectories
 from appliance.log.reader_leases import SWEEP_MS, LeaseBook
+from appliance.partition_host.sweeper import Sweeper
 
 _NS_PER_MS = 1_000_000
 
