@@ -60,6 +60,7 @@ HOT_MODULES = (
     "appliance/ioproc/partition.py",
     "appliance/ioproc/pokes.py",
     "appliance/ioproc/replication.py",
+    "appliance/ioproc/request_rings.py",
     "appliance/ioproc/worker.py",
     "appliance/log/index_file.py",
     "appliance/log/local_log.py",

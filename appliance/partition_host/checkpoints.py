@@ -1,58 +1,82 @@
-"""What a worker writes down beside the requests, so that its next life reads little again.
+"""Checkpoints that a worker or a replica process writes beside its work, so that its next life reads little again.
 
     after the first record   log.flush.offset.checkpoint.interval.ms   segments forced, then recovery points and
                                                                        high watermarks
-    after a log start moved  log.flush.start.offset.checkpoint…        log starts
+    after a log start moved  log.flush.start.offset.checkpoint…        log starts: whatever leads next, deleted records
+                                                                       must not come back
     after a roll             a second (`rolled_flush.py`)              as the first
+    after a cut              100 ms                                    as the first: a recovery point on the disk may be
+                                                                       beyond what was cut, and what comes in its place
+                                                                       would not be checked
 
-The duty cycle never waits for the disk: a thread writes, and there is one at a time.
+The duty cycle never waits for the disk: a thread writes, one at a time. Logs at rest close their descriptors meanwhile.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
 
 from appliance.clock import Clock
 from appliance.cluster import TopicPartition
 from appliance.config import BrokerSettings
 from appliance.errors import StorageFault
-from appliance.ioproc.partitions import Partitions
 from appliance.ipc.agent import Timers
+from appliance.journal import RateLimited
 from appliance.log.log_directories import LogDirectories
+from appliance.log.partition_log import PartitionLog
 from appliance.log.state_publisher import StatePublisher
+from appliance.partition_host.listener import PartitionListener
+from appliance.partition_host.removals import Removals
 from appliance.partition_host.rolled_flush import RolledFlush
 
-# How long a checkpoint waits for another one under way.
 AGAIN_MS: Final = 100
+"""How long the log starts wait for a checkpoint under way."""
+CUT_CHECKPOINT_MS: Final = 100
 _NS_PER_MS: Final = 1_000_000
 
 
+class Checkpointed(Protocol):
+    """What the checkpoints need of a partition that is held open."""
+
+    log: PartitionLog
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    def tidy(self, *, now_ms: int, is_at_rest: bool) -> None:
+        """Do what is done once per checkpoint. `is_at_rest`: it has taken no records since the one before.
+
+        Raises:
+            StorageFault: The host refused something; the log is as it was.
+        """
+
+
 class Checkpoints:
-    """The checkpoints of one worker; nothing is written before `open`.
+    """The checkpoints of one process; nothing is written before `open`.
 
     Args:
-        publisher: lets go of what it holds for partitions at rest.
-        look: called before a checkpoint; looks at the log directories.
-        beat: called often while all partitions are gone through.
+        publisher: Closes the state files of partitions at rest.
+        listener: Learns that a checkpoint begins, that the walk over all partitions goes on, and of the producers.
+        complain: Reports what the host refused.
     """
 
     __slots__ = (
-        "_beat",
         "_clock",
-        "_count_producers",
+        "_complain",
         "_directories",
+        "_held",
+        "_is_cut",
         "_is_dirty",
+        "_listener",
         "_log_ends",
-        "_look",
-        "_partitions",
         "_publisher",
+        "_removals",
         "_rolled",
         "_settings",
         "_starts_moved",
         "_timers",
-        "_warn",
         "_writer",
     )
 
@@ -63,41 +87,56 @@ class Checkpoints:
         *,
         settings: BrokerSettings,
         publisher: StatePublisher,
-        look: Callable[[], None],
-        beat: Callable[[], None],
-        count_producers: Callable[[int], None],
-        warn: Callable[[str], None],
+        removals: Removals,
+        listener: PartitionListener[Any],
+        complain: RateLimited,
     ) -> None:
-        self._count_producers = count_producers
         self._timers = timers
         self._clock = clock
         self._settings = settings
         self._publisher = publisher
-        self._look = look
-        self._beat = beat
-        self._warn = warn
+        self._removals = removals
+        self._listener = listener
+        self._complain = complain
         self._directories: LogDirectories | None = None
-        self._partitions: Partitions | None = None
+        self._held: Mapping[TopicPartition, Checkpointed] = {}
         self._rolled = RolledFlush(timers, clock, begin=self._begin)
         self._log_ends: dict[TopicPartition, int] = {}
         self._is_dirty = False
+        self._is_cut = False
         self._starts_moved = False
         self._writer: threading.Thread | None = None
 
-    def open(self, directories: LogDirectories, partitions: Partitions) -> None:
-        """From now on they are what is written down."""
+    def open(
+        self,
+        directories: LogDirectories,
+        held: Mapping[TopicPartition, Checkpointed],
+        *,
+        flushes_rolled: bool,
+    ) -> None:
+        """Write checkpoints of `held`, whatever is in it at the time, from now on.
+
+        `flushes_rolled`: Force segments to the disk a second after they were rolled.
+        """
         self._directories = directories
-        self._partitions = partitions
-        directories.on_flush_due(self._rolled.rolled)
+        self._held = held
+        if flushes_rolled:
+            directories.on_flush_due(self._rolled.rolled)
 
     def note_dirty(self) -> None:
-        """A log has taken records. Once for each request: cheap."""
+        """Note that a log has taken records. Called for each request, so it is cheap."""
         if not self._is_dirty:
             self._is_dirty = True
             self._after_ms(self._settings.log_flush_offset_checkpoint_interval_ms, self._checkpoint)
 
+    def note_cut(self) -> None:
+        """Note that a log was cut."""
+        if not self._is_cut:
+            self._is_cut = True
+            self._after_ms(CUT_CHECKPOINT_MS, self._checkpoint)
+
     def note_start_moved(self) -> None:
-        """A log start has moved: on disk soon, so that deleted records do not come back with the next life."""
+        """Note that a log start has moved."""
         if not self._starts_moved:
             self._starts_moved = True
             self._after_ms(
@@ -105,7 +144,7 @@ class Checkpoints:
             )
 
     def join(self) -> None:
-        """Waits for what is being written."""
+        """Wait for the checkpoint under way."""
         if self._writer is not None:
             self._writer.join()
 
@@ -113,27 +152,34 @@ class Checkpoints:
         self._timers.add(self._clock.monotonic_ns() + pause_ms * _NS_PER_MS, action)
 
     def _checkpoint(self) -> None:
-        """Partitions that took nothing since the last checkpoint are rolled where they are due and let go of their
-        descriptors; one more checkpoint follows the last append, so that all do in the end.
+        """Partitions that took nothing since the last checkpoint close their descriptors. One more checkpoint follows
+        the last append, so that in the end all do.
         """
-        self._is_dirty = False
-        if self._partitions is None:
+        was_cut = self._is_cut
+        self._is_dirty = self._is_cut = False
+        if self._directories is None:
             return
-        self._look()
-        if self._tidy(self._partitions):
+        self._listener.checkpoint_begins()
+        if self._tidy():
             self.note_dirty()
         else:
             self._publisher.release()
-        if not self._begin():
+        self._removals.remove_retired()
+        if self._begin():
+            return
+        if was_cut:
+            self.note_cut()
+        else:
             self.note_dirty()
 
     def _begin(self) -> bool:
-        """Has a thread force what waits for it to the disk, then write the checkpoints; False while one is at it."""
-        if self._directories is None or self._partitions is None:
+        """Have a thread force what waits for it to the disk, then write the checkpoints. False while one does."""
+        if self._directories is None:
             return True
         if self._is_writing():
             return False
-        self._write("flush", self._directories.flush_task(self._partitions.high_watermarks()))
+        high_watermarks = {name: held.high_watermark for name, held in self._held.items()}
+        self._write("flush", self._directories.flush_task(high_watermarks))
         return True
 
     def _checkpoint_starts(self) -> None:
@@ -153,25 +199,24 @@ class Checkpoints:
         self._writer = threading.Thread(target=task, name=name, daemon=True)
         self._writer.start()
 
-    def _tidy(self, partitions: Partitions) -> bool:
-        """Lets partitions at rest go of what they hold; whether some took records since the last time."""
+    def _tidy(self) -> bool:
+        """Let partitions at rest close what they hold open. Return whether some took records since the last time."""
         before, self._log_ends = self._log_ends, {}
         now_ms = self._clock.now_ms()
         producers = 0
-        for name, partition in partitions.by_name.items():
-            log = partition.log
+        for name, held in self._held.items():
+            log = held.log
             if log.log_end_offset:
                 self._log_ends[name] = log.log_end_offset
-            if partition.has_unsaid_flush and not partition.is_marked:
-                partition.mark()
-            self._beat()
+            self._listener.work_goes_on()
             try:
                 log.expire_producers(now_ms)
                 producers += log.producer_count
-                if before.get(name, 0) == log.log_end_offset:
-                    log.maybe_roll_by_time(now_ms)
+                is_at_rest = before.get(name, 0) == log.log_end_offset
+                held.tidy(now_ms=now_ms, is_at_rest=is_at_rest)
+                if is_at_rest:
                     log.release()
             except StorageFault as fault:
-                self._warn(f"partition {name}: {fault}")
-        self._count_producers(producers)
+                self._complain(f"partition {name}: {fault}")
+        self._listener.producers_counted(producers)
         return any(before.get(name, 0) != end for name, end in self._log_ends.items())

@@ -1,37 +1,70 @@
-"""The line between the cleaner and who of a slot holds copies: a worker those it leads, a replica those it follows.
+"""The owner's half of compaction, for a worker and the partitions it leads, and for a replica and those it follows.
 
-It tells where to look, and answers SURVEY and SWAP between two turns of its owner; what a survey finds and how a swap
-is done is its owner's.
+    segment closed → LOOK to the cleaner … SURVEY → how far the log may be cleaned … SWAP → renames
+
+Everything happens between two turns of the owner, in O(segments) renames. What is said of a partition's files before
+and after a swap is the partition's own (`files_begin_to_swap`, `files_swapped`). Source of the order of renames:
+`log.segment_swap`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from appliance.channels.cleaner_channel import INCARNATION, OP, ROW, CleanerFlag, CleanerOp
+from appliance.channels.cleaner_channel import (
+    BASE_OFFSET,
+    CUTS,
+    END_OFFSET,
+    INCARNATION,
+    OP,
+    ROW,
+    SOURCE_BYTES,
+    CleanerFlag,
+    CleanerOp,
+)
 from appliance.channels.roles import CLEANER, Role
 from appliance.channels.wiring import Attachment
+from appliance.clock import Clock
+from appliance.errors import StorageFault
 from appliance.ipc.agent import DutyCycle
 from appliance.ipc.ring import RingReader
+from appliance.journal import RateLimited
+from appliance.log.partition_log import PartitionLog
+from appliance.log.segment_swap import SwapInterrupted
+from appliance.partition_host.listener import PartitionListener
 
 _LOOK, _SURVEY, _SURVEYED = int(CleanerOp.LOOK), int(CleanerOp.SURVEY), int(CleanerOp.SURVEYED)
 _SWAP, _SWAPPED = int(CleanerOp.SWAP), int(CleanerOp.SWAPPED)
 _DONE = int(CleanerFlag.DONE)
-ANYWHERE = 0xFFFF_FFFF
+ANYWHERE: Final = 0xFFFF_FFFF
 """The row of a LOOK that concerns no row that is held: partitions were removed."""
 
 
-class CleanedCopy(Protocol):
-    """What is known here of a copy."""
+class Compacted(Protocol):
+    """What compaction needs of a partition that is held open."""
 
     row: int
     incarnation: int
+    directory: int
+    log: PartitionLog
+
+    def cleanable_to(self, *, now_ms: int) -> int | None:
+        """Return the offset below which every record, and every transaction's end, is committed. None: not known now.
+
+        Raises:
+            StorageFault: The host refused something; the log is as it was.
+        """
+
+    def files_begin_to_swap(self) -> None:
+        """Called before the first rename of a swap."""
+
+    def files_swapped(self, *, is_done: bool) -> None:
+        """Called after the last rename; not `is_done`: the files are as they were."""
 
 
-Copy = TypeVar("Copy", bound=CleanedCopy)
+Copy = TypeVar("Copy", bound=Compacted)
 
 
 class Survey(NamedTuple):
@@ -44,28 +77,42 @@ class Survey(NamedTuple):
     directory: int
 
 
-class CleanerLine(ABC, Generic[Copy]):
-    """One process's line to the cleaner. `owed`: (row, incarnation) that it is to be told of."""
+class Compaction(Generic[Copy]):
+    """One process's line to the cleaner. `owed`: the (row, incarnation) pairs that the cleaner still has to look at.
 
-    __slots__ = ("_attachment", "_cycle", "_reader", "_warn", "owed")
+    Args:
+        listener: Learns of retired segments, and of what the host refused.
+    """
 
-    def __init__(self, attachment: Attachment, cycle: DutyCycle, *, warn: Callable[[str], object]) -> None:
+    __slots__ = ("_attachment", "_clock", "_complain", "_cycle", "_listener", "_reader", "owed")
+
+    def __init__(
+        self,
+        attachment: Attachment,
+        cycle: DutyCycle,
+        clock: Clock,
+        *,
+        listener: PartitionListener[Copy],
+        complain: RateLimited,
+    ) -> None:
         self._attachment = attachment
         self._cycle = cycle
-        self._warn = warn
+        self._clock = clock
+        self._listener = listener
+        self._complain = complain
         self._reader: RingReader | None = None
         self.owed: set[tuple[int, int]] = set()
         self.peer_up(CLEANER)
 
     def peer_up(self, role: Role) -> None:
-        """Takes the cleaner's ring out of those that are drained for every request."""
+        """Take the cleaner's ring out of those that are drained for every request."""
         if role is not CLEANER:
             return
         self._reader = self._attachment.inbound.pop(CLEANER, None)
-        self.owed.clear()  # a new life looks everywhere
+        self.owed.clear()  # a new cleaner looks everywhere
 
     def peer_down(self, role: Role) -> None:
-        """Before the attachment lets go of the ring."""
+        """Call before the attachment closes the ring."""
         if role is not CLEANER:
             return
         if self._reader is not None:
@@ -74,16 +121,18 @@ class CleanerLine(ABC, Generic[Copy]):
         self.owed.clear()
 
     def assigned(self, copies: Iterable[Copy], *, removed: bool) -> None:
-        """Partitions were opened, or have other settings now."""
+        """Note that partitions were opened or have other settings now, and whether some were removed."""
         for copy in copies:
+            log = copy.log
             note = partial(self.owed.add, (copy.row, copy.incarnation))
-            if self._watch(copy, note):
+            log.on_roll = note if log.settings.is_compacted else None
+            if log.settings.is_compacted:
                 note()
         if removed:
             self.owed.add((ANYWHERE, 0))
 
     def tell(self) -> None:
-        """Tells the cleaner where to look; what its ring has no room for is told another time."""
+        """Tell the cleaner where to look. What its ring has no room for stays in `owed`."""
         writer = self._attachment.outbound.get(CLEANER)
         if writer is None:
             self.owed.clear()
@@ -96,7 +145,7 @@ class CleanerLine(ABC, Generic[Copy]):
         self._attachment.bells[CLEANER].ring()
 
     def serve(self, held_at: Callable[[int], Copy | None]) -> None:
-        """Answers what the cleaner asks: it asks one thing at a time. `held_at`: the copy of a row."""
+        """Answer the cleaner, which sends one request at a time. `held_at`: the partition of a row."""
         if self._reader is None or self._reader.is_empty():
             return
         writer = self._attachment.outbound[CLEANER]
@@ -112,21 +161,46 @@ class CleanerLine(ABC, Generic[Copy]):
                 done = held is not None and self._swap(held, message)
                 answer = (_SWAPPED, _DONE if done else 0, 0, row, incarnation, 0, 0, 0, 0, 0, 0)
             else:
-                self._warn(f"message {op} from the cleaner")
+                self._complain(f"message {op} from the cleaner is not known")
                 continue
-            # Always room: questions come singly, and what else is told leaves when there is none.
+            # There is always room: requests come singly, and `tell` stops when there is none.
             writer.put(*answer)
         writer.publish()
         self._attachment.bells[CLEANER].ring()
 
-    @abstractmethod
-    def _watch(self, copy: Copy, note: Callable[[], None]) -> bool:
-        """Has `note` called when a segment of a compacted log is closed; whether it is compacted."""
-
-    @abstractmethod
     def _survey(self, copy: Copy) -> Survey | None:
-        """How far it may be cleaned; None where nothing can be said now."""
+        """Return how far a log may be cleaned; None where nothing can be said now."""
+        try:
+            stable_offset = copy.cleanable_to(now_ms=self._clock.now_ms())
+            if stable_offset is None:
+                return None
+            found = copy.log.bounds(stable_offset)
+        except StorageFault as fault:
+            self._listener.refused(copy, fault)
+            return None
+        return Survey(found.log_start, found.uncleanable, found.active_first_ms, found.cuts, copy.directory)
 
-    @abstractmethod
     def _swap(self, copy: Copy, message: tuple[Any, ...]) -> bool:
-        """Puts what the cleaner has prepared into the place of the segments of a SWAP; whether it was done."""
+        """Put the files that the cleaner has prepared into the place of the segments of a SWAP. Return if it was done.
+
+        After SwapInterrupted the names stay in the change: nobody reads by them until another life has opened the log.
+        """
+        copy.files_begin_to_swap()
+        try:
+            is_done = copy.log.replace_segments(
+                message[BASE_OFFSET],
+                message[END_OFFSET],
+                source_bytes=message[SOURCE_BYTES],
+                cuts=message[CUTS],
+            )
+        except SwapInterrupted as fault:
+            self._listener.storage_failed(copy, fault)
+            return False
+        except StorageFault as fault:
+            copy.files_swapped(is_done=False)
+            self._listener.refused(copy, fault)
+            return False
+        copy.files_swapped(is_done=is_done)
+        if is_done:
+            self._listener.segments_retired()
+        return is_done

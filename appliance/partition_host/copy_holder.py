@@ -1,8 +1,8 @@
-"""Who of a slot holds copies of partitions, the worker those it leads and the replica those it follows: how both obey.
+"""The partitions that one process of a slot holds open: a worker those it leads, a replica those it follows.
 
-The controller's word is final: a full assignment replaces everything, a delta adds and removes. A command with an
-older controller epoch than one already obeyed is refused, so a superseded controller changes nothing. What cannot be
-opened is told to the controller and kept in `unopened`, to be tried again: a full disk has room some day.
+The controller's command is final: a full assignment replaces everything, a delta adds and removes. A command with an
+older controller epoch than one already carried out is rejected, so a superseded controller changes nothing. What
+cannot be opened is reported to the controller and stays in `unopened`, to be tried again: a full disk may get room.
 """
 
 from __future__ import annotations
@@ -17,8 +17,14 @@ from uuid import UUID
 import msgspec
 
 from appliance.channels.control_channel import Assign, Assigned, AssignedPartition
+from appliance.channels.partition_table import PartitionTable
 from appliance.cluster import TopicPartition
 from appliance.errors import ApplianceError, StorageFault
+from appliance.log.config import LastSettings
+from appliance.log.log_directories import LogDirectories
+from appliance.log.others_directories import DirectoriesOf
+from appliance.log.state_publisher import StatePublisher
+from appliance.partition_host.listener import PartitionListener
 from appliance.protocol.errors import ErrorCode, code_for
 
 _Failures = dict[str, tuple[int, str]]
@@ -26,9 +32,18 @@ _SHARED: Final = ("topic", "topic_id", "replicas", "isr", "configs")
 
 
 class HeldCopy(Protocol):
-    """What is held of a partition."""
+    """What this room needs of a partition that is held open."""
 
+    topic_partition: TopicPartition
+    row: int
     incarnation: int
+    directory: int
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    def closed(self) -> None:
+        """Publish that the log was closed in good order."""
 
 
 Held = TypeVar("Held", bound=HeldCopy)
@@ -46,25 +61,53 @@ def _sharing(assigned: AssignedPartition, before: AssignedPartition) -> Assigned
 
 
 class CopyHolder(ABC, Generic[Held]):
-    """Copies by name, made to be what the controller says."""
+    """Partitions by name, made to be what the controller says. One slot, all its log directories.
 
-    __slots__ = ("_defaults", "_offline_as", "_warn", "by_name", "controller_epoch", "offline", "unopened")
+    Args:
+        directories_of: The log directories of a slot.
+        publisher: Publishes the state of each partition for readers off the disk.
+        listener: Asked before each log that is opened.
+
+    `offline`: what this life of the process does not open, because its storage has failed. `partial`: those of them
+    that lack files, and the leader epoch in which they were refused.
+    """
 
     HELD: ClassVar[str]
-    """What is done with a copy, for the log: `served`, `followed`."""
+    """What is done with a partition, for the log: `served`, `followed`."""
+    OFFLINE: ClassVar[str]
+    """What it is after its storage has failed, for the log."""
 
-    def __init__(self, *, log_defaults: Mapping[str, str], warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        directories: LogDirectories,
+        table: PartitionTable,
+        *,
+        slot: int,
+        log_defaults: Mapping[str, str],
+        directories_of: DirectoriesOf,
+        publisher: StatePublisher,
+        listener: PartitionListener[Held],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._directories = directories
+        self._table = table
+        self._slot = slot
         self._defaults = dict(log_defaults)
-        self._warn = warn
+        self._directories_of = directories_of
+        self._publisher = publisher
+        self._listener = listener
+        self.warn = warn
+        self._configs: dict[TopicPartition, Mapping[str, str]] = {}
+        self._settings = LastSettings()
         self.by_name: dict[TopicPartition, Held] = {}
         self.controller_epoch = -1
         self.unopened: dict[TopicPartition, AssignedPartition] = {}
         self.offline: dict[TopicPartition, StorageFault] = {}
-        """What is not opened in this life of the process, since its storage has failed."""
         self._offline_as: dict[TopicPartition, int] = {}
+        self.partial: dict[TopicPartition, int] = {}
 
     def _known_fault(self, assigned: AssignedPartition) -> StorageFault | None:
-        """What keeps the copy from being opened. That of a topic before, which had the same name, does not."""
+        """Return what keeps a partition from being opened. A fault of an earlier topic of the same name does not."""
         name = TopicPartition(assigned.topic, assigned.partition)
         if self._offline_as.get(name) != assigned.incarnation:
             self._forget_fault(name)
@@ -76,13 +119,15 @@ class CopyHolder(ABC, Generic[Held]):
     def _forget_fault(self, name: TopicPartition) -> None:
         self.offline.pop(name, None)
         self._offline_as.pop(name, None)
+        self.partial.pop(name, None)
 
     def obey(self, command: Assign) -> Assigned | None:
-        """Carries `command` out. None when its controller epoch is old (nothing has changed then), or when its process
-        was told to stop in the middle: what it has not come to is neither held nor `unopened`."""
+        """Carry `command` out. Return None when its controller epoch is old (nothing has changed then), or when the
+        process was told to stop in the middle: what was not reached is neither held nor `unopened`."""
         if command.controller_epoch < self.controller_epoch:
-            self._warn(
-                f"refused a command of controller epoch {command.controller_epoch} < {self.controller_epoch}"
+            self.warn(
+                f"rejected a command of controller epoch {command.controller_epoch}, which is older than"
+                f" {self.controller_epoch}"
             )
             return None
         self.controller_epoch = command.controller_epoch
@@ -104,8 +149,8 @@ class CopyHolder(ABC, Generic[Held]):
             name = TopicPartition(topic, index)
             self._attempt(failures, name, partial(self._remove, name, topic_id))
         before: AssignedPartition | None = None
-        for count, told in enumerate(command.partitions, 1):
-            if not self._goes_on(count):
+        for told in command.partitions:
+            if not self._listener.before_opening():
                 return None
             assigned = before = told if before is None else _sharing(told, before)
             name = TopicPartition(assigned.topic, assigned.partition)
@@ -115,15 +160,12 @@ class CopyHolder(ABC, Generic[Held]):
         return Assigned(command.controller_epoch, failures)
 
     def open_again(self) -> list[Held]:
-        """Tries the assigned partitions that could not be opened, as when the disk was full, once more each.
-
-        Returns those that are held now.
-        """
+        """Try the partitions in `unopened` once more each. Return those that are held now."""
         opened = []
         for name, assigned in list(self.unopened.items()):
             with suppress(ApplianceError, OSError):
                 self._take(assigned, is_new=False)
-                self._warn(f"partition {name} is {self.HELD} after all")
+                self.warn(f"partition {name} is {self.HELD} after all")
                 opened.append(self.by_name[name])
         return opened
 
@@ -132,30 +174,73 @@ class CopyHolder(ABC, Generic[Held]):
             action()
         except ApplianceError as error:
             failures[str(name)] = (int(code_for(error)), str(error))
-            self._warn(f"partition {name}: {error}")
+            self.warn(f"partition {name}: {error}")
         except OSError as error:
             failures[str(name)] = (int(ErrorCode.KAFKA_STORAGE_ERROR), str(error))
-            self._warn(f"partition {name}: {error}")
+            self.warn(f"partition {name}: {error}")
 
-    @abstractmethod
-    def _goes_on(self, count: int) -> bool:
-        """Asked before each partition of a command (`count` is 1 for the first); False ends it here."""
+    def touched_by(self, command: Assign) -> list[Held]:
+        """Return those that are held and that `command` has opened, or given other settings."""
+        if command.log_defaults is not None:
+            return list(self.by_name.values())
+        named = (self.by_name.get(TopicPartition(p.topic, p.partition)) for p in command.partitions)
+        return [held for held in named if held is not None]
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """Return them for the checkpoint."""
+        return {name: held.high_watermark for name, held in self.by_name.items()}
+
+    # Partitions that are let go of
+
+    def take_offline(self, held: Held, fault: StorageFault) -> None:
+        """Hold a partition no longer in this life of the process, because its storage has failed.
+
+        What the disk has of it is not known, and reading it again would show what the page cache has. The next life
+        recovers it.
+        """
+        name = held.topic_partition
+        if self.by_name.get(name) is not held:
+            return
+        self._note_fault(name, held.incarnation, fault)
+        self._let_go(name, is_offline=True)
+        self._directories.give_up(name)
+
+    def take_directory_offline(self, index: int, fault: StorageFault) -> list[TopicPartition]:
+        """Take all partitions of a log directory that has failed offline. The directory is not touched again."""
+        gone = [held for held in self.by_name.values() if held.directory == index]
+        for held in gone:
+            self.take_offline(held, fault)
+        self._directories.fail(index, fault)
+        return [held.topic_partition for held in gone]
+
+    def _release(self, name: TopicPartition) -> None:
+        """Close a log for the slot's other process, without waiting for the disk. Its files stay."""
+        held = self._let_go(name)
+        if held is not None:
+            self._directories.hand_over(
+                name, partial(self._table.leave, held.row, held.incarnation, self._slot)
+            )
+            held.closed()
+
+    def _remove(self, name: TopicPartition, topic_id: UUID) -> None:
+        """Let go of a partition and delete its files."""
+        self._forget_fault(name)
+        self._let_go(name)
+        self._directories.delete_partition(name, topic_id)
+
+    # What worker and replica do in different ways
 
     @abstractmethod
     def _take(self, assigned: AssignedPartition, *, is_new: bool) -> None:
-        """Opens the copy, or has the open one go by what is new in `assigned`; takes it out of `unopened`.
+        """Open a partition, or apply what is new in `assigned` to the open one; take it out of `unopened`.
 
-        `is_new`: its partition was just created, so no log directory that has failed can have it.
+        `is_new`: its topic was just created, so no log directory that has failed can have it.
         """
 
     @abstractmethod
     def _apply_defaults(self, name: TopicPartition) -> None:
-        """The log of `name` goes by its topic's settings and the new defaults."""
+        """Apply the topic's settings and the new defaults to the log of `name`."""
 
     @abstractmethod
-    def _release(self, name: TopicPartition) -> None:
-        """Lets go of the copy, whose files stay."""
-
-    @abstractmethod
-    def _remove(self, name: TopicPartition, topic_id: UUID) -> None:
-        """Lets go of the copy and deletes its files."""
+    def _let_go(self, name: TopicPartition, *, is_offline: bool = False) -> Held | None:
+        """Stop serving or following, before the log is closed. Return the partition, None where there is none."""
