@@ -183,12 +183,16 @@ class GroupCommit:
     # Requests
 
     def hold(self, partition: Partition, peer: Role, answer: Answer) -> bool:
-        """Keep a produce answer until its records are durable; False where they are: a retry of old records."""
+        """Keep a produce answer until its records are durable; False where they are: a retry of old records.
+
+        The row of a replicated partition was published before (`Followed.hold`).
+        """
         line = self._lines[partition.row]
         if answer[PRODUCED_OFFSET] < line.tail.offset:
             return False
-        partition.publish()
-        line.appended_bytes += answer[APPENDED_BYTES]
+        if partition.replication is None:
+            partition.publish()
+            line.appended_bytes += answer[APPENDED_BYTES]
         self._make_due(line)
         line.waiting.append((peer, answer))
         return True
@@ -244,9 +248,14 @@ class GroupCommit:
             return
         line.tail.flushed(flush)
         partition = line.partition
-        partition.publish()
-        self._pokes.moved(partition.row, line.appended_bytes)
-        self._listener.high_watermark_may_move(partition)
+        replication = partition.replication
+        if replication is None:
+            partition.publish()
+            self._pokes.moved(partition.row, line.appended_bytes)
+        else:
+            # Followers count as well. What was appended here is from before it had any.
+            replication.unseen_bytes += line.appended_bytes
+            self._listener.high_watermark_may_move(partition)
         line.appended_bytes = 0
         held, line.in_flight = line.in_flight, []
         for peer, answer in held:
