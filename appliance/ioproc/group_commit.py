@@ -35,6 +35,7 @@ from appliance.ioproc.pokes import Pokes
 from appliance.log.durable_tail import DurableTail, TailFlush
 from appliance.log.flusher import Flusher
 from appliance.log.partition_log import PartitionLog
+from appliance.partition_host.listener import PartitionListener
 from appliance.protocol.errors import ErrorCode
 
 FLUSHES_MAX: Final = 64
@@ -77,19 +78,17 @@ class GroupCommit:
 
     Args:
         reply: puts an answer on its way; false news about a full ring is the callee's.
-        fail: takes a partition offline, whose flush failed.
-        flusher_of: the threads for a log's directory.
-        published: hears of partitions whose watermarks a flush has moved.
+        flusher: The threads that flush.
+        listener: Publishes a replicated partition after a flush, and takes a partition offline whose flush failed.
     """
 
     __slots__ = (
         "_begun",
         "_due",
-        "_fail",
-        "_flusher_of",
+        "_flusher",
         "_lines",
+        "_listener",
         "_pokes",
-        "_published",
         "_reply",
         "done",
         "is_busy",
@@ -100,15 +99,13 @@ class GroupCommit:
         pokes: Pokes,
         *,
         reply: Callable[[Role, Answer], None],
-        fail: Callable[[Partition, StorageFault], None],
-        flusher_of: Callable[[PartitionLog], Flusher],
-        published: Callable[[Partition], None] = lambda _: None,
+        flusher: Flusher,
+        listener: PartitionListener[Partition],
     ) -> None:
-        self._published = published
         self._pokes = pokes
         self._reply = reply
-        self._fail = fail
-        self._flusher_of = flusher_of
+        self._flusher = flusher
+        self._listener = listener
         self._lines: dict[int, _Line] = {}
         self._due: deque[_Line] = deque()
         self._begun = 0
@@ -186,12 +183,16 @@ class GroupCommit:
     # Requests
 
     def hold(self, partition: Partition, peer: Role, answer: Answer) -> bool:
-        """Keeps a produce answer until its records are durable; False where they are: a retry of old records."""
+        """Keep a produce answer until its records are durable; False where they are: a retry of old records.
+
+        The row of a replicated partition was published before (`Followed.hold`).
+        """
         line = self._lines[partition.row]
         if answer[PRODUCED_OFFSET] < line.tail.offset:
             return False
-        partition.publish()
-        line.appended_bytes += answer[APPENDED_BYTES]
+        if partition.replication is None:
+            partition.publish()
+            line.appended_bytes += answer[APPENDED_BYTES]
         self._make_due(line)
         line.waiting.append((peer, answer))
         return True
@@ -235,7 +236,7 @@ class GroupCommit:
         line.flush = flush
         line.in_flight, line.waiting = line.waiting, []
         self._begun += 1
-        self._flusher_of(line.log).submit(flush.run, lambda fault: self.done.append((line, fault)))
+        self._flusher.submit(flush.run, lambda fault: self.done.append((line, fault)))
 
     def _ended(self, line: _Line, fault: StorageFault | None) -> None:
         self._begun -= 1
@@ -247,9 +248,14 @@ class GroupCommit:
             return
         line.tail.flushed(flush)
         partition = line.partition
-        partition.publish()
-        self._pokes.moved(partition.row, line.appended_bytes)
-        self._published(partition)
+        replication = partition.replication
+        if replication is None:
+            partition.publish()
+            self._pokes.moved(partition.row, line.appended_bytes)
+        else:
+            # Followers count as well. What was appended here is from before it had any.
+            replication.unseen_bytes += line.appended_bytes
+            self._listener.high_watermark_may_move(partition)
         line.appended_bytes = 0
         held, line.in_flight = line.in_flight, []
         for peer, answer in held:
@@ -261,7 +267,7 @@ class GroupCommit:
     def _failed(self, line: _Line, fault: StorageFault) -> None:
         self._lines.pop(line.partition.row, None)
         self._refuse(line, _STORAGE_ERROR)
-        self._fail(line.partition, fault)
+        self._listener.storage_failed(line.partition, fault)
 
     def _refuse(self, line: _Line, error: int) -> None:
         held = line.in_flight + line.waiting

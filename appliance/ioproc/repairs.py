@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,7 @@ from typing import Final
 from appliance.channels.worker_counters import REPAIRED_BATCHES
 from appliance.clock import Clock
 from appliance.cluster import TopicPartition
-from appliance.errors import ApplianceError, DamagedLog, StorageFault
+from appliance.errors import ApplianceError, DamagedLog
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.peer_copies import copies_of
 from appliance.ipc.process_table import ProcessRow
@@ -31,6 +31,7 @@ from appliance.log.copy_end import segment_bases
 from appliance.log.others_directories import DirectoriesOf
 from appliance.log.partition_log import PartitionLog
 from appliance.log.repair import Damage, History, find_damage, first_source, replace_batch
+from appliance.partition_host.listener import PartitionListener
 
 BATCHES_AT_ONCE: Final = 16
 VERIFIED_BYTES_MAX: Final = 4 << 20
@@ -48,11 +49,10 @@ class Repairs:
     Args:
         slot: whose copies are repaired.
         directories_of: of the other slots.
-        cut: has the partition led by another copy, and ours cut at an offset.
-        repaired: hears of a partition whose followers and readers can go on.
+        listener: Learns of repaired logs, and of those of which another copy has to lead.
     """
 
-    __slots__ = ("_again_ns", "_clock", "_cut", "_directories_of", "_repaired", "_row", "_slot")
+    __slots__ = ("_again_ns", "_clock", "_directories_of", "_listener", "_row", "_slot")
 
     def __init__(
         self,
@@ -61,15 +61,13 @@ class Repairs:
         *,
         slot: int,
         directories_of: DirectoriesOf,
-        cut: Callable[[Partition, int, StorageFault], None],
-        repaired: Callable[[Partition], None],
+        listener: PartitionListener[Partition],
     ) -> None:
         self._row = row
         self._clock = clock
         self._slot = slot
         self._directories_of = directories_of
-        self._cut = cut
-        self._repaired = repaired
+        self._listener = listener
         self._again_ns: dict[tuple[TopicPartition, int], int] = {}
 
     def look(self, partition: Partition, offset: int) -> None:
@@ -131,7 +129,7 @@ class Repairs:
                 self._slot,
             )
             return
-        self._repaired(partition)
+        self._listener.log_repaired(partition)
 
     def _damage(self, partition: Partition, offset: int) -> Damage | None:
         """The first damaged batch in the segment of `offset`, from a little before it on."""
@@ -168,7 +166,7 @@ class Repairs:
         name = partition.topic_partition
         for slot, path in sources:
             if _is_whole(path, damage.offset, partition):
-                self._cut(
+                self._listener.better_copy_found(
                     partition,
                     damage.offset,
                     DamagedLog(

@@ -34,6 +34,7 @@ from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
 from appliance.ipc.agent import Timers
 from appliance.log.retention import Expired
+from appliance.partition_host.listener import PartitionListener
 
 SLICE_NS = 2_000_000
 FIRST_ROUND_MS = 30_000  # Kafka's log.initial.task.delay.ms: starting is busy enough
@@ -47,18 +48,16 @@ class Retention:
     """The rounds of one worker.
 
     Args:
-        retired: called when a slice has put files into the log directories' queues of removals.
-        fail: hears what the host refused a partition.
+        listener: Learns of retired segments, and of what the host refused a partition.
         warn: hears of clocks, however often; whether it has passed it on.
     """
 
     __slots__ = (
         "_clock",
-        "_fail",
         "_interval_ms",
         "_left",
+        "_listener",
         "_partitions",
-        "_retired",
         "_seen_ms",
         "_seen_ns",
         "_timers",
@@ -74,16 +73,14 @@ class Retention:
         clock: Clock,
         *,
         interval_ms: int,
-        retired: Callable[[], None],
-        fail: Callable[[Partition, ApplianceError], None],
+        listener: PartitionListener[Partition],
         warn: Callable[[str], bool],
     ) -> None:
         self._partitions = partitions
         self._timers = timers
         self._clock = clock
         self._interval_ms = interval_ms
-        self._retired = retired
-        self._fail = fail
+        self._listener = listener
         self._warn = warn
         self._left: deque[Partition] = deque()
         self._seen_ms, self._seen_ns = clock.now_ms(), clock.monotonic_ns()
@@ -119,7 +116,7 @@ class Retention:
             if clock.monotonic_ns() >= until_ns:
                 break
         if retired:
-            self._retired()
+            self._listener.segments_retired()
         if left:
             self._after(0, self._slice)
         else:
@@ -146,7 +143,7 @@ class Retention:
                 self._left.append(partition)
             self._tell(partition, found, retiring)
         except ApplianceError as fault:
-            self._fail(partition, fault)
+            self._listener.refused(partition, fault)
         return True
 
     def _is_led(self, partition: Partition) -> bool:

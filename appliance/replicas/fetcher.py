@@ -17,8 +17,9 @@ from appliance.channels.control_channel import ReplicationRates
 from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.errors import ApplianceError
-from appliance.replicas.copy_checkpoints import CopyCheckpoints
-from appliance.replicas.copy_removals import CopyRemovals
+from appliance.ipc.agent import Timers
+from appliance.partition_host.checkpoints import Checkpoints
+from appliance.partition_host.listener import PartitionListener
 from appliance.replicas.durable_copies import DurableCopies
 from appliance.replicas.follower import Follower
 from appliance.replicas.leader_lines import LeaderLines
@@ -30,18 +31,17 @@ COPY_NS_A_TURN: Final = 20_000_000
 AGAIN_MS: Final = 5
 REFUSED_AGAIN_MS: Final = 200
 REFUSED_AGAIN_MAX_MS: Final = 30_000
+_NS_PER_MS: Final = 1_000_000
 
 
 class Fetcher:
     """The fetching of one replica process; nothing is due before `open`.
 
     Args:
-        after_ms: has something called in so many milliseconds.
-        refused: hears what kept a copy from going on; it is tried again.
+        listener: Learns of retired segments, and of what keeps a copy from going on; it is tried again.
     """
 
     __slots__ = (
-        "_after_ms",
         "_buffer",
         "_by_row",
         "_checkpoints",
@@ -49,31 +49,29 @@ class Fetcher:
         "_due",
         "_durable",
         "_lines",
+        "_listener",
         "_pauses_ms",
-        "_refused",
-        "_removals",
         "_throttle",
         "_throttled_rows",
+        "_timers",
     )
 
     def __init__(
         self,
-        after_ms: Callable[[int, Callable[[], None]], None],
+        timers: Timers,
         clock: Clock,
         *,
         lines: LeaderLines,
         durable: DurableCopies,
-        checkpoints: CopyCheckpoints,
-        removals: CopyRemovals,
-        refused: Callable[[Follower, ApplianceError], None],
+        checkpoints: Checkpoints,
+        listener: PartitionListener[Follower],
     ) -> None:
-        self._after_ms = after_ms
+        self._timers = timers
         self._clock = clock
         self._lines = lines
         self._durable = durable
         self._checkpoints = checkpoints
-        self._removals = removals
-        self._refused = refused
+        self._listener = listener
         self._by_row: Mapping[int, Follower] = {}
         self._buffer = ReadBuffer()
         self._due: dict[int, Follower] = {}
@@ -82,8 +80,9 @@ class Fetcher:
         self._throttled_rows: set[int] = set()
 
     def open(self, by_row: Mapping[int, Follower]) -> None:
-        """From now on these, at any time, are what is followed."""
+        """These, at any time, are what is followed from now on."""
         self._by_row = by_row
+        self._durable.open(by_row)
 
     def go_by(self, rates: ReplicationRates) -> None:
         """From now on no faster than these."""
@@ -153,7 +152,7 @@ class Fetcher:
                 self._due[row] = self._due.pop(row)  # behind those that wait for their turn
             self._pauses_ms.pop(row, None)
             if follower.trim():
-                self._removals.remove_retired()
+                self._listener.segments_retired()
         except ApplianceError as fault:
             self._refuse(row, follower, fault)
         self._throttle.copied(how, follower.copied_bytes - copied)
@@ -167,6 +166,9 @@ class Fetcher:
         self._durable.cover(follower)
         self._lines.owe(follower)
         return more
+
+    def _after_ms(self, pause_ms: int, action: Callable[[], None]) -> None:
+        self._timers.add(self._clock.monotonic_ns() + pause_ms * _NS_PER_MS, action)
 
     def _later(self, row: int, follower: Follower, pause_ms: int) -> None:
         """Looks at a partition again in a while."""
@@ -191,7 +193,7 @@ class Fetcher:
 
     def _refuse(self, row: int, follower: Follower, fault: ApplianceError) -> None:
         """Our disk, or what the leader's file holds: the slot falls behind, leaves the ISR, and tries again."""
-        self._refused(follower, fault)
+        self._listener.refused(follower, fault)
         follower.stop()
         pause_ms = self._pauses_ms.get(row, REFUSED_AGAIN_MS)
         self._pauses_ms[row] = min(2 * pause_ms, REFUSED_AGAIN_MAX_MS)

@@ -59,11 +59,11 @@ STEPS = (
         ("protocol/records", "log/validator", "log/producer"),
     ),
     ("append or look up in the segment", ("log/",)),
-    ("worker: take from the ring, publish, answer", ("ioproc/",)),
+    ("worker: take from the ring, publish, answer", ("ioproc/", "partition_host/")),
 )
 """Step and the files of its functions; the first that fits."""
 SMALLEST_SHOWN_US = 0.05
-TURN = ("Processor.turn (", "Worker.serve_rings (")
+TURN = ("Processor.turn (", "RequestRings.serve (")
 
 
 README = ROOT / "benchmarks" / "README.md"

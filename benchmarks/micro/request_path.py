@@ -71,7 +71,7 @@ class Bench:
             warn=print,
         )
         assigned = AssignedPartition(TOPIC, topic_id, 0, 0, 1, 0, 0, (0,), (0,), {})
-        self.worker.obey([Envelope(1, Assign(1, "bench", True, (assigned,)))])
+        self.worker.host.obey([Envelope(1, Assign(1, "bench", True, (assigned,)))])
         partition = PartitionImage(0, 0, 1, 0, 0, (0,), (0,))
         topics = {TOPIC: TopicImage(TOPIC, topic_id, (partition,))}
         slots = (BrokerSlot(0, "127.0.0.1", 9092),)
@@ -110,7 +110,7 @@ class Bench:
         begun = clock()
         self.processor.turn()
         taken = clock()
-        self.worker.serve_rings()
+        self.worker.rings.serve()
         served = clock()
         self.processor.turn()
         answered = clock()

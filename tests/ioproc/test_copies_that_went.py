@@ -32,8 +32,8 @@ from appliance.log.shares import FOLLOWERS, LEADERS, Share
 from appliance.log.state_publisher import StatePublisher
 from appliance.protocol.errors import ErrorCode
 from appliance.replicas.followers import Followers
-from tests.ioproc.test_old_controllers import replica, worker
 from tests.log.batches import NOW_MS, batch_of
+from tests.partition_host.test_old_controllers import replica, worker
 
 NAME = TopicPartition("t", 0)
 TOPIC_ID = UUID(int=7)

@@ -17,7 +17,8 @@ from appliance.channels.supervision import SupervisionSocket, socket_pair
 from appliance.channels.wiring import Attachment, Wiring
 from appliance.clock import ManualClock, SystemClock
 from appliance.config import load_settings
-from appliance.ioproc.worker import OPENINGS_A_LOOK, Worker
+from appliance.ioproc.leader_host import OPENINGS_A_LOOK
+from appliance.ioproc.worker import Worker
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.shared_memory import remove_directory
 from tests.support.private_directory import new_private_directory
@@ -51,7 +52,7 @@ class Served:
         partitions = tuple(
             AssignedPartition("t", TOPIC_ID, row, row, 1, 0, 0, (0,), (0,), {}) for row in rows
         )
-        self.worker.obey([Envelope(1, Assign(1, "c", full, partitions))])
+        self.worker.host.obey([Envelope(1, Assign(1, "c", full, partitions))])
 
     def ask_greatest_timestamp(self, row: int) -> None:
         to = self.asker.outbound[IOPROC]
@@ -97,7 +98,7 @@ def test_before_the_first_command_is_done_nobody_is_served(served: Served) -> No
     served.ask_greatest_timestamp(last)
     served.obey(range(last + 1), full=True)
     assert not served.answers()
-    served.worker.serve_rings()
+    served.worker.rings.serve()
     assert served.answers() == [(Op.LIST_OFFSETS, 0, 77, last)]
 
 
@@ -106,14 +107,14 @@ def test_openings_have_at_least_half_of_the_time(served: Served, monkeypatch: py
     served.obey(range(0), full=True)
     looks: list[int] = []
     clock = ManualClock()
-    monkeypatch.setattr(served.worker, "_clock", clock)
+    monkeypatch.setattr(served.worker.host, "clock", clock)
 
     def look_for_a_second() -> bool:
-        looks.append(served.worker._openings)
+        looks.append(served.worker.host._openings)
         clock.advance(1_000)
         return True
 
-    monkeypatch.setattr(served.worker, "serve_rings", look_for_a_second)
+    monkeypatch.setattr(served.worker.rings, "serve", look_for_a_second)
     served.obey(range(3 * OPENINGS_A_LOOK), full=False)
     assert looks == [OPENINGS_A_LOOK]
     clock.advance(1_000)

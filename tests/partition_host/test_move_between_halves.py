@@ -18,10 +18,11 @@ from appliance.log.config import LogSettings
 from appliance.log.flusher import Flusher
 from appliance.log.future_log import CopySlice, FutureLog
 from appliance.log.log_directories import LogDirectories
-from appliance.log.log_moves import LogMoves
 from appliance.log.partition_log import PartitionLog
 from appliance.log.settlement import Settlement, settling
 from appliance.log.shares import FOLLOWERS, LEADERS, Share
+from appliance.partition_host.listener import PartitionListener
+from appliance.partition_host.log_moves import LogMoves
 from tests.log.batches import NOW_MS, batch_of, read_all
 
 ORDERS = TopicPartition("orders", 0)
@@ -323,15 +324,11 @@ def test_a_move_that_the_other_process_had_begun_is_not_begun_anew_when_it_is_or
     begun = slot.held.futures[ORDERS]
     partition = Held(slot.log)
     moves = LogMoves(
-        {ORDERS: partition}.get,
+        {ORDERS: partition},
         slot.held,
         NoFlushes(),
         thread=Undone("test", eventfd=-1, threads=1),
-        counted=lambda _: None,
-        removed=lambda: None,
-        suspect=lambda _: None,
-        fail=lambda *_: None,
-        moved=lambda: None,
+        listener=PartitionListener(),
     )
     # Its log is open, and `opened` was not called yet: other logs of the same command are opened first.
     moves.alter(partition, TARGET)

@@ -1,4 +1,4 @@
-"""Files of a worker's logs that are removed: retired segments, after their delay, and deleted partitions.
+"""Files of a process's logs that are removed: retired segments, after their delay, and deleted partitions.
 
 A thread removes them (`sweeper`), each when no reader's lease holds it any more. Every SWEEP_MS the thread also removes
 the leases that have expired.
@@ -11,16 +11,16 @@ from functools import partial
 
 from appliance.clock import Clock
 from appliance.config import BrokerSettings
-from appliance.ioproc.sweeper import Sweeper
 from appliance.ipc.agent import Timers
 from appliance.log.log_directories import LogDirectories
 from appliance.log.reader_leases import SWEEP_MS, LeaseBook
+from appliance.partition_host.sweeper import Sweeper
 
 _NS_PER_MS = 1_000_000
 
 
 class Removals:
-    """What waits for its removal in one worker; nothing is removed before `open`. Arguments as `Sweeper`'s."""
+    """What waits for its removal in one process; nothing is removed before `open`. Arguments as `Sweeper`'s."""
 
     __slots__ = ("_clock", "_directories", "_leases", "_sweeper", "_timers")
 
@@ -42,7 +42,7 @@ class Removals:
         self._directories: LogDirectories | None = None
 
     def open(self, directories: LogDirectories) -> None:
-        """From now on they are what is removed from; first what a killed life of ours had still to remove."""
+        """Remove from these directories from now on, first what a killed life of the process had still to remove."""
         is_first = self._directories is None
         self._directories = directories
         directories.remove_needless()
@@ -70,3 +70,7 @@ class Removals:
     def take_removed(self) -> bool:
         """Whether anything was removed since this was asked last."""
         return self._sweeper.take_removed()
+
+    def statistics(self) -> dict[str, int]:
+        """Return what waits for its time, and the leases that were seen."""
+        return {**self._sweeper.statistics(), **self._leases.statistics()}

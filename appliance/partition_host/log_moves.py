@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -40,6 +40,7 @@ from appliance.log.future_log import CopySlice, FutureLog, SourceChanged
 from appliance.log.log_directories import LogDirectories
 from appliance.log.partition_log import PartitionLog
 from appliance.log.settlement import Settlement
+from appliance.partition_host.listener import PartitionListener
 
 CHANGES_MAX: Final = 100
 """Slices in a row that found their source changed, before a move is given up."""
@@ -93,56 +94,36 @@ class LogMoves(Generic[Moved]):
     """The moves of one process. Single-threaded; only slices and settlements run elsewhere.
 
     Args:
-        held: the partition of a name, as it is held now.
-        counted: hears how many are on their way, when that may have changed.
-        removed: called when directories were marked for removal.
-        suspect: hears of a directory that has refused something and may have failed.
-        fail: takes a partition offline, whose new place could not be made sure of.
-        moved: called after a swap, for the checkpoints.
-        went_on: hears of a partition whose copy begins, grows, or is none any more: `shown` says something else.
+        held: The partitions that the process holds, by name, at any time.
+        listener: Learns of swaps, of copies that advance, of directories to remove and of faults.
     """
 
     __slots__ = (
         "_at_work",
         "_commits",
-        "_counted",
         "_directories",
-        "_fail",
         "_held",
         "_line",
-        "_moved",
-        "_removed",
-        "_suspect",
+        "_listener",
         "_thread",
         "_waits_for_flush",
-        "_went_on",
         "done",
     )
 
     def __init__(
         self,
-        held: Callable[[TopicPartition], Moved | None],
+        held: Mapping[TopicPartition, Moved],
         directories: LogDirectories,
         commits: FlushGaps[Moved],
         *,
         thread: Flusher,
-        counted: Callable[[int], None],
-        removed: Callable[[], None],
-        suspect: Callable[[int], None],
-        fail: Callable[[Moved, StorageFault], None],
-        moved: Callable[[], None],
-        went_on: Callable[[Moved], None] = lambda _: None,
+        listener: PartitionListener[Moved],
     ) -> None:
         self._held = held
         self._directories = directories
         self._commits = commits
         self._thread = thread
-        self._counted = counted
-        self._removed = removed
-        self._suspect = suspect
-        self._fail = fail
-        self._moved = moved
-        self._went_on = went_on
+        self._listener = listener
         self._line: dict[TopicPartition, _Move[Moved]] = {}
         self._at_work = 0
         self._waits_for_flush: _Move[Moved] | None = None
@@ -170,7 +151,7 @@ class LogMoves(Generic[Moved]):
         if name in directories.futures:
             self._drop(name)
             directories.cancel_move(name)
-            self._removed()
+            self._listener.directories_deleted()
         if to == partition.directory:
             return
         if directories.failed:
@@ -182,10 +163,10 @@ class LogMoves(Generic[Moved]):
             path = self._directories.begin_move(partition.topic_partition, to)
         except StorageFault:
             self._directories.cancel_move(partition.topic_partition)
-            self._removed()
+            self._listener.directories_deleted()
             raise
         self._line[partition.topic_partition] = _Move(partition, to, FutureLog(partition.log, path))
-        self._went_on(partition)
+        self._listener.move_advanced(partition)
         _log.info("partition %s: moving to %s", partition.topic_partition, path.parent)
         self.go_on()
 
@@ -193,10 +174,10 @@ class LogMoves(Generic[Moved]):
         """Partitions were opened: moves of theirs that an earlier life has begun go on."""
         self._forget_who_left()
         for name, (to, path) in self._directories.futures.items():
-            partition = self._held(name)
+            partition = self._held.get(name)
             if partition is not None and name not in self._line:
                 self._line[name] = _Move(partition, to, FutureLog(partition.log, path))
-                self._went_on(partition)
+                self._listener.move_advanced(partition)
                 _log.info("partition %s: continuing the move to %s", name, path.parent)
         if self._line:
             self.go_on()
@@ -230,12 +211,12 @@ class LogMoves(Generic[Moved]):
                 self._step(move)
             except StorageFault as fault:
                 self._give_up(move, fault)
-        self._counted(len(self._line))
+        self._listener.moves_counted(len(self._line))
 
     def _forget_who_left(self) -> None:
         for name, move in list(self._line.items()):
             serves = move.to in self._directories.serving
-            if self._held(name) is not move.partition or not serves:
+            if self._held.get(name) is not move.partition or not serves:
                 self._drop(name)
 
     def _step(self, move: _Move[Moved]) -> None:
@@ -262,7 +243,7 @@ class LogMoves(Generic[Moved]):
         if fault is None:
             move.changes = 0
             move.future.copied(piece)
-            self._went_on(move.partition)
+            self._listener.move_advanced(move.partition)
         elif isinstance(fault, SourceChanged) and move.changes < CHANGES_MAX:
             move.changes += 1
         else:
@@ -299,7 +280,7 @@ class LogMoves(Generic[Moved]):
         self._commits.relocated(partition)
         self._drop(name)
         self._submit(settlement.run, partial(self._settled, move, settlement))
-        self._moved()
+        self._listener.relocated(partition)
         _log.info("partition %s: moved to %s", name, partition.log.directory.parent)
 
     def _settled(self, move: _Move[Moved], settlement: Settlement, fault: StorageFault | None) -> None:
@@ -314,9 +295,9 @@ class LogMoves(Generic[Moved]):
             return
         self._directories.settled(settlement)
         if fault is None:
-            self._removed()
-        elif self._held(move.partition.topic_partition) is move.partition:
-            self._fail(move.partition, fault)
+            self._listener.directories_deleted()
+        elif self._held.get(move.partition.topic_partition) is move.partition:
+            self._listener.storage_failed(move.partition, fault)
 
     def _is_under_way(self, move: _Move[Moved]) -> bool:
         self._forget_who_left()
@@ -327,17 +308,17 @@ class LogMoves(Generic[Moved]):
         _log.error("partition %s: move failed, the partition stays in its directory: %s", name, fault)
         self._drop(name)
         self._directories.cancel_move(name)
-        self._removed()
+        self._listener.directories_deleted()
         if is_lasting(fault):
-            self._suspect(move.to)
+            self._listener.directory_suspected(move.to)
 
     def _drop(self, name: TopicPartition) -> None:
         move = self._line.pop(name, None)
         if move is not None:
             if self._waits_for_flush is move:
                 self._waits_for_flush = None
-            if self._held(name) is move.partition:
-                self._went_on(move.partition)
+            if self._held.get(name) is move.partition:
+                self._listener.move_advanced(move.partition)
 
     def close(self) -> None:
         """Ends the thread after what it does."""

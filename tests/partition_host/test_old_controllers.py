@@ -11,16 +11,19 @@ from uuid import UUID
 import pytest
 
 from appliance.channels.control_channel import Assign, AssignedPartition
-from appliance.channels.copy_holder import CopyHolder, HeldCopy
 from appliance.channels.partition_table import PartitionTable, table_size_bytes
 from appliance.clock import ManualClock
 from appliance.cluster import TopicPartition
+from appliance.errors import StorageFault
 from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
 from appliance.ioproc.pokes import Pokes
+from appliance.log.flusher import Flusher
 from appliance.log.log_directories import LogDirectories
 from appliance.log.state_publisher import StatePublisher
+from appliance.partition_host.copy_holder import CopyHolder, HeldCopy
+from appliance.partition_host.listener import PartitionListener
 from appliance.replicas.followers import Followers
 from tests.log.batches import NOW_MS
 
@@ -34,6 +37,16 @@ def unexpected(*_: object) -> NoReturn:
     raise AssertionError("nothing here waits for a flush")
 
 
+class NoFlushes(Flusher):
+    """Threads that nobody gives work to."""
+
+    def __init__(self) -> None:
+        super().__init__("none", eventfd=-1)
+
+    def submit(self, work: Callable[[], None], ended: Callable[[StorageFault | None], None]) -> None:
+        raise AssertionError("nothing here waits for a flush")
+
+
 def worker(
     directories: LogDirectories,
     table: PartitionTable,
@@ -41,21 +54,20 @@ def worker(
     said: list[str],
     *,
     directories_of: Callable[[int], list[Path]] = lambda _slot: [],
-    led_on: Callable[[Partition], None] = lambda _partition: None,
+    listener: PartitionListener[Partition] | None = None,
 ) -> Partitions:
+    listener = listener or PartitionListener()
     return Partitions(
         directories,
         table,
         slot=0,
         log_defaults={},
         warn=said.append,
-        commits=GroupCommit(Pokes(table), reply=unexpected, fail=unexpected, flusher_of=unexpected),
+        commits=GroupCommit(Pokes(table), reply=unexpected, flusher=NoFlushes(), listener=listener),
         clock=ManualClock(NOW_MS),
-        withdrawn=lambda _partition, _error: None,
-        led_on=led_on,
-        between=lambda: None,
         publisher=publisher,
         directories_of=directories_of,
+        listener=listener,
     )
 
 
@@ -68,9 +80,8 @@ def replica(
         slot=0,
         log_defaults={},
         directories_of=lambda _slot: [],
-        breathe=lambda: None,
-        is_stopping=lambda: False,
         publisher=publisher,
+        listener=PartitionListener(),
         warn=said.append,
     )
 

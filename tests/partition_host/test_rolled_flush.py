@@ -7,12 +7,12 @@ from uuid import UUID
 
 from appliance.clock import ManualClock
 from appliance.cluster import TopicPartition
-from appliance.ioproc.rolled_flush import FLUSH_ROLLED_MS, RolledFlush
 from appliance.ipc.agent import Timers
 from appliance.log.checkpoint import read_offsets
 from appliance.log.file_names import RECOVERY_POINTS
 from appliance.log.log_directory import LogDirectory
 from appliance.log.shares import FOLLOWERS, LEADERS, Share
+from appliance.partition_host.rolled_flush import FLUSH_ROLLED_MS, RolledFlush
 from tests.log.batches import NOW_MS, batch_of
 
 ORDERS = TopicPartition("orders", 0)

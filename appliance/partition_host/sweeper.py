@@ -28,11 +28,11 @@ Action = Callable[[], object]
 
 
 class Sweeper:
-    """What waits for its removal in one worker.
+    """What waits for its removal in one process.
 
     Args:
-        timers: of the worker's duty cycle.
-        eventfd: the worker's doorbell, rung when something was removed; written always, since a thread cannot tell
+        timers: of the process's duty cycle.
+        eventfd: the process's doorbell, rung when something was removed; written always, since a thread cannot tell
             whether sleep is near.
     """
 

@@ -1,4 +1,4 @@
-"""Owners of logs sweep expired leases of readers each minute: the worker of its logs, the replica of its copies."""
+"""Owners of logs sweep expired leases of readers each minute."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ import pytest
 from appliance.clock import ManualClock
 from appliance.cluster import TopicPartition
 from appliance.config import BrokerSettings
-from appliance.ioproc.removals import Removals
 from appliance.ipc.agent import Timers
 from appliance.log.config import LogSettings
 from appliance.log.log_directories import LogDirectories
-from appliance.log.reader_leases import LEASE, READERS, SWEEP_MS, Lease, LeaseBook
-from appliance.replicas.copy_removals import CopyRemovals
+from appliance.log.reader_leases import LEASE, READERS, SWEEP_MS, Lease
+from appliance.partition_host.removals import Removals
 
 TTL_MS = SWEEP_MS // 2
 
@@ -38,9 +37,6 @@ class Owner:
             path.parent.mkdir()
             path.write_bytes(Lease("dead", "tests", "here", "batch", TTL_MS, 0).encode())
             self.leases.append(path)
-
-    def after_ms(self, pause_ms: int, action: Callable[[], None]) -> None:
-        self.timers.add(self.clock.monotonic_ns() + pause_ms * 1_000_000, action)
 
     def pass_ms(self, duration_ms: int) -> None:
         self.clock.advance(duration_ms)
@@ -83,17 +79,3 @@ def test_a_worker_sweeps_leases_of_its_logs_though_it_removes_nothing(owner: Own
         assert not removals.take_removed(), "nobody need hear of a sweep"
     finally:
         os.close(eventfd)
-
-
-def test_a_replica_sweeps_leases_of_its_copies(owner: Owner) -> None:
-    book = LeaseBook(owner.clock, max_bytes=1 << 30, max_ms=3_600_000, warn=pytest.fail)
-    removals = CopyRemovals(owner.after_ms, book, warn=pytest.fail)
-    removals.open(owner.directories)
-
-    def swept() -> None:
-        deadline_s = time.monotonic() + 30
-        while book.statistics()["leases"] < len(owner.leases) and all(path.exists() for path in owner.leases):
-            assert time.monotonic() < deadline_s, "nobody sweeps"
-            time.sleep(0.01)
-
-    expect_swept(owner, swept)
