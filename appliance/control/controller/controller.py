@@ -205,7 +205,7 @@ class Controller:
                     self._deciding.plan(turn, sender, envelope.id, envelope.body)
                     turn = self._divided(turn)
                 case AllocateProducerIds():
-                    self._answer(sender, envelope.id, allocate(self._store, self._fence))
+                    self._answer(sender, envelope.id, allocate(self._store, self._fence, self._clock))
                 case Assigned():
                     self._confirmed(envelope.id, envelope.body)
                 case AlterPartitions() | ElectLeaders() | AlterReassignments() | PartitionsOffline():
