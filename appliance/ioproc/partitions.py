@@ -7,13 +7,19 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from uuid import UUID
 
-from appliance.channels.control_channel import Assign, AssignedPartition
+from appliance.channels.control_channel import Assign, AssignedPartition, LogAhead
 from appliance.channels.copy_holder import CopyHolder
-from appliance.channels.partition_table import SERVING_INCARNATION, SLOT_LOG_END, PartitionTable
+from appliance.channels.partition_table import (
+    SERVING_INCARNATION,
+    SLOT_CLOSED_INCARNATION,
+    SLOT_LOG_END,
+    PartitionTable,
+)
 from appliance.clock import Clock
 from appliance.cluster import TopicPartition
 from appliance.errors import LogDirectoryOffline, StorageFault
 from appliance.ioproc.group_commit import GroupCommit
+from appliance.ioproc.later_epochs import log_ahead
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.peer_copies import compare_with_peers
 from appliance.log.config import LastSettings
@@ -37,6 +43,7 @@ class Partitions(CopyHolder[Partition]):
     already and goes by new words: it publishes the watermark, which a smaller ISR may move, and tells who waits for it.
     `between` is called before each that is opened. `directories_of`: of the other slots; `is_emptied`: this slot's were
     empty when the instance began.
+    `ahead`: what is not led because its logs have later epochs than the controller knows; the worker reports it.
     `lost`: what leads with less than there had been, because every in-sync copy was damaged.
     `offline`: what this life does not serve; `partial`: what of it for lack of files, and in which leader epoch it was
     refused.
@@ -56,6 +63,7 @@ class Partitions(CopyHolder[Partition]):
         "_slot",
         "_table",
         "_withdrawn",
+        "ahead",
         "by_row",
         "lost",
         "partial",
@@ -96,6 +104,7 @@ class Partitions(CopyHolder[Partition]):
         self._settings = LastSettings()
         self.by_row: list[Partition | None] = [None] * len(table)
         self.partial: dict[TopicPartition, int] = {}
+        self.ahead: dict[TopicPartition, LogAhead] = {}
         self.lost: set[TopicPartition] = set()
 
     def touched_by(self, command: Assign) -> list[Partition]:
@@ -144,6 +153,7 @@ class Partitions(CopyHolder[Partition]):
                 own = self._table.slot_at(assigned.row, self._slot)
                 self._table.cells[own + SLOT_LOG_END] = log.log_end_offset
             self._table.opened(assigned.row, assigned.incarnation, self._slot, before, cut_to=log.cut_to)
+            self._refuse_ahead(assigned, log, was_handed_over=before.closed is not None)
             self._refuse_partial(assigned, log, was_handed_over=before.closed is not None)
         except LogDirectoryOffline as fault:
             self._note_fault(name, assigned.incarnation, fault)
@@ -153,8 +163,8 @@ class Partitions(CopyHolder[Partition]):
         if log.latest_epoch != assigned.leader_epoch:
             if log.latest_epoch > assigned.leader_epoch:
                 _logger.error(
-                    "partition %s: slot %d leads in epoch %d, and its log has epoch %d: the metadata was restored from"
-                    " a backup, or the log is damaged; consumers find no end of the later epochs",
+                    "partition %s: slot %d leads in epoch %d, and its log has epoch %d, which is too high for any"
+                    " leader: the log is damaged; consumers find no end of that epoch",
                     name,
                     self._slot,
                     assigned.leader_epoch,
@@ -232,6 +242,33 @@ class Partitions(CopyHolder[Partition]):
             self._directories.give_up(name)
             self.partial[name] = assigned.leader_epoch
             raise LogDirectoryOffline(reason)
+
+    def _refuse_ahead(self, assigned: AssignedPartition, log: PartitionLog, *, was_handed_over: bool) -> None:
+        """Nobody leads in an epoch that the logs have passed: two leaders would write under one epoch (`later_epochs`).
+
+        Raises:
+            StorageFault: this is one of those, and `ahead` has it.
+        """
+        ahead = log_ahead(
+            assigned,
+            log,
+            slot=self._slot,
+            slots=self._table.slots,
+            directories_of=self._directories_of,
+            was_led=self._table.was_led(assigned.row, assigned.incarnation),
+            is_clean=not (was_handed_over or log.is_recovered),
+        )
+        if ahead is None:
+            return
+        name = TopicPartition(assigned.topic, assigned.partition)
+        self.ahead[name] = ahead
+        self._hand_over(name, assigned.row, assigned.incarnation)
+        own = self._table.slot_at(assigned.row, self._slot)
+        self._table.cells[own + SLOT_CLOSED_INCARNATION] = assigned.incarnation
+        raise StorageFault(
+            f"slot {self._slot} does not lead in epoch {assigned.leader_epoch}, because the logs have epoch"
+            f" {ahead.log_epoch}; it asks the controller for a later one"
+        )
 
     def _is_alone(self, assigned: AssignedPartition) -> bool:
         return assigned.isr == (self._slot,)
@@ -397,10 +434,11 @@ class Partitions(CopyHolder[Partition]):
         known = self.by_name.get(name)
         if known is not None:
             self._withdraw(known)
-            self._directories.hand_over(
-                name, partial(self._table.leave, known.row, known.incarnation, self._slot)
-            )
+            self._hand_over(name, known.row, known.incarnation)
             known.closed()
+
+    def _hand_over(self, name: TopicPartition, row: int, incarnation: int) -> None:
+        self._directories.hand_over(name, partial(self._table.leave, row, incarnation, self._slot))
 
     def _withdraw(self, partition: Partition, *, offline: bool = False) -> None:
         self._commits.forget(partition)

@@ -16,6 +16,7 @@ from appliance.channels.control_channel import (
     AlteredPartitions,
     Assign,
     Envelope,
+    LogsAhead,
     WorkerHello,
 )
 from appliance.channels.controller_link import ControllerLink
@@ -538,6 +539,7 @@ class Worker:
             self._assigned(touched, removed=bool(envelope.body.removed))
             self._removals.remove_retired()
             self._answers.publish_late()
+            self._report_ahead(partitions)
             self._controller.send(Envelope(envelope.id, done))
             if self._moves is not None:
                 self._moves.opened()
@@ -549,6 +551,12 @@ class Worker:
                 self._supervision.send(Ready())
             if envelope.body.removed:
                 self._removals.remove_partitions()
+
+    def _report_ahead(self, partitions: Partitions) -> None:
+        """Tells the controller which logs have later epochs than it knows; before it learns what else was opened."""
+        if partitions.ahead:
+            self._controller.ask(LogsAhead(self._slot, tuple(partitions.ahead.values())))
+            partitions.ahead.clear()
 
     def _assigned(self, partitions: list[Partition], *, removed: bool = False) -> None:
         """These are led from now on, or by other words."""
@@ -637,6 +645,7 @@ class Worker:
         self._opens_later = False
         if self._partitions is not None:
             self._assigned(self._partitions.open_again())
+            self._report_ahead(self._partitions)
             if self._moves is not None:
                 self._moves.opened()
             if self._partitions.unopened:

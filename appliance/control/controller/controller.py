@@ -36,6 +36,7 @@ from appliance.channels.control_channel import (
     DeleteTopics,
     ElectLeaders,
     Envelope,
+    LogsAhead,
     MoveCopies,
     PartitionsOffline,
     ReplicaHello,
@@ -82,7 +83,7 @@ FIRST_WAVE = 1
 _logger = logging.getLogger(__name__)
 
 Message = tuple[bytes, Envelope]
-PartitionRequest = AlterPartitions | ElectLeaders | AlterReassignments | PartitionsOffline
+PartitionRequest = AlterPartitions | ElectLeaders | AlterReassignments | PartitionsOffline | LogsAhead
 
 
 class Controller:
@@ -208,7 +209,13 @@ class Controller:
                     self._answer(sender, envelope.id, allocate(self._store, self._fence, self._clock))
                 case Assigned():
                     self._confirmed(envelope.id, envelope.body)
-                case AlterPartitions() | ElectLeaders() | AlterReassignments() | PartitionsOffline():
+                case (
+                    AlterPartitions()
+                    | ElectLeaders()
+                    | AlterReassignments()
+                    | PartitionsOffline()
+                    | LogsAhead()
+                ):
                     of_partitions.append((sender, envelope.id, envelope.body))
                 case MoveCopies():
                     self._copy_moves.ask(sender, envelope.id, envelope.body)
@@ -247,6 +254,11 @@ class Controller:
             case PartitionsOffline():
                 # Whoever has the copies now finds out for itself, and says so when it is told to hold them.
                 _logger.warning("copies of %s, which is not up", sender.decode(errors="replace"))
+            case LogsAhead() if self._is_of(request.slot, sender, RoleKind.IOPROC):
+                self.leadership.raise_epochs(request)
+            case LogsAhead():
+                # The next life opens the logs, too, and reports the same.
+                _logger.warning("later leader epochs of %s, which is not up", sender.decode(errors="replace"))
 
     def _is_of(self, slot: int, sender: bytes, *kinds: RoleKind) -> bool:
         """Whether `sender` is the life that we know of one of these processes of the slot."""
