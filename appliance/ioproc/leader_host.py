@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from appliance.channels.control_channel import AlteredPartitions, Envelope
+from appliance.channels.control_channel import AlteredPartitions, Envelope, LogsAhead
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.roles import Role
 from appliance.channels.worker_counters import FORGOTTEN_PRODUCER_IDS, MOVING_PARTITIONS, PRODUCER_IDS
@@ -177,6 +177,14 @@ class LeaderHost(PartitionHost[Partition]):
         self.compaction.assigned(partitions, removed=removed)
         self._followed.assigned(partitions)
         self._answers.publish_late()
+        self._report_ahead()
+
+    def _report_ahead(self) -> None:
+        """Tell the controller which logs have later epochs than it knows, before it learns what else was opened."""
+        holder = self.holder
+        if holder is not None and holder.ahead:
+            self._controller.ask(LogsAhead(self.slot, tuple(holder.ahead.values())))
+            holder.ahead.clear()
 
     def before_opening(self) -> bool:
         """Serve clients of what is open already: they do not wait for the rest of a takeover.

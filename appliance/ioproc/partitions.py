@@ -5,12 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from appliance.channels.control_channel import AssignedPartition
-from appliance.channels.partition_table import SERVING_INCARNATION, SLOT_LOG_END, PartitionTable
+from appliance.channels.control_channel import AssignedPartition, LogAhead
+from appliance.channels.partition_table import (
+    SERVING_INCARNATION,
+    SLOT_CLOSED_INCARNATION,
+    SLOT_LOG_END,
+    PartitionTable,
+)
 from appliance.clock import Clock
 from appliance.cluster import TopicPartition
 from appliance.errors import LogDirectoryOffline, StorageFault
 from appliance.ioproc.group_commit import GroupCommit
+from appliance.ioproc.later_epochs import log_ahead
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.peer_copies import compare_with_peers
 from appliance.log.file_names import partition_directory_name
@@ -35,6 +41,7 @@ class Partitions(CopyHolder[Partition]):
         commits: Holds answers back for partitions with `durability = "fsync"`.
         is_emptied: This slot's directories were empty when the instance began.
 
+    `ahead`: what is not led because its logs have later epochs than the controller knows; the worker reports it.
     `lost`: what leads with fewer records than there had been, because every in-sync copy was damaged.
     """
 
@@ -70,6 +77,7 @@ class Partitions(CopyHolder[Partition]):
         self._commits = commits
         self._clock = clock
         self.by_row: list[Partition | None] = [None] * len(table)
+        self.ahead: dict[TopicPartition, LogAhead] = {}
         self.lost: set[TopicPartition] = set()
 
     def _take(self, assigned: AssignedPartition, *, is_new: bool) -> None:
@@ -107,6 +115,7 @@ class Partitions(CopyHolder[Partition]):
                 own = self._table.slot_at(assigned.row, self._slot)
                 self._table.cells[own + SLOT_LOG_END] = log.log_end_offset
             self._table.opened(assigned.row, assigned.incarnation, self._slot, before, cut_to=log.cut_to)
+            self._refuse_ahead(assigned, log, was_handed_over=before.closed is not None)
             self._refuse_partial(assigned, log, was_handed_over=before.closed is not None)
         except LogDirectoryOffline as fault:
             self._note_fault(name, assigned.incarnation, fault)
@@ -116,8 +125,8 @@ class Partitions(CopyHolder[Partition]):
         if log.latest_epoch != assigned.leader_epoch:
             if log.latest_epoch > assigned.leader_epoch:
                 _logger.error(
-                    "partition %s: slot %d leads in epoch %d, and its log has epoch %d: the metadata was restored from"
-                    " a backup, or the log is damaged; consumers find no end of the later epochs",
+                    "partition %s: slot %d leads in epoch %d, and its log has epoch %d, which is too high for any"
+                    " leader: the log is damaged; consumers find no end of that epoch",
                     name,
                     self._slot,
                     assigned.leader_epoch,
@@ -191,6 +200,33 @@ class Partitions(CopyHolder[Partition]):
             self._directories.give_up(name)
             self.partial[name] = assigned.leader_epoch
             raise LogDirectoryOffline(reason)
+
+    def _refuse_ahead(self, assigned: AssignedPartition, log: PartitionLog, *, was_handed_over: bool) -> None:
+        """Nobody leads in an epoch that the logs have passed: two leaders would write under one epoch (`later_epochs`).
+
+        Raises:
+            StorageFault: this is one of those, and `ahead` has it.
+        """
+        ahead = log_ahead(
+            assigned,
+            log,
+            slot=self._slot,
+            slots=self._table.slots,
+            directories_of=self._directories_of,
+            was_led=self._table.was_led(assigned.row, assigned.incarnation),
+            is_clean=not (was_handed_over or log.is_recovered),
+        )
+        if ahead is None:
+            return
+        name = TopicPartition(assigned.topic, assigned.partition)
+        self.ahead[name] = ahead
+        self._hand_over(name, assigned.row, assigned.incarnation)
+        own = self._table.slot_at(assigned.row, self._slot)
+        self._table.cells[own + SLOT_CLOSED_INCARNATION] = assigned.incarnation
+        raise StorageFault(
+            f"slot {self._slot} does not lead in epoch {assigned.leader_epoch}, because the logs have epoch"
+            f" {ahead.log_epoch}; it asks the controller for a later one"
+        )
 
     def _is_alone(self, assigned: AssignedPartition) -> bool:
         return assigned.isr == (self._slot,)

@@ -540,6 +540,11 @@ class PartitionLog:
         self._epochs.assign(epoch, start_offset, write=False)
         self.latest_epoch = self._epochs.latest
 
+    @property
+    def highest_epoch(self) -> int:
+        """The highest leader epoch that the log has, or has had since it was opened; -1: none."""
+        return self._epochs.highest
+
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) as OffsetForLeaderEpoch answers them; (-1, -1) where nothing is known (KIP-279)."""
         return self._epochs.end_offset(epoch, log_end_offset=self.log_end_offset)

@@ -217,10 +217,12 @@ class CopyHolder(ABC, Generic[Held]):
         """Close a log for the slot's other process, without waiting for the disk. Its files stay."""
         held = self._let_go(name)
         if held is not None:
-            self._directories.hand_over(
-                name, partial(self._table.leave, held.row, held.incarnation, self._slot)
-            )
+            self._hand_over(name, held.row, held.incarnation)
             held.closed()
+
+    def _hand_over(self, name: TopicPartition, row: int, incarnation: int) -> None:
+        """Close the log of a row, and leave in shared memory how it was closed."""
+        self._directories.hand_over(name, partial(self._table.leave, row, incarnation, self._slot))
 
     def _remove(self, name: TopicPartition, topic_id: UUID) -> None:
         """Let go of a partition and delete its files."""

@@ -36,6 +36,7 @@ from appliance.channels.control_channel import (
     DeleteTopics,
     ElectLeaders,
     Envelope,
+    LogsAhead,
     MoveCopies,
     PartitionsOffline,
     ReplicaHello,
@@ -82,7 +83,7 @@ FIRST_WAVE = 1
 _logger = logging.getLogger(__name__)
 
 Message = tuple[bytes, Envelope]
-PartitionRequest = AlterPartitions | ElectLeaders | AlterReassignments | PartitionsOffline
+PartitionRequest = AlterPartitions | ElectLeaders | AlterReassignments | PartitionsOffline | LogsAhead
 
 
 class Controller:
@@ -205,10 +206,16 @@ class Controller:
                     self._deciding.plan(turn, sender, envelope.id, envelope.body)
                     turn = self._divided(turn)
                 case AllocateProducerIds():
-                    self._answer(sender, envelope.id, allocate(self._store, self._fence))
+                    self._answer(sender, envelope.id, allocate(self._store, self._fence, self._clock))
                 case Assigned():
                     self._confirmed(envelope.id, envelope.body)
-                case AlterPartitions() | ElectLeaders() | AlterReassignments() | PartitionsOffline():
+                case (
+                    AlterPartitions()
+                    | ElectLeaders()
+                    | AlterReassignments()
+                    | PartitionsOffline()
+                    | LogsAhead()
+                ):
                     of_partitions.append((sender, envelope.id, envelope.body))
                 case MoveCopies():
                     self._copy_moves.ask(sender, envelope.id, envelope.body)
@@ -251,6 +258,14 @@ class Controller:
                 # Whoever has the copies now finds out for itself, and says so when it is told to hold them.
                 _logger.warning(
                     "state of replicas from %s ignored, because the process is not running",
+                    sender.decode(errors="replace"),
+                )
+            case LogsAhead() if self._is_of(request.slot, sender, RoleKind.IOPROC):
+                self.leadership.raise_epochs(request)
+            case LogsAhead():
+                # The next life opens the logs, too, and reports the same.
+                _logger.warning(
+                    "later leader epochs from %s ignored, because the process is not running",
                     sender.decode(errors="replace"),
                 )
 

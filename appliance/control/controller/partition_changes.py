@@ -173,6 +173,27 @@ def without_storage(
     return stepped(partition, replace(partition, leader=leader, isr=rest or partition.isr))
 
 
+def raised(
+    partition: PartitionImage, log_epoch: int, slots: PartitionSlots, *, longest_slot: int
+) -> PartitionImage:
+    """Return the partition in a leader epoch above `log_epoch`, led by the slot that has the longest log.
+
+    The store was restored from a backup, so its ISR, and perhaps its replicas, are those of another time. The longest
+    log alone counts as in sync; the other replicas join when they have caught up. A slot that is no replica becomes
+    one: the partition was moved there after the backup. Where its worker cannot lead now, nobody leads until it can.
+    """
+    replicas = partition.replicas
+    return replace(
+        partition,
+        leader=longest_slot if slots.may_lead(longest_slot) else NO_LEADER,
+        leader_epoch=max(partition.leader_epoch, log_epoch) + 1,
+        replicas=replicas if longest_slot in replicas else (*replicas, longest_slot),
+        isr=(longest_slot,),
+        leaving=tuple(each for each in partition.leaving if each != longest_slot),
+        partition_epoch=partition.partition_epoch + 1,
+    )
+
+
 def reassigned_to(
     partition: PartitionImage, target: tuple[int, ...], slots: PartitionSlots
 ) -> PartitionImage | None:

@@ -342,16 +342,23 @@ def test_a_reassignment_survives_a_kill_between_any_two_steps(
             if not lives:
                 restart(instance)
         instance.until(lambda topic=topic: instance.partition(topic).leader == 1)  # type: ignore[misc]
-        instance.until(lambda topic=topic: (topic, 0) not in instance.disks[0], or_dead=True)  # type: ignore[misc]
+        instance.until(lambda topic=topic: has_left(instance, topic), or_dead=True)  # type: ignore[misc]
         if instance.is_dead():
             alive = False
             restart(instance)
-        instance.until(lambda topic=topic: (topic, 0) not in instance.disks[0])  # type: ignore[misc]
+        instance.until(lambda topic=topic: has_left(instance, topic))  # type: ignore[misc]
         assert {slot for slot in range(3) if (topic, 0) in instance.disks[slot]} == {1, 2}
         assert b"leaving" not in instance.read_store(f"/brokers/topics/{topic}")
         if alive:
             return
     pytest.fail("the steps do not end")
+
+
+def has_left(instance: Instance, topic: str) -> bool:
+    """Slot 0's copy is deleted, and the store has heard of it: one after the other, once the new leader leads."""
+    return (topic, 0) not in instance.disks[0] and b"leaving" not in instance.read_store(
+        f"/brokers/topics/{topic}"
+    )
 
 
 def restart(instance: Instance, step: int | None = None) -> None:
