@@ -15,10 +15,10 @@ from socket import SocketType
 from typing import Final
 
 from appliance.ipc.buffer_pool import Block, BufferPool
-from appliance.netproc.log_handlers.refused_batches import RefusedBatches
-from appliance.netproc.segment_files import SegmentFile
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.produce import ProduceMemo
+from appliance.requests.log_handlers.refused_batches import RefusedBatches
+from appliance.requests.segment_files import SegmentFile
 
 LANDING_BYTES: Final = 16 * 1024
 

@@ -44,21 +44,21 @@ from appliance.ipc.process_table import (
     ProcessState,
 )
 from appliance.journal import Burst, RateLimited
-from appliance.netproc.apis import Apis
 from appliance.netproc.connection import Connection, Pending, Piece, arrival_host
 from appliance.netproc.connections import Connections
-from appliance.netproc.coordinator_line import ANSWER_NS, CoordinatorLine
 from appliance.netproc.fan_out import FanOut
 from appliance.netproc.intake import CLOSED, STARVED, Intake
-from appliance.netproc.long_requests import LongRequests
 from appliance.netproc.memory_relief import MemoryRelief
 from appliance.netproc.outlet import abandon, collect, flush, unpace
-from appliance.netproc.purgatory_line import PurgatoryLine
-from appliance.netproc.questions import Questions
-from appliance.netproc.segment_files import SegmentFiles
-from appliance.netproc.topic_routes import TopicRoutes
-from appliance.netproc.worker_lines import WorkerLines
 from appliance.protocol.api_versions import ApiKey
+from appliance.requests.apis import Apis
+from appliance.requests.coordinator_line import ANSWER_NS, CoordinatorLine
+from appliance.requests.long_requests import LongRequests
+from appliance.requests.purgatory_line import PurgatoryLine
+from appliance.requests.questions import Questions
+from appliance.requests.segment_files import SegmentFiles
+from appliance.requests.topic_routes import TopicRoutes
+from appliance.requests.worker_lines import WorkerLines
 
 _log: Final = logging.getLogger(__name__)
 

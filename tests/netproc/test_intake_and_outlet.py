@@ -18,7 +18,7 @@ from appliance.netproc import outlet
 from appliance.netproc.connection import Connection, FilePiece, Pending, Piece
 from appliance.netproc.intake import CLOSED, STARVED, STASH_BYTES, Intake
 from appliance.netproc.outlet import READ_BYTES_MAX, abandon, collect, flush, unpace
-from appliance.netproc.segment_files import SegmentFile
+from appliance.requests.segment_files import SegmentFile
 
 MIB = 1 << 20
 
