@@ -100,6 +100,7 @@ HOT_MODULES = (
     "appliance/replicas/leader_lines.py",
     "appliance/replicas/leader_log.py",
     "appliance/replicas/throttle.py",
+    "appliance/requests/answer.py",
     "appliance/requests/apis.py",
     "appliance/requests/coordinator_line.py",
     "appliance/requests/cursors.py",
@@ -110,6 +111,7 @@ HOT_MODULES = (
     "appliance/requests/log_handlers/produce.py",
     "appliance/requests/purgatory_line.py",
     "appliance/requests/segment_files.py",
+    "appliance/requests/session.py",
     "appliance/requests/topic_routes.py",
     "appliance/requests/worker_lines.py",
 )

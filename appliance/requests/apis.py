@@ -20,7 +20,6 @@ from appliance.clock import Clock
 from appliance.errors import MalformedFrame
 from appliance.ipc.agent import Timers
 from appliance.ipc.buffer_pool import BufferPool
-from appliance.netproc.connection import Connection, Pending
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.coordinator_errors import COORDINATOR_APIS
 from appliance.protocol.headers import parse_request_header
@@ -39,11 +38,17 @@ from appliance.requests.log_handlers.seldom import seldom_handlers
 from appliance.requests.long_requests import LongRequests
 from appliance.requests.purgatory_line import PurgatoryLine
 from appliance.requests.segment_files import SegmentFiles
+from appliance.requests.session import Request, Session
 from appliance.requests.topic_routes import TopicRoutes
 from appliance.requests.worker_lines import WorkerLines
 
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
+
+SERVED_AFTER_CLOSE: Final = frozenset(
+    map(int, (ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.LEAVE_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT))
+)
+"""Requests that a client may send last, without waiting for an answer: they are served although it has closed."""
 
 
 class Apis:
@@ -123,14 +128,14 @@ class Apis:
             finish=finish_owed,
         )
 
-    def _begin_fetch(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
+    def _begin_fetch(self, pending: Request, view: memoryview, position: int, end: int) -> None:
         if end - position > LARGE_BYTES:
             self._long.begin(pending, self._fetch.begin_large(pending, view, position, end), end - position)
         else:
             self._fetch.begin(pending, view, position, end)
             pending.give_block(self._pool)  # a fetch that waits holds no payload
 
-    def serve(self, connection: Connection, block: Any, start: int, end: int) -> None:
+    def serve(self, session: Session, block: Any, start: int, end: int) -> None:
         """Takes the request whose frame lies in [start, end) of `block`, which is held for it until it is parsed; a
         produce request's until its worker has answered. Parsing may go on in later turns.
 
@@ -138,15 +143,19 @@ class Apis:
             MalformedFrame: it does not parse.
         """
         view = block.view
-        memo = connection.produce_memo
+        memo = session.produce_memo
         # The usual request of a busy producer is recognised by its bytes, before anything is parsed.
-        if memo is not None and view[start : start + 2] == b"\x00\x00":
+        if (
+            memo is not None
+            and view[start : start + 2] == b"\x00\x00"
+            and session.memo_rights_version == session.rights_version
+        ):
             version = view[start + 2] << 8 | view[start + 3]
             produce = memo.parse(view, start, end, version)
             if produce is not None:
                 correlation_id = int.from_bytes(view[start + 4 : start + 8], "big", signed=True)
-                pending = Pending(connection, block, _PRODUCE, version, correlation_id)
-                connection.enqueue(pending)
+                pending = Request(session, block, _PRODUCE, version, correlation_id)
+                session.enqueue(pending)
                 self._produce.place(pending, produce)
                 return
         try:
@@ -155,15 +164,15 @@ class Apis:
             self._pool.give(block)
             raise
         if header.client_id is not None:
-            connection.name_client(header.client_id)
-        pending = Pending(connection, block, header.api_key, header.version, header.correlation_id)
-        connection.enqueue(pending)
+            session.name_client(header.client_id)
+        pending = Request(session, block, header.api_key, header.version, header.correlation_id)
+        session.enqueue(pending)
         try:
             if not header.served:
                 self._finish(pending, [encode_unsupported_api_versions(header.correlation_id)])
             elif header.api_key == _PRODUCE:
                 request = self._parsed_produce(view, header.body_position, end, header.version)
-                connection.own_memo().remember(view, start, header=header, request=request)
+                session.own_memo().remember(view, start, header=header, request=request)
                 self._produce.place(pending, request)
             elif header.api_key == _FETCH:
                 self._begin_fetch(pending, view, header.body_position, end)
@@ -182,9 +191,11 @@ class Apis:
                 pending.give_block(self._pool)
             raise
 
-    def end_wait(self, pending: Pending) -> None:
-        """Answer a fetch that waits for records with what there is: its client seems to have left."""
-        self._fetch.end_wait(pending)
+    def end_waits(self, session: Session) -> None:
+        """Answer the fetches that wait for records with what there is, because the client seems to have left."""
+        for request in list(session.queue or ()):
+            if request.api_key == _FETCH and request.answer is None:
+                self._fetch.end_wait(request)
 
     def _parsed_produce(self, view: memoryview, position: int, end: int, version: int) -> ProduceRequest:
         """The request. One for more partitions than can exist would hold up all others for nothing.

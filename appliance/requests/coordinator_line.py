@@ -26,12 +26,12 @@ from appliance.errors import MalformedFrame
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import Block
 from appliance.ipc.ring import RingWriter
-from appliance.netproc.connection import Connection, Pending
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.coordinator_errors import NEEDS_REQUEST, coordinator_error_response
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.messages import decode_request, encode_response
 from appliance.requests.log_handlers.finish import Finish, Refuse
+from appliance.requests.session import Request, Session
 
 _REQUEST: Final = int(CoordinatorOp.REQUEST)
 _TAKEN: Final = int(CoordinatorOp.TAKEN)
@@ -58,7 +58,7 @@ class _Waiting:
 
     __slots__ = ("block", "end", "pending", "pieces", "position")
 
-    def __init__(self, pending: Pending, block: Block, position: int, end: int) -> None:
+    def __init__(self, pending: Request, block: Block, position: int, end: int) -> None:
         self.pending = pending
         self.block: Block | None = block
         self.position = position
@@ -113,7 +113,7 @@ class CoordinatorLine:
         self._quiet_bytes = 0
         self._reader = attachment.inbound.get(COORDINATOR)
 
-    def begin(self, pending: Pending, view: memoryview, position: int, end: int, *, start: int) -> None:
+    def begin(self, pending: Request, view: memoryview, position: int, end: int, *, start: int) -> None:
         """Hands over the request whose frame is view[start:end] of its block, and whose body is at `position`.
 
         Raises:
@@ -125,19 +125,19 @@ class CoordinatorLine:
         block.references += 1
         identity = self._next = self._next % (REQUEST_ID_LIMIT - 1) + 1
         writer = self._attachment.outbound.get(COORDINATOR)
-        connection = pending.connection
+        session = pending.session
         if (
             writer is None
             or (self._closed and not self._say_closed(writer))
             or not writer.put(
                 _REQUEST,
                 0,
-                connection.slot,
+                session.slot,
                 identity,
                 block.position + start,
                 end - start,
-                connection.fd,
-                _address(connection.peer_host),
+                session.number,
+                _address(session.peer_host),
             )
         ):
             self._fail(waiting)
@@ -180,13 +180,13 @@ class CoordinatorLine:
         if self._unseen or self._quiet_releases >= QUIET_RELEASES_MAX or self._quiet_bytes >= QUIET_BYTES_MAX:
             self._wake()
 
-    def leave(self, connection: Connection) -> None:
-        """A connection closes, and some of its requests may be with the coordinator: nobody waits for their answers.
+    def leave(self, session: Session) -> None:
+        """Tell the coordinator that a session has ended, so that it drops the requests that it has not begun.
 
-        Its number is another connection's next, so this is said before any request of that one.
+        The next session may get the same number, so the coordinator reads this before any request of that session.
         """
         if self._waiting and self._attachment.outbound.get(COORDINATOR) is not None:
-            self._closed[connection.fd] = None
+            self._closed[session.number] = None
 
     def _say_closed(self, writer: RingWriter) -> bool:
         """Whether all of the closed connections were said."""

@@ -16,10 +16,9 @@ import msgspec
 from appliance.channels.partition_table import PartitionTable
 from appliance.config import Settings
 from appliance.ipc.buffer_pool import BufferPool
-from appliance.netproc.connection import Connection, Pending
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.headers import response_frame
-from appliance.protocol.messages import decode_request_in_pieces, encode_response_body_in_pieces
+from appliance.protocol.messages import decode_request_in_pieces, encode_response_body_in_pieces, prepare
 from appliance.requests.local_handlers.alter_configs import alter_configs
 from appliance.requests.local_handlers.alter_partition_reassignments import alter_partition_reassignments
 from appliance.requests.local_handlers.api_versions import api_versions
@@ -39,6 +38,7 @@ from appliance.requests.local_handlers.metadata import asked_by_id, metadata
 from appliance.requests.local_handlers.view import LocalView, ProducerIds
 from appliance.requests.log_handlers.finish import Finish
 from appliance.requests.long_requests import LongRequests
+from appliance.requests.session import Request, Session
 from appliance.requests.steps import Steps, answering
 from appliance.requests.topic_routes import TopicRoutes
 
@@ -63,12 +63,20 @@ HANDLERS: Mapping[int, Handler] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
 }
 
+PREPARED = ((int(ApiKey.API_VERSIONS), 3), (int(ApiKey.METADATA), 12))
+"""Compiled before the first client asks; other codecs are compiled when they are first used."""
+
 _Question = tuple[int, int, bytes, str | None]
 """What an answer is kept under: slot, version, body of the request, host that the client is told."""
 
 KEPT_ANSWERS_MAX = 64
 KEPT_BYTES_MAX = 16 << 20
 KEPT_QUESTION_BYTES = 64 << 10
+
+
+def prepare_codecs() -> None:
+    """Compile the codecs of what a client asks first, ApiVersions and Metadata."""
+    prepare(*PREPARED)
 
 
 class LocalRequests:
@@ -98,11 +106,11 @@ class LocalRequests:
         self._kept_bytes = 0
         self._kept_version = -1
 
-    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
+    def begin(self, pending: Request, view: memoryview, position: int, end: int) -> None:
         """Answers now, or in pieces, or when the controller has. A body that does not parse closes its connection."""
-        connection = pending.connection
+        session = pending.session
         if pending.api_key == ApiKey.METADATA and end - position <= KEPT_QUESTION_BYTES:
-            question = (connection.slot, pending.version, bytes(view[position:end]), connection.told_host)
+            question = (session.slot, pending.version, bytes(view[position:end]), session.told_host)
             kept = self._kept_answer(question)
             if kept is not None:
                 self._finish_body(pending, kept)
@@ -113,7 +121,7 @@ class LocalRequests:
         self._long.begin(pending, steps, end - position)
 
     def _serve(
-        self, pending: Pending, view: memoryview, position: int, end: int, question: _Question | None
+        self, pending: Request, view: memoryview, position: int, end: int, question: _Question | None
     ) -> Steps[None]:
         key, version = pending.api_key, pending.version
         request = yield from decode_request_in_pieces(key, version, view, position, end)
@@ -122,7 +130,7 @@ class LocalRequests:
             yield from answering(self._finish, pending, refused)
             return
         image_version = self._routes.version
-        response = HANDLERS[key](request, self._view_of(pending.connection))
+        response = HANDLERS[key](request, self._view_of(pending.session))
         if isinstance(response, Generator):
             response = yield from response
         if key == ApiKey.API_VERSIONS:
@@ -137,12 +145,12 @@ class LocalRequests:
             self._keep(question, body)
         self._finish_body(pending, body)
 
-    def _view_of(self, connection: Connection) -> LocalView:
-        view = self._views[connection.slot]
-        host = connection.told_host
+    def _view_of(self, session: Session) -> LocalView:
+        view = self._views[session.slot]
+        host = session.told_host
         return view if host is None else msgspec.structs.replace(view, told_host=host)
 
-    def _finish_body(self, pending: Pending, body: bytes) -> None:
+    def _finish_body(self, pending: Request, body: bytes) -> None:
         header = ApiKey(pending.api_key).response_header_version(pending.version)
         self._finish(pending, [response_frame(header, pending.correlation_id, body)])
 

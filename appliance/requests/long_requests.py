@@ -32,8 +32,8 @@ from typing import Final
 from appliance.channels.control_channel import Body
 from appliance.clock import Clock
 from appliance.ipc.buffer_pool import BufferPool
-from appliance.netproc.connection import Connection, Pending
 from appliance.requests.questions import Question, Questions
+from appliance.requests.session import Request, Session
 from appliance.requests.steps import Ask, Steps
 
 TURN_NS: Final = 2_000_000
@@ -63,7 +63,7 @@ class _Task:
         "steps",
     )
 
-    def __init__(self, pending: Pending, steps: Steps[None], size_bytes: int) -> None:
+    def __init__(self, pending: Request, steps: Steps[None], size_bytes: int) -> None:
         self.pending = pending
         self.steps = steps
         self.size_bytes = size_bytes
@@ -145,14 +145,14 @@ class LongRequests:
         pool: BufferPool,
         questions: Questions,
         *,
-        contain: Callable[[Connection, Exception], None],
+        contain: Callable[[Session, Exception], None],
         clock: Clock,
     ) -> None:
         self._pool = pool
         self._questions = questions
         self._contain = contain
         self._clock = clock
-        self._tasks: dict[Pending, _Task] = {}
+        self._tasks: dict[Request, _Task] = {}
         self._fresh: deque[_Task] = deque()
         no_limit = 1 << 62
         self._short = _Rotation(SHORT_MAX, no_limit)
@@ -162,7 +162,7 @@ class LongRequests:
         self._spent_ns = 0
         self.wants_turn = False  # or there is something to count anew
 
-    def begin(self, pending: Pending, steps: Steps[None], size_bytes: int) -> None:
+    def begin(self, pending: Request, steps: Steps[None], size_bytes: int) -> None:
         """Work on a request of `size_bytes` on the wire. It holds its block until its steps give it, or are over."""
         task = self._tasks[pending] = _Task(pending, steps, size_bytes)
         pending.drop = task.drop = partial(self._drop, task)
@@ -172,7 +172,7 @@ class LongRequests:
         else:
             self._slice(task)
 
-    def resume(self, pending: Pending) -> None:
+    def resume(self, pending: Request) -> None:
         """What a request's steps paused for has come. Nothing happens where they have not paused."""
         task = self._tasks.get(pending)
         if task is not None and task.is_paused:
@@ -203,9 +203,9 @@ class LongRequests:
         ready = first.ready or second.ready
         return ready.popleft() if ready else None
 
-    def unfinished(self) -> list[Connection]:
+    def unfinished(self) -> list[Session]:
         """Whose requests are past their first slice and not done, for a stop that cannot wait for them."""
-        return [task.pending.connection for task in self._tasks.values() if task.spent_ns >= SLICE_NS]
+        return [task.pending.session for task in self._tasks.values() if task.spent_ns >= SLICE_NS]
 
     def _ready(self, task: _Task) -> None:
         """It can go on, after a pause or with an answer."""
@@ -238,7 +238,7 @@ class LongRequests:
             return
         except Exception as error:
             self._over(task)
-            self._contain(task.pending.connection, error)
+            self._contain(task.pending.session, error)
             return
         finally:
             spent_ns = monotonic_ns() - began_ns

@@ -17,11 +17,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from appliance.channels.control_channel import Body
-from appliance.netproc.connection import Pending
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.headers import response_frame
 from appliance.protocol.messages import encode_response_body_in_pieces
 from appliance.requests.log_handlers.finish import Finish
+from appliance.requests.session import Request
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -63,7 +63,7 @@ def chunks(items: Sequence[T]) -> Iterable[Sequence[T]]:
     return (items[first : first + ASKED_AT_ONCE] for first in range(0, len(items), ASKED_AT_ONCE))
 
 
-def answering(finish: Finish, pending: Pending, response: object) -> Steps[None]:
+def answering(finish: Finish, pending: Request, response: object) -> Steps[None]:
     """Encode a response in pieces and hand it to `finish`."""
     body = yield from encode_response_body_in_pieces(pending.api_key, pending.version, response)
     header = ApiKey(pending.api_key).response_header_version(pending.version)

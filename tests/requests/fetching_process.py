@@ -38,12 +38,14 @@ from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.ring import RingReader, RingWriter, ring_size_bytes
-from appliance.netproc.connection import Connection, FilePiece, Pending, Piece
+from appliance.netproc.connection import Connection
 from appliance.protocol.headers import parse_request_header
+from appliance.requests.answer import FilePiece, Piece
 from appliance.requests.fetch_session import FetchSessions
 from appliance.requests.log_handlers.fetch import FetchHandler
 from appliance.requests.purgatory_line import PurgatoryLine
 from appliance.requests.segment_files import SegmentFiles
+from appliance.requests.session import Request
 from appliance.requests.topic_routes import PartitionRoute, TopicRoutes
 from appliance.requests.worker_lines import WorkerLines
 from tests.support.private_directory import private_directory
@@ -115,7 +117,7 @@ class NetworkProcess:
         ours, self._client = socket.socketpair()
         self._sockets = (ours, self._client)
         self.connection = Connection(ours, connection_id=1, slot=0, peer_host="h", peer_port=1, now_ns=0)
-        self.finished: list[tuple[Pending, list[Piece]]] = []
+        self.finished: list[tuple[Request, list[Piece]]] = []
         self.complaints: list[str] = []
         self.fetches = FetchHandler(
             self.routes,
@@ -294,10 +296,10 @@ class NetworkProcess:
 
     # The clients
 
-    def pending(self, version: int) -> Pending:
+    def pending(self, version: int) -> Request:
         block = self.pool.take(4096)
         assert block is not None
-        return Pending(self.connection, block, FETCH, version, 41)
+        return Request(self.connection, block, FETCH, version, 41)
 
     def fetch(
         self,
@@ -310,7 +312,7 @@ class NetworkProcess:
         session_id: int = 0,
         session_epoch: int = -1,
         replica_id: int = -1,
-    ) -> Pending:
+    ) -> Request:
         """Begins a request."""
         frame = fetch_frame(
             wanted,
@@ -328,7 +330,7 @@ class NetworkProcess:
         )
         return pending
 
-    def finish(self, pending: Pending, answer: list[Piece]) -> None:
+    def finish(self, pending: Request, answer: list[Piece]) -> None:
         pending.give_block(self.pool)
         self.finished.append((pending, answer))
 

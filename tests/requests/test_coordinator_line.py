@@ -27,7 +27,7 @@ from appliance.ipc.buffer_pool import BufferPool
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.process_table import BYTES_OUT
 from appliance.ipc.shared_memory import remove_directory
-from appliance.netproc.connection import Connection, Pending
+from appliance.netproc.connection import Connection
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.heartbeat import HeartbeatRequest
 from appliance.protocol.apis.join_group import JoinGroupRequest
@@ -40,6 +40,7 @@ from appliance.requests.coordinator_line import (
     REQUESTS_AT_ONCE,
     CoordinatorLine,
 )
+from appliance.requests.session import Request
 from tests.support.private_directory import new_private_directory
 
 NETPROC = Role(RoleKind.NETPROC, 0)
@@ -99,7 +100,7 @@ class Conversation:
         assert block is not None
         block.view[: len(frame)] = frame
         header = parse_request_header(block.view, 0, len(frame))
-        pending = Pending(self.connection, block, header.api_key, header.version, header.correlation_id)
+        pending = Request(self.connection, block, header.api_key, header.version, header.correlation_id)
         self.line.begin(pending, block.view, header.body_position, len(frame), start=0)
         pending.give_block(self.pool)
 

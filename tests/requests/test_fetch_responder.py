@@ -14,13 +14,14 @@ from appliance.channels.request_channel import Op, ResponseFlag
 from appliance.cluster import NO_LEADER
 from appliance.log.config import LogSettings
 from appliance.log.transaction_index import AbortedTransaction, encode_transactions
-from appliance.netproc.connection import FilePiece, Pending
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import batches
+from appliance.requests.answer import FilePiece
 from appliance.requests.cursors import Cursors
 from appliance.requests.fetch_session import FetchSession, SessionPartition, SessionTurn
 from appliance.requests.log_handlers.fetch_item import FetchItem
 from appliance.requests.log_handlers.fetch_responder import FetchResponder
+from appliance.requests.session import Request
 from tests.log.batches import batch_of, open_log
 from tests.requests.fetching_process import (
     LEADER_EPOCH,
@@ -97,7 +98,7 @@ class Bench:
         max_bytes: int = MIB,
         read_committed: bool = False,
         turn: SessionTurn | None = None,
-    ) -> Pending:
+    ) -> Request:
         pending = self.process.pending(version)
         pending.drop = self.process.finished.clear
         self.responder.respond(

@@ -12,7 +12,7 @@ from appliance.channels.control_channel import AllocateProducerIds, Body, Produc
 from appliance.clock import Clock
 from appliance.errors import MalformedFrame
 from appliance.ipc.buffer_pool import BufferPool
-from appliance.netproc.connection import Connection, Pending
+from appliance.netproc.connection import Connection
 from appliance.requests.long_requests import (
     FRESH_NS,
     LARGE_BYTES_MAX,
@@ -24,6 +24,7 @@ from appliance.requests.long_requests import (
     LongRequests,
 )
 from appliance.requests.questions import Questions
+from appliance.requests.session import Request
 from appliance.requests.steps import PAUSE, Ask, Steps
 
 PIECE_NS = 100_000
@@ -72,11 +73,11 @@ class House:
             clock=cast(Clock, self.clock),
         )
 
-    def pending(self) -> Pending:
+    def pending(self) -> Request:
         connection = Connection(self.ours, connection_id=1, slot=0, peer_host="h", peer_port=1, now_ns=0)
         block = self.pool.take(100)
         assert block is not None
-        return Pending(connection, block, 3, 0, 0)
+        return Request(connection, block, 3, 0, 0)
 
     def work(self, name: str, pieces: int) -> Steps[None]:
         try:
@@ -88,7 +89,7 @@ class House:
             self.log.append(f"{name} dropped")
             raise
 
-    def begin(self, name: str, pieces: int, *, size_bytes: int = 100) -> Pending:
+    def begin(self, name: str, pieces: int, *, size_bytes: int = 100) -> Request:
         pending = self.pending()
         self.long.begin(pending, self.work(name, pieces), size_bytes)
         return pending

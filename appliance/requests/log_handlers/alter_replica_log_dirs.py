@@ -21,7 +21,6 @@ from appliance.channels.request_channel import ERROR, Op
 from appliance.cluster import TopicPartition
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.log.file_names import future_directory_name
-from appliance.netproc.connection import Pending
 from appliance.protocol.apis.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
@@ -32,6 +31,7 @@ from appliance.protocol.errors import ErrorCode
 from appliance.requests.log_dirs import LogDirs
 from appliance.requests.log_handlers.finish import Finish
 from appliance.requests.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume, operation
+from appliance.requests.session import Request
 from appliance.requests.steps import Ask, Steps, chunks
 from appliance.requests.topic_routes import TopicRoutes
 from appliance.requests.worker_lines import Answer, WorkerLines
@@ -61,7 +61,7 @@ class AlterReplicaLogDirsHandler(AsksOwners):
         super().__init__(routes, lines, table, pool=pool, finish=finish, resume=resume)
         self._log_dirs = log_dirs
 
-    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> Steps[None]:
+    def begin(self, pending: Request, view: memoryview, position: int, end: int) -> Steps[None]:
         """Answers at once, or when the owners have.
 
         Raises:
@@ -81,7 +81,7 @@ class AlterReplicaLogDirsHandler(AsksOwners):
                 asker.errors[item] = self._begin_partition(asker, item, partition, path)
                 yield from self._paced(asker, item + 1)
             for copies in chunks(list(asker.copies.items())):
-                question = MoveCopies(pending.connection.slot, tuple(copy for _, copy in copies))
+                question = MoveCopies(pending.session.slot, tuple(copy for _, copy in copies))
                 answer = yield Ask(question, REPLICA_TIMEOUT_MS)
                 asker.replica_answered([item for item, _ in copies], answer)
             yield from self._all_answered(asker)
@@ -95,7 +95,7 @@ class AlterReplicaLogDirsHandler(AsksOwners):
 
     def _begin_partition(self, asker: _Asker, item: int, partition: TopicPartition, path: str) -> int:
         """Asks the owner, or says at once what is wrong; 0 while it is asked, or where nothing is to be done."""
-        slot = asker.pending.connection.slot
+        slot = asker.pending.session.slot
         if future_directory_name(partition) is None:
             return int(ErrorCode.INVALID_TOPIC_EXCEPTION)
         directory = self._log_dirs.index(slot, path)
@@ -127,7 +127,7 @@ class _Asker(OwnersAsked):
 
     __slots__ = ("copies", "errors", "partitions")
 
-    def __init__(self, pending: Pending, resume: Resume, partitions: tuple[TopicPartition, ...]) -> None:
+    def __init__(self, pending: Request, resume: Resume, partitions: tuple[TopicPartition, ...]) -> None:
         super().__init__(pending, resume)
         self.partitions = partitions
         self.errors = [0] * len(partitions)

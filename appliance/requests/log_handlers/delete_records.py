@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from appliance.channels.request_channel import ERROR, LOW_WATERMARK, Op
 from appliance.cluster import INTERNAL_TOPICS
-from appliance.netproc.connection import Pending
 from appliance.protocol.apis.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -18,6 +17,7 @@ from appliance.protocol.apis.delete_records import (
 )
 from appliance.protocol.errors import ErrorCode
 from appliance.requests.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume, operation
+from appliance.requests.session import Request
 from appliance.requests.steps import Steps
 from appliance.requests.worker_lines import Answer
 
@@ -32,7 +32,7 @@ class DeleteRecordsHandler(AsksOwners):
 
     __slots__ = ()
 
-    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> Steps[None]:
+    def begin(self, pending: Request, view: memoryview, position: int, end: int) -> Steps[None]:
         """Answers at once, or when the owners have.
 
         Raises:
@@ -90,7 +90,7 @@ class _Asker(OwnersAsked):
 
     __slots__ = ("places", "results", "timeout_ms")
 
-    def __init__(self, pending: Pending, resume: Resume, timeout_ms: int) -> None:
+    def __init__(self, pending: Request, resume: Resume, timeout_ms: int) -> None:
         super().__init__(pending, resume)
         self.timeout_ms = timeout_ms
         self.places: list[Place] = []

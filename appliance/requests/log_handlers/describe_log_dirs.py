@@ -26,7 +26,6 @@ from appliance.channels.request_channel import (
     Op,
 )
 from appliance.ipc.buffer_pool import BufferPool
-from appliance.netproc.connection import Pending
 from appliance.protocol.apis.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -38,6 +37,7 @@ from appliance.protocol.errors import ErrorCode
 from appliance.requests.log_dirs import LogDirs
 from appliance.requests.log_handlers.finish import Finish
 from appliance.requests.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume, operation
+from appliance.requests.session import Request
 from appliance.requests.steps import Steps
 from appliance.requests.topic_routes import PartitionRoute, TopicRoutes
 from appliance.requests.worker_lines import Answer, WorkerLines
@@ -64,14 +64,14 @@ class DescribeLogDirsHandler(AsksOwners):
         super().__init__(routes, lines, table, pool=pool, finish=finish, resume=resume)
         self._log_dirs = log_dirs
 
-    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> Steps[None]:
+    def begin(self, pending: Request, view: memoryview, position: int, end: int) -> Steps[None]:
         """Answers when the owners have.
 
         Raises:
             MalformedFrame: the body does not parse.
         """
         request: DescribeLogDirsRequest = yield from self._decoded(pending, view, position, end)
-        slot = pending.connection.slot
+        slot = pending.session.slot
         wanted = self._wanted(request)
         yield None
         asker = _Asker(pending, self.resume)
@@ -155,7 +155,7 @@ class _Asker(OwnersAsked):
 
     __slots__ = ("found", "routes")
 
-    def __init__(self, pending: Pending, resume: Resume) -> None:
+    def __init__(self, pending: Request, resume: Resume) -> None:
         super().__init__(pending, resume)
         self.routes: list[PartitionRoute] = []
         self.found: dict[int, dict[str, list[DescribeLogDirsPartition]]] = {}

@@ -24,7 +24,6 @@ from appliance.channels.request_channel import (
     Op,
 )
 from appliance.cluster import topic_name_fault
-from appliance.netproc.connection import Pending
 from appliance.protocol.apis.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -34,6 +33,7 @@ from appliance.protocol.apis.describe_producers import (
 )
 from appliance.protocol.errors import ErrorCode
 from appliance.requests.log_handlers.owners_asked import AsksOwners, OwnersAsked, operation
+from appliance.requests.session import Request
 from appliance.requests.steps import Steps, in_pieces
 from appliance.requests.topic_routes import PartitionRoute
 from appliance.requests.worker_lines import Answer
@@ -47,7 +47,7 @@ class DescribeProducersHandler(AsksOwners):
 
     __slots__ = ()
 
-    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> Steps[None]:
+    def begin(self, pending: Request, view: memoryview, position: int, end: int) -> Steps[None]:
         """Answers when the owners have told all.
 
         Raises:
@@ -105,7 +105,7 @@ class _Asker(OwnersAsked):
 
     __slots__ = ("_handler", "_results", "_routes", "found")
 
-    def __init__(self, handler: DescribeProducersHandler, pending: Pending) -> None:
+    def __init__(self, handler: DescribeProducersHandler, pending: Request) -> None:
         super().__init__(pending, handler.resume)
         self._handler = handler
         self._routes: list[PartitionRoute | None] = []

@@ -38,7 +38,6 @@ from appliance.channels.request_channel import ITEM, RequestFlag, fetch_request
 from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.errors import RejectedRequest
-from appliance.netproc.connection import Pending
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.fetch_request import (
     FIRST_BY_TOPIC_ID,
@@ -54,6 +53,7 @@ from appliance.requests.log_handlers.fetch_responder import FetchResponder
 from appliance.requests.log_handlers.finish import Finish
 from appliance.requests.purgatory_line import PurgatoryLine
 from appliance.requests.segment_files import SegmentFiles
+from appliance.requests.session import Request
 from appliance.requests.steps import Steps
 from appliance.requests.topic_routes import PartitionRoute, TopicRoutes
 from appliance.requests.worker_lines import Answer, WorkerLines
@@ -103,7 +103,7 @@ class FetchHandler:
         self._max_bytes = max_bytes
         self._partitions_max = partitions_max
 
-    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
+    def begin(self, pending: Request, view: memoryview, position: int, end: int) -> None:
         """Parses, finds the session, looks.
 
         Raises:
@@ -113,14 +113,14 @@ class FetchHandler:
         if request is not None:
             self._go(pending, request)
 
-    def begin_large(self, pending: Pending, view: memoryview, position: int, end: int) -> Steps[None]:
+    def begin_large(self, pending: Request, view: memoryview, position: int, end: int) -> Steps[None]:
         """`begin` for a request of thousands of partitions, in two long pieces: one of them in a turn."""
         request = self._parsed(pending, view, position, end)
         yield None
         if request is not None:
             self._go(pending, request)
 
-    def _parsed(self, pending: Pending, view: memoryview, position: int, end: int) -> FetchRequest | None:
+    def _parsed(self, pending: Request, view: memoryview, position: int, end: int) -> FetchRequest | None:
         """None: it is refused."""
         try:
             return parse_fetch(view, position, end, pending.version, self._partitions_max)
@@ -128,24 +128,24 @@ class FetchHandler:
             self._responder.refuse(pending, rejected.code)
             return None
 
-    def _go(self, pending: Pending, request: FetchRequest) -> None:
+    def _go(self, pending: Request, request: FetchRequest) -> None:
         now_ns = self._clock.monotonic_ns()
         turn = self._turn(request, now_ns // _NS_PER_MS)
         if turn.error:
             self._responder.refuse(pending, turn.error)
             return
-        max_wait_ms = 0 if pending.connection.hung_up else max(0, request.max_wait_ms)
+        max_wait_ms = 0 if pending.session.hung_up else max(0, request.max_wait_ms)
         deadline_ns = now_ns + max_wait_ms * _NS_PER_MS
         max_bytes = min(self._max_bytes, request.max_bytes) if request.max_bytes > 0 else self._max_bytes
         asker = _Asker(self, pending, request, turn, deadline_ns=deadline_ns, max_bytes=max_bytes)
         self._lines.enter(asker)
         pending.drop = asker.dropped
         asker.items = tuple(
-            FetchItem(wanted, self._route(wanted, pending.connection.slot)) for wanted in turn.partitions
+            FetchItem(wanted, self._route(wanted, pending.session.slot)) for wanted in turn.partitions
         )
         self.look(asker)
 
-    def end_wait(self, pending: Pending) -> None:
+    def end_wait(self, pending: Request) -> None:
         """Answer with what there is. A wait may be for weeks, and the connection's descriptor is held as long."""
         asker = getattr(pending.drop, "__self__", None)
         if isinstance(asker, _Asker):
@@ -377,7 +377,7 @@ class _Asker:
     def __init__(
         self,
         handler: FetchHandler,
-        pending: Pending,
+        pending: Request,
         request: FetchRequest,
         turn: SessionTurn,
         *,

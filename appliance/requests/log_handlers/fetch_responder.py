@@ -18,11 +18,11 @@ from typing import Final
 from appliance.channels.partition_table import LOG_START, PartitionTable
 from appliance.errors import StorageFault
 from appliance.log.faults import is_gone, storage_fault
-from appliance.netproc.connection import FilePiece, Pending, Piece
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.fetch_response import AbortedTransaction, encode_fetch_response
 from appliance.protocol.node_endpoint import NodeEndpoint
 from appliance.requests.aborted_transactions import aborted_in
+from appliance.requests.answer import FilePiece, Piece
 from appliance.requests.cursors import Cursors
 from appliance.requests.fetch_session import SessionTurn
 from appliance.requests.leader_hints import MOVED, with_hints
@@ -30,6 +30,7 @@ from appliance.requests.log_handlers.fetch_item import FetchItem
 from appliance.requests.log_handlers.finish import Finish
 from appliance.requests.segment_files import SegmentFile, SegmentFiles
 from appliance.requests.segment_replaced import SegmentReplaced
+from appliance.requests.session import Request
 from appliance.requests.topic_routes import PartitionRoute, TopicRoutes
 
 HINTS_FROM_VERSION: Final = 12
@@ -65,14 +66,14 @@ class FetchResponder:
         self._finish = finish
         self._complain = complain
 
-    def refuse(self, pending: Pending, error: int) -> None:
+    def refuse(self, pending: Request, error: int) -> None:
         """The request or its session is at fault: no partition is mentioned."""
         frames = encode_fetch_response(pending.version, pending.correlation_id, (), error_code=error)
         self._finish(pending, [piece for piece in frames.pieces if isinstance(piece, bytes)])
 
     def respond(
         self,
-        pending: Pending,
+        pending: Request,
         turn: SessionTurn,
         *,
         items: Sequence[FetchItem],
@@ -103,7 +104,7 @@ class FetchResponder:
         fetched = [item.fetched(read_committed=read_committed) for item in chosen]
         endpoints: Sequence[NodeEndpoint] = ()
         if has_moved and pending.version >= HINTS_FROM_VERSION:
-            fetched, endpoints = with_hints(self._routes, fetched, pending.connection.told_host)
+            fetched, endpoints = with_hints(self._routes, fetched, pending.session.told_host)
         frames = encode_fetch_response(
             pending.version,
             pending.correlation_id,

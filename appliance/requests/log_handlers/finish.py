@@ -1,21 +1,22 @@
-"""How a log handler says that a request is answered."""
+"""How a handler hands an answer to the transport that its request came by."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from appliance.netproc.connection import Pending, Piece
+from appliance.requests.answer import Piece
+from appliance.requests.session import Request
 
 
 class Finish(Protocol):
-    """The processor's side of an answer."""
+    """The transport's side of an answer."""
 
-    def __call__(self, pending: Pending, answer: list[Piece]) -> None:
+    def __call__(self, pending: Request, answer: list[Piece]) -> None:
         """The answer is complete; an empty one sends nothing. Gives the request's block back."""
         ...
 
 
 class Refuse(Protocol):
-    """The processor's way to end a connection."""
+    """The transport's way to end the session of a request."""
 
-    def __call__(self, pending: Pending, why: str) -> None: ...
+    def __call__(self, pending: Request, why: str) -> None: ...

@@ -24,7 +24,6 @@ from appliance.channels.request_channel import (
     Op,
     RequestFlag,
 )
-from appliance.netproc.connection import Pending
 from appliance.protocol.apis.list_offsets import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -40,6 +39,7 @@ from appliance.protocol.apis.list_offsets import (
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.leader_epoch import leader_epoch_fault
 from appliance.requests.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume, operation
+from appliance.requests.session import Request
 from appliance.requests.steps import Steps, in_pieces
 from appliance.requests.topic_routes import PartitionRoute
 from appliance.requests.worker_lines import Answer
@@ -52,7 +52,7 @@ class ListOffsetsHandler(AsksOwners):
 
     __slots__ = ()
 
-    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> Steps[None]:
+    def begin(self, pending: Request, view: memoryview, position: int, end: int) -> Steps[None]:
         """Answers at once, or when the owners have looked.
 
         Raises:
@@ -99,7 +99,7 @@ class ListOffsetsHandler(AsksOwners):
         elif self._table.is_offline(route.row, route.incarnation):
             asker.add(_error(wanted, ErrorCode.KAFKA_STORAGE_ERROR))
         elif (
-            route.leader != pending.connection.slot
+            route.leader != pending.session.slot
             or cells[at + SERVING_INCARNATION] != route.incarnation
             or not self._lines.is_up(route.worker)
         ):
@@ -155,7 +155,7 @@ class _Asker(OwnersAsked):
 
     __slots__ = ("results",)
 
-    def __init__(self, pending: Pending, resume: Resume) -> None:
+    def __init__(self, pending: Request, resume: Resume) -> None:
         super().__init__(pending, resume)
         self.results: list[ListOffsetsPartitionResponse] = []
 

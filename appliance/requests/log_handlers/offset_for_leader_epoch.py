@@ -11,7 +11,6 @@ from itertools import islice
 from msgspec.structs import replace
 
 from appliance.channels.request_channel import ANSWER_EPOCH, EPOCH_END_OFFSET, ERROR, Op
-from appliance.netproc.connection import Pending
 from appliance.protocol.apis.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -21,6 +20,7 @@ from appliance.protocol.apis.offset_for_leader_epoch import (
 )
 from appliance.protocol.errors import ErrorCode
 from appliance.requests.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume, operation
+from appliance.requests.session import Request
 from appliance.requests.steps import Steps, in_pieces
 from appliance.requests.worker_lines import Answer
 
@@ -32,7 +32,7 @@ class OffsetForLeaderEpochHandler(AsksOwners):
 
     __slots__ = ()
 
-    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> Steps[None]:
+    def begin(self, pending: Request, view: memoryview, position: int, end: int) -> Steps[None]:
         """Answers at once, or when the owners have looked.
 
         Raises:
@@ -86,7 +86,7 @@ class _Asker(OwnersAsked):
 
     __slots__ = ("results",)
 
-    def __init__(self, pending: Pending, resume: Resume) -> None:
+    def __init__(self, pending: Request, resume: Resume) -> None:
         super().__init__(pending, resume)
         self.results: list[EpochEndOffset] = []
 

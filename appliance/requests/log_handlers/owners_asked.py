@@ -18,9 +18,9 @@ from appliance.channels.partition_table import PartitionTable
 from appliance.channels.request_channel import CONNECTION_LIMIT, ITEM, Op, partition_request
 from appliance.channels.roles import Role
 from appliance.ipc.buffer_pool import BufferPool
-from appliance.netproc.connection import Pending
 from appliance.protocol.messages import decode_request_in_pieces
 from appliance.requests.log_handlers.finish import Finish
+from appliance.requests.session import Request
 from appliance.requests.steps import PAUSE, Steps, answering
 from appliance.requests.topic_routes import PartitionRoute, TopicRoutes
 from appliance.requests.worker_lines import Answer, Operation, WorkerLines
@@ -29,7 +29,7 @@ ASKED_AT_ONCE: Final = 64
 """Operations of one request under way: what owners do in some milliseconds."""
 _PIECE: Final = 32
 
-Resume = Callable[[Pending], None]
+Resume = Callable[[Request], None]
 
 
 class AsksOwners:
@@ -63,7 +63,7 @@ class AsksOwners:
         known = self._routes.by_name(topic)
         return known.partition(partition) if known is not None else None
 
-    def _decoded(self, pending: Pending, view: memoryview, position: int, end: int) -> Steps[Any]:
+    def _decoded(self, pending: Request, view: memoryview, position: int, end: int) -> Steps[Any]:
         """The request; its block is given back.
 
         Raises:
@@ -95,7 +95,7 @@ class AsksOwners:
         while asker.is_waiting:
             yield PAUSE
 
-    def _answer(self, pending: Pending, response: object) -> Steps[None]:
+    def _answer(self, pending: Request, response: object) -> Steps[None]:
         """The client gets `response`."""
         return answering(self._finish, pending, response)
 
@@ -123,7 +123,7 @@ def operation(
         length_bytes=length_bytes,
         api_version=asker.pending.version,
         offset=offset,
-        connection=asker.pending.connection.connection_id % CONNECTION_LIMIT,
+        connection=asker.pending.session.connection_id % CONNECTION_LIMIT,
     )
 
 
@@ -132,7 +132,7 @@ class OwnersAsked(ABC):
 
     __slots__ = ("_resume", "_workers", "pending", "request_id")
 
-    def __init__(self, pending: Pending, resume: Resume) -> None:
+    def __init__(self, pending: Request, resume: Resume) -> None:
         self.pending = pending
         self._resume = resume
         self.request_id = 0
@@ -156,7 +156,7 @@ class OwnersAsked(ABC):
         """
         if (
             route.worker is None
-            or route.leader != self.pending.connection.slot
+            or route.leader != self.pending.session.slot
             or not table.serves(route.row, route.incarnation)
             or not lines.place(route.worker, operation)
         ):

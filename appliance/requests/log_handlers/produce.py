@@ -28,7 +28,6 @@ from appliance.channels.request_channel import (
     produce_request,
 )
 from appliance.channels.roles import Role
-from appliance.netproc.connection import Pending
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.produce import (
     ProducePartition,
@@ -42,6 +41,7 @@ from appliance.requests.log_handlers.finish import Finish, Refuse
 from appliance.requests.log_handlers.leader_wait import LeaderWait
 from appliance.requests.log_handlers.record_errors import record_errors
 from appliance.requests.log_handlers.refused_batches import NOT_APPENDED, RefusedBatches
+from appliance.requests.session import Request
 from appliance.requests.topic_routes import PartitionRoute, TopicRoutes
 from appliance.requests.worker_lines import Answer, WorkerLines
 
@@ -89,7 +89,7 @@ class ProduceHandler:
         self._finish = finish
         self._refuse = refuse
 
-    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> None:
+    def begin(self, pending: Request, view: memoryview, position: int, end: int) -> None:
         """Parses and places the request whose body is at `position` of its block.
 
         Raises:
@@ -98,17 +98,17 @@ class ProduceHandler:
         request = parse_produce(view, position, end, pending.version)
         self.place(pending, request)
 
-    def place(self, pending: Pending, request: ProduceRequest) -> None:
+    def place(self, pending: Request, request: ProduceRequest) -> None:
         """Places a parsed request; its positions are within its block."""
         asker = _Asker(self, pending, request)
-        lines, slot = self._lines, pending.connection.slot
+        lines, slot = self._lines, pending.session.slot
         block = pending.block
         assert block is not None
         pool_position, request_id = block.position, lines.enter(asker)
         bad_acks = request.acks not in (-1, 0, 1)
         flags = _LONE if lines.is_idle else 0
-        refused = pending.connection.refused_batches
-        connection = pending.connection.connection_id % CONNECTION_LIMIT
+        refused = pending.session.refused_batches
+        connection = pending.session.connection_id % CONNECTION_LIMIT
         for item, wanted in enumerate(request.partitions):
             if bad_acks:
                 asker.fail(item, _INVALID_ACKS)
@@ -118,7 +118,7 @@ class ProduceHandler:
                 asker.refuse(item, error, arriving=True)
                 continue
             if refused is not None and (
-                error := refused.before_placing(wanted, block.view, now_ns=pending.connection.last_active_ns)
+                error := refused.before_placing(wanted, block.view, now_ns=pending.session.last_active_ns)
             ):
                 asker.fail(item, error)
                 continue
@@ -144,7 +144,7 @@ class ProduceHandler:
             asker.workers.append((item, route.worker))
             asker.outstanding += 1
         if refused is not None and not refused:
-            pending.connection.refused_batches = None
+            pending.session.refused_batches = None
         if not asker.outstanding:
             self.complete(asker)
 
@@ -164,7 +164,7 @@ class ProduceHandler:
         return self._leader_wait.hold(
             first.topic,
             first.partition,
-            slot=pending.connection.slot,
+            slot=pending.session.slot,
             timeout_ms=asker.timeout_ms,
             answer=partial(self._answer, asker),
         )
@@ -179,7 +179,7 @@ class ProduceHandler:
             return
         results = [result for result in asker.results if result is not None]
         if asker.has_moved and pending.version >= HINTS_FROM_VERSION:
-            hinted, endpoints = with_hints(self._routes, results, pending.connection.told_host)
+            hinted, endpoints = with_hints(self._routes, results, pending.session.told_host)
             frame = encode_produce_response(
                 pending.version, pending.correlation_id, hinted, node_endpoints=endpoints
             )
@@ -187,15 +187,15 @@ class ProduceHandler:
             frame = encode_produce_response(pending.version, pending.correlation_id, results)
         self._finish(pending, [frame])
 
-    def note_refused(self, pending: Pending, wanted: ProducePartition, *, code: int, arriving: bool) -> None:
+    def note_refused(self, pending: Request, wanted: ProducePartition, *, code: int, arriving: bool) -> None:
         """What was sent behind this batch is to be refused like it."""
-        connection, block = pending.connection, pending.block
+        session, block = pending.session, pending.block
         if block is None:
             return
-        refused = connection.refused_batches
+        refused = session.refused_batches
         if refused is None:
-            refused = connection.refused_batches = RefusedBatches()
-        refused.note(wanted, block.view, code=code, now_ns=connection.last_active_ns, arriving=arriving)
+            refused = session.refused_batches = RefusedBatches()
+        refused.note(wanted, block.view, code=code, now_ns=session.last_active_ns, arriving=arriving)
 
     def _route(self, wanted: ProducePartition, slot: int) -> tuple[PartitionRoute | None, int]:
         topic = self._routes.of(wanted.topic)
@@ -228,7 +228,7 @@ class _Asker:
         "workers",
     )
 
-    def __init__(self, handler: ProduceHandler, pending: Pending, request: ProduceRequest) -> None:
+    def __init__(self, handler: ProduceHandler, pending: Request, request: ProduceRequest) -> None:
         wanted = request.partitions
         self._handler = handler
         self._wanted = wanted
@@ -297,7 +297,7 @@ class _Asker:
 
     def _refused_ahead(self, wanted: ProducePartition) -> int:
         """The answer to the batch that is missing where the log saw a gap; 0 where no such batch was refused."""
-        refused, block = self.pending.connection.refused_batches, self.pending.block
+        refused, block = self.pending.session.refused_batches, self.pending.block
         return 0 if refused is None or block is None else refused.instead_of_gap(wanted, block.view)
 
     def fail(self, item: int, error: int) -> None:

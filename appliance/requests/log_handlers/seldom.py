@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from appliance.channels.wiring import Attachment
 from appliance.ipc.buffer_pool import BufferPool
-from appliance.netproc.connection import Pending
 from appliance.protocol.api_versions import ApiKey
 from appliance.requests.log_dirs import LogDirs
 from appliance.requests.log_handlers.alter_replica_log_dirs import AlterReplicaLogDirsHandler
@@ -18,13 +17,14 @@ from appliance.requests.log_handlers.list_offsets import ListOffsetsHandler
 from appliance.requests.log_handlers.offset_for_leader_epoch import OffsetForLeaderEpochHandler
 from appliance.requests.log_handlers.write_txn_markers import WriteTxnMarkersHandler
 from appliance.requests.long_requests import LongRequests
+from appliance.requests.session import Request
 from appliance.requests.steps import Steps
 from appliance.requests.topic_routes import TopicRoutes
 from appliance.requests.worker_lines import WorkerLines
 
-Begin = Callable[[Pending, memoryview, int, int], None]
+Begin = Callable[[Request, memoryview, int, int], None]
 """Takes a request: what waits for its answer, the frame's view, and where in it the body begins and ends."""
-BeginSteps = Callable[[Pending, memoryview, int, int], Steps[None]]
+BeginSteps = Callable[[Request, memoryview, int, int], Steps[None]]
 
 
 def seldom_handlers(
@@ -64,7 +64,7 @@ def seldom_handlers(
 
 
 def _in_pieces(steps_of: BeginSteps, long: LongRequests) -> Begin:
-    def begin(pending: Pending, view: memoryview, position: int, end: int) -> None:
+    def begin(pending: Request, view: memoryview, position: int, end: int) -> None:
         long.begin(pending, steps_of(pending, view, position, end), end - position)
 
     return begin

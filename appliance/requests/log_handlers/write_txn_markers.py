@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 from appliance.channels.request_channel import CONNECTION_LIMIT, ERROR, Op, RequestFlag
 from appliance.cluster import INTERNAL_TOPICS
-from appliance.netproc.connection import Pending
 from appliance.protocol.apis.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -27,6 +26,7 @@ from appliance.protocol.apis.write_txn_markers import (
 )
 from appliance.protocol.errors import ErrorCode
 from appliance.requests.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume
+from appliance.requests.session import Request
 from appliance.requests.steps import Steps
 from appliance.requests.topic_routes import PartitionRoute
 from appliance.requests.worker_lines import Answer, Operation
@@ -44,7 +44,7 @@ class WriteTxnMarkersHandler(AsksOwners):
 
     __slots__ = ()
 
-    def begin(self, pending: Pending, view: memoryview, position: int, end: int) -> Steps[None]:
+    def begin(self, pending: Request, view: memoryview, position: int, end: int) -> Steps[None]:
         """Answers at once, or when the owners have.
 
         Raises:
@@ -114,7 +114,7 @@ def _operation(asker: _Asker, item: int, route: PartitionRoute, marker: Writable
         asker.pending.version,
         TIMEOUT_MS,
         marker.producer_id,
-        asker.pending.connection.connection_id % CONNECTION_LIMIT,
+        asker.pending.session.connection_id % CONNECTION_LIMIT,
     )
 
 
@@ -123,7 +123,7 @@ class _Asker(OwnersAsked):
 
     __slots__ = ("errors", "markers", "places")
 
-    def __init__(self, pending: Pending, resume: Resume, request: WriteTxnMarkersRequest) -> None:
+    def __init__(self, pending: Request, resume: Resume, request: WriteTxnMarkersRequest) -> None:
         super().__init__(pending, resume)
         self.markers = request.markers
         # A partition that is named twice for a marker gets it once.
