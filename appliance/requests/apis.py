@@ -1,10 +1,10 @@
-"""Which handler serves which request. One frame goes in; its answer is handed to `finish`, at once or later.
+"""Dispatch: a frame goes in, and its answer is handed to `finish`, at once or later. `api_table` says who answers.
 
     Produce, its bytes as last time     `ProduceMemo` knows them: nothing is parsed
     Produce, Fetch                      log_handlers/produce.py, log_handlers/fetch.py
-    groups and committed offsets        coordinator_line.py: the coordinator reads the frame itself
-    what else asks the workers          log_handlers/seldom.py
-    everything else                     local_requests.py
+    PARTITION, other keys               log_handlers/, in pieces (long_requests.py)
+    COORDINATOR                         coordinator_line.py: the coordinator reads the frame itself
+    LOCAL, CONTROLLER                   local_requests.py, local_handlers/, in pieces
 
 The same part in Apache Kafka: `KafkaApis.scala`.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from appliance.channels.wiring import Attachment
 from appliance.clock import Clock
@@ -21,26 +21,30 @@ from appliance.errors import MalformedFrame
 from appliance.ipc.agent import Timers
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.protocol.api_versions import ApiKey
-from appliance.protocol.coordinator_errors import COORDINATOR_APIS
-from appliance.protocol.headers import parse_request_header
+from appliance.protocol.headers import RequestHeader, parse_request_header
 from appliance.protocol.messages import encode_unsupported_api_versions
 from appliance.protocol.produce import ProduceRequest, parse_produce
+from appliance.requests.api_table import API_TABLE, Api, Scope
 from appliance.requests.coordinator_line import CoordinatorLine
 from appliance.requests.fetch_session import FetchSessions
 from appliance.requests.local_handlers.view import ProducerIds
-from appliance.requests.local_requests import LocalRequests
+from appliance.requests.local_requests import LocalHandler, LocalRequests
 from appliance.requests.log_dirs import LogDirs
 from appliance.requests.log_handlers.fetch import LARGE_BYTES, FetchHandler
 from appliance.requests.log_handlers.finish import Finish, Refuse
 from appliance.requests.log_handlers.leader_wait import LeaderWait
+from appliance.requests.log_handlers.owners_asked import AsksOwners
 from appliance.requests.log_handlers.produce import ProduceHandler
-from appliance.requests.log_handlers.seldom import seldom_handlers
 from appliance.requests.long_requests import LongRequests
 from appliance.requests.purgatory_line import PurgatoryLine
 from appliance.requests.segment_files import SegmentFiles
 from appliance.requests.session import Request, Session
 from appliance.requests.topic_routes import TopicRoutes
 from appliance.requests.worker_lines import WorkerLines
+
+Begin = Callable[[Request, memoryview, RequestHeader, int, int], None]
+"""Takes a request: its place in the session, the frame's view, the header, and where in the view the frame starts and
+ends."""
 
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
@@ -109,31 +113,70 @@ class Apis:
             partitions_max=settings.broker.max_partitions,
             complain=complain,
         )
-        self._begin_seldom = seldom_handlers(
-            attachment,
-            routes,
-            lines,
-            log_dirs=LogDirs(directories, attachment, lines),
-            pool=pool,
-            finish=finish_owed,
-            long=long,
-        )
         self._local = LocalRequests(
             settings,
             routes,
+            handlers={int(api.key): cast(LocalHandler, api.handler) for api in API_TABLE if api.is_local},
             long=long,
             pool=pool,
             producer_ids=ProducerIds(),
             partitions=table,
             finish=finish_owed,
         )
+        log_dirs = LogDirs(directories, attachment, lines)
 
-    def _begin_fetch(self, pending: Request, view: memoryview, position: int, end: int) -> None:
+        def begin_of(api: Api) -> Begin:
+            """Return what takes the requests of a row."""
+            if api.scope is Scope.COORDINATOR:
+                return self._begin_at_coordinator
+            if api.is_local:
+                return self._begin_local
+            if api.handler is ProduceHandler:
+                return self._begin_produce
+            if api.handler is FetchHandler:
+                return self._begin_fetch
+            kind = cast(type[AsksOwners], api.handler)
+            handler = kind(
+                routes,
+                lines,
+                table,
+                log_dirs=log_dirs,
+                pool=pool,
+                finish=finish_owed,
+                resume=long.resume,
+            )
+            return _in_pieces(handler, long)
+
+        self._begin: dict[int, Begin] = {int(api.key): begin_of(api) for api in API_TABLE}
+
+    def _begin_produce(
+        self, pending: Request, view: memoryview, header: RequestHeader, start: int, end: int
+    ) -> None:
+        request = self._parsed_produce(view, header.body_position, end, header.version)
+        # Only what the session may do is remembered, because the next request of the same bytes is not looked at.
+        pending.session.own_memo().remember(view, start, header=header, request=request)
+        self._produce.place(pending, request)
+
+    def _begin_fetch(
+        self, pending: Request, view: memoryview, header: RequestHeader, _start: int, end: int
+    ) -> None:
+        position = header.body_position
         if end - position > LARGE_BYTES:
             self._long.begin(pending, self._fetch.begin_large(pending, view, position, end), end - position)
         else:
             self._fetch.begin(pending, view, position, end)
             pending.give_block(self._pool)  # a fetch that waits holds no payload
+
+    def _begin_at_coordinator(
+        self, pending: Request, view: memoryview, header: RequestHeader, start: int, end: int
+    ) -> None:
+        self._coordinator.begin(pending, view, header.body_position, end, start=start)
+        pending.give_block(self._pool)
+
+    def _begin_local(
+        self, pending: Request, view: memoryview, header: RequestHeader, _start: int, end: int
+    ) -> None:
+        self._local.begin(pending, view, header.body_position, end)
 
     def serve(self, session: Session, block: Any, start: int, end: int) -> None:
         """Takes the request whose frame lies in [start, end) of `block`, which is held for it until it is parsed; a
@@ -168,20 +211,10 @@ class Apis:
         pending = Request(session, block, header.api_key, header.version, header.correlation_id)
         session.enqueue(pending)
         try:
-            if not header.served:
-                self._finish(pending, [encode_unsupported_api_versions(header.correlation_id)])
-            elif header.api_key == _PRODUCE:
-                request = self._parsed_produce(view, header.body_position, end, header.version)
-                session.own_memo().remember(view, start, header=header, request=request)
-                self._produce.place(pending, request)
-            elif header.api_key == _FETCH:
-                self._begin_fetch(pending, view, header.body_position, end)
-            elif header.api_key in COORDINATOR_APIS:
-                self._coordinator.begin(pending, view, header.body_position, end, start=start)
-                pending.give_block(self._pool)
+            if header.served:
+                self._begin[header.api_key](pending, view, header, start, end)
             else:
-                begin = self._begin_seldom.get(header.api_key, self._local.begin)
-                begin(pending, view, header.body_position, end)
+                self._finish(pending, [encode_unsupported_api_versions(header.correlation_id)])
         except MalformedFrame:
             pending.give_block(self._pool)
             raise
@@ -210,3 +243,11 @@ class Apis:
                 f" {self._partitions_max} exist"
             )
         return request
+
+
+def _in_pieces(handler: AsksOwners, long: LongRequests) -> Begin:
+    def begin(pending: Request, view: memoryview, header: RequestHeader, _start: int, end: int) -> None:
+        position = header.body_position
+        long.begin(pending, handler.begin(pending, view, position, end), end - position)
+
+    return begin

@@ -39,11 +39,12 @@ FINALIZED_FEATURES = (FinalizedFeature("group.version", 1, 1), FinalizedFeature(
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.")
 
 
-def api_versions(request: ApiVersionsRequest, _view: LocalView) -> ApiVersionsResponse:
+def api_versions(request: ApiVersionsRequest, view: LocalView) -> ApiVersionsResponse:
     """KIP-511: software names are of `[a-zA-Z0-9-.]`, begin and end with a letter or digit, or INVALID_REQUEST."""
     for text in (request.client_software_name, request.client_software_version):
         if text and not (_NAME_CHARACTERS.issuperset(text) and text[0] not in "-." and text[-1] not in "-."):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    view.session.name_software(request.client_software_name, request.client_software_version)
     return ApiVersionsResponse(
         api_keys=_RANGES,
         supported_features=SUPPORTED_FEATURES,

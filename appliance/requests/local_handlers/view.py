@@ -13,11 +13,36 @@ import msgspec
 from appliance.channels.partition_table import PartitionTable
 from appliance.cluster import BrokerSlot, ClusterImage, PartitionImage
 from appliance.config import BrokerConfigs, Settings
+from appliance.protocol.acl import AclOperation
+from appliance.requests.session import Session
 from appliance.requests.topic_routes import TopicRoutes
 
 # Without an authorizer every operation is allowed (KIP-430 bit fields, `AclEntry.supportedOperations`).
-TOPIC_OPERATIONS = sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
-CLUSTER_OPERATIONS = sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
+TOPIC_OPERATIONS = sum(
+    1 << operation
+    for operation in (
+        AclOperation.READ,
+        AclOperation.WRITE,
+        AclOperation.CREATE,
+        AclOperation.DELETE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+    )
+)
+CLUSTER_OPERATIONS = sum(
+    1 << operation
+    for operation in (
+        AclOperation.CREATE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        AclOperation.CLUSTER_ACTION,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+        AclOperation.IDEMPOTENT_WRITE,
+    )
+)
 
 
 class ProducerIds:
@@ -40,17 +65,23 @@ class ProducerIds:
 
 
 class LocalView(msgspec.Struct, frozen=True):
-    """The settings, the current metadata image, and the slot whose port the client spoke to.
-
-    `told_host`: what this client is told as the host of every broker; None for what the image says.
-    """
+    """The settings, the current metadata image, and the session that asks. Made for one request."""
 
     settings: Settings
     routes: TopicRoutes
-    slot: int
     producer_ids: ProducerIds
     partitions: PartitionTable
-    told_host: str | None = None
+    session: Session
+
+    @property
+    def slot(self) -> int:
+        """The broker slot whose port the client came to."""
+        return self.session.slot
+
+    @property
+    def told_host(self) -> str | None:
+        """The host to name to this client for every broker; None for the host in the image."""
+        return self.session.told_host
 
     @property
     def image(self) -> ClusterImage:
@@ -67,8 +98,8 @@ class LocalView(msgspec.Struct, frozen=True):
         return BrokerConfigs.of(self.image.broker_configs, slot)
 
     def brokers(self) -> Iterator[BrokerSlot]:
-        """Yield the brokers with the addresses that this client is told."""
-        host = self.told_host
+        """Yield the brokers with the addresses for this client."""
+        host = self.session.told_host
         for slot in self.image.slots:
             yield slot if host is None else msgspec.structs.replace(slot, host=host)
 

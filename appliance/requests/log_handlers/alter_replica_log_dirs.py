@@ -16,10 +16,8 @@ permission to alter the cluster (security issue). Source: `ReplicaManager.alterR
 from __future__ import annotations
 
 from appliance.channels.control_channel import Body, CopiesMoved, CopyMove, MoveCopies
-from appliance.channels.partition_table import PartitionTable
 from appliance.channels.request_channel import ERROR, Op
 from appliance.cluster import TopicPartition
-from appliance.ipc.buffer_pool import BufferPool
 from appliance.log.file_names import future_directory_name
 from appliance.protocol.apis.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -28,13 +26,10 @@ from appliance.protocol.apis.alter_replica_log_dirs import (
     AlterReplicaLogDirTopicResult,
 )
 from appliance.protocol.errors import ErrorCode
-from appliance.requests.log_dirs import LogDirs
-from appliance.requests.log_handlers.finish import Finish
 from appliance.requests.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume, operation
 from appliance.requests.session import Request
 from appliance.requests.steps import Ask, Steps, chunks
-from appliance.requests.topic_routes import TopicRoutes
-from appliance.requests.worker_lines import Answer, WorkerLines
+from appliance.requests.worker_lines import Answer
 
 REPLICA_TIMEOUT_MS = 10_000
 """How long the replica's answer is waited for; then the move may have begun or not."""
@@ -45,21 +40,7 @@ _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 class AlterReplicaLogDirsHandler(AsksOwners):
     """Serves AlterReplicaLogDirs for one network process."""
 
-    __slots__ = ("_log_dirs",)
-
-    def __init__(
-        self,
-        routes: TopicRoutes,
-        lines: WorkerLines,
-        table: PartitionTable,
-        *,
-        log_dirs: LogDirs,
-        pool: BufferPool,
-        finish: Finish,
-        resume: Resume,
-    ) -> None:
-        super().__init__(routes, lines, table, pool=pool, finish=finish, resume=resume)
-        self._log_dirs = log_dirs
+    __slots__ = ()
 
     def begin(self, pending: Request, view: memoryview, position: int, end: int) -> Steps[None]:
         """Answers at once, or when the owners have.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from appliance.channels.partition_table import HIGH_WATERMARK, PartitionTable
+from appliance.channels.partition_table import HIGH_WATERMARK
 from appliance.channels.request_channel import (
     ERROR,
     FLAGS,
@@ -25,7 +25,6 @@ from appliance.channels.request_channel import (
     LOG_LAG,
     Op,
 )
-from appliance.ipc.buffer_pool import BufferPool
 from appliance.protocol.apis.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -34,13 +33,11 @@ from appliance.protocol.apis.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from appliance.protocol.errors import ErrorCode
-from appliance.requests.log_dirs import LogDirs
-from appliance.requests.log_handlers.finish import Finish
 from appliance.requests.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume, operation
 from appliance.requests.session import Request
 from appliance.requests.steps import Steps
-from appliance.requests.topic_routes import PartitionRoute, TopicRoutes
-from appliance.requests.worker_lines import Answer, WorkerLines
+from appliance.requests.topic_routes import PartitionRoute
+from appliance.requests.worker_lines import Answer
 
 _STORAGE_ERROR = int(ErrorCode.KAFKA_STORAGE_ERROR)
 
@@ -48,21 +45,7 @@ _STORAGE_ERROR = int(ErrorCode.KAFKA_STORAGE_ERROR)
 class DescribeLogDirsHandler(AsksOwners):
     """Serves DescribeLogDirs for one network process."""
 
-    __slots__ = ("_log_dirs",)
-
-    def __init__(
-        self,
-        routes: TopicRoutes,
-        lines: WorkerLines,
-        table: PartitionTable,
-        *,
-        log_dirs: LogDirs,
-        pool: BufferPool,
-        finish: Finish,
-        resume: Resume,
-    ) -> None:
-        super().__init__(routes, lines, table, pool=pool, finish=finish, resume=resume)
-        self._log_dirs = log_dirs
+    __slots__ = ()
 
     def begin(self, pending: Request, view: memoryview, position: int, end: int) -> Steps[None]:
         """Answers when the owners have.

@@ -19,6 +19,7 @@ from appliance.channels.request_channel import CONNECTION_LIMIT, ITEM, Op, parti
 from appliance.channels.roles import Role
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.protocol.messages import decode_request_in_pieces
+from appliance.requests.log_dirs import LogDirs
 from appliance.requests.log_handlers.finish import Finish
 from appliance.requests.session import Request
 from appliance.requests.steps import PAUSE, Steps, answering
@@ -32,14 +33,14 @@ _PIECE: Final = 32
 Resume = Callable[[Request], None]
 
 
-class AsksOwners:
+class AsksOwners(ABC):
     """What the handlers of such requests have in common: one of each kind in a network process.
 
     Args:
-        resume: has the work of a request that pauses go on.
+        resume: continues the work of a request that pauses.
     """
 
-    __slots__ = ("_finish", "_lines", "_pool", "_routes", "_table", "resume")
+    __slots__ = ("_finish", "_lines", "_log_dirs", "_pool", "_routes", "_table", "resume")
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class AsksOwners:
         lines: WorkerLines,
         table: PartitionTable,
         *,
+        log_dirs: LogDirs,
         pool: BufferPool,
         finish: Finish,
         resume: Resume,
@@ -54,9 +56,18 @@ class AsksOwners:
         self._routes = routes
         self._lines = lines
         self._table = table
+        self._log_dirs = log_dirs
         self._pool = pool
         self._finish = finish
         self.resume = resume
+
+    @abstractmethod
+    def begin(self, pending: Request, view: memoryview, position: int, end: int) -> Steps[None]:
+        """Decode the request whose body lies in view[position:end], ask the owners, and answer.
+
+        Raises:
+            MalformedFrame: the body does not parse.
+        """
 
     def _route(self, topic: str, partition: int) -> PartitionRoute | None:
         """None: there is no such partition."""
