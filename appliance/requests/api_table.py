@@ -32,6 +32,7 @@ from appliance.requests.local_handlers.create_topics import create_topics
 from appliance.requests.local_handlers.delete_topics import delete_topics
 from appliance.requests.local_handlers.describe_cluster import describe_cluster
 from appliance.requests.local_handlers.describe_configs import describe_configs
+from appliance.requests.local_handlers.describe_quorum import describe_quorum
 from appliance.requests.local_handlers.describe_topic_partitions import describe_topic_partitions
 from appliance.requests.local_handlers.elect_leaders import elect_leaders
 from appliance.requests.local_handlers.find_coordinator import find_coordinator
@@ -40,6 +41,7 @@ from appliance.requests.local_handlers.init_producer_id import init_producer_id
 from appliance.requests.local_handlers.list_config_resources import list_config_resources
 from appliance.requests.local_handlers.list_partition_reassignments import list_partition_reassignments
 from appliance.requests.local_handlers.metadata import metadata
+from appliance.requests.local_handlers.update_features import update_features
 from appliance.requests.local_requests import LocalHandler
 from appliance.requests.log_handlers.alter_replica_log_dirs import AlterReplicaLogDirsHandler
 from appliance.requests.log_handlers.delete_records import DeleteRecordsHandler
@@ -172,6 +174,8 @@ API_TABLE: Final[tuple[Api, ...]] = (
         _DESCRIBE_CLUSTER,
     ),
     Api(ApiKey.OFFSET_DELETE, _COORDINATOR, None, _DELETE_GROUP),
+    Api(ApiKey.DESCRIBE_QUORUM, _LOCAL, describe_quorum, _DESCRIBE_CLUSTER),
+    Api(ApiKey.UPDATE_FEATURES, _LOCAL, update_features, _ALTER_CLUSTER),
     Api(ApiKey.DESCRIBE_CLUSTER, _LOCAL, describe_cluster, _DESCRIBE_CLUSTER),
     Api(ApiKey.DESCRIBE_PRODUCERS, _PARTITION, DescribeProducersHandler, _READ_TOPIC),
     Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, _COORDINATOR, None, _READ_GROUP),

@@ -121,6 +121,7 @@ class Apis:
             pool=pool,
             producer_ids=ProducerIds(),
             partitions=table,
+            clock=clock,
             finish=finish_owed,
         )
         log_dirs = LogDirs(directories, attachment, lines)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final
 
 from appliance.channels.partition_table import PartitionTable
+from appliance.clock import Clock
 from appliance.config import Settings
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.protocol.api_versions import ApiKey
@@ -50,6 +51,7 @@ class LocalRequests:
     """Serves the APIs of `handlers`, by key, for one network process."""
 
     __slots__ = (
+        "_clock",
         "_finish",
         "_handlers",
         "_kept",
@@ -73,6 +75,7 @@ class LocalRequests:
         pool: BufferPool,
         producer_ids: ProducerIds,
         partitions: PartitionTable,
+        clock: Clock,
         finish: Finish,
     ) -> None:
         self._settings = settings
@@ -80,6 +83,7 @@ class LocalRequests:
         self._handlers = handlers
         self._producer_ids = producer_ids
         self._partitions = partitions
+        self._clock = clock
         self._long = long
         self._pool = pool
         self._finish = finish
@@ -118,7 +122,9 @@ class LocalRequests:
             yield from answering(self._finish, pending, refused)
             return
         image_version = self._routes.version
-        local = LocalView(self._settings, self._routes, self._producer_ids, self._partitions, pending.session)
+        local = LocalView(
+            self._settings, self._routes, self._producer_ids, self._partitions, self._clock, pending.session
+        )
         response = self._handlers[key](request, local)
         if isinstance(response, Generator):
             response = yield from response

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import msgspec
 
 from appliance.channels.partition_table import PartitionTable
+from appliance.clock import Clock
 from appliance.cluster import BrokerSlot, ClusterImage, PartitionImage
 from appliance.config import BrokerConfigs, Settings
 from appliance.protocol.acl import AclOperation
@@ -71,6 +72,7 @@ class LocalView(msgspec.Struct, frozen=True):
     routes: TopicRoutes
     producer_ids: ProducerIds
     partitions: PartitionTable
+    clock: Clock
     session: Session
 
     @property
