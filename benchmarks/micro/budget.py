@@ -34,7 +34,10 @@ TURNS = 3
 FUNCTIONS_SHOWN = 12
 STEPS = (
     ("wait and be woken: epoll, eventfd", ("ipc/agent", "ipc/doorbell", "ipc/fence", "ipc/brief_wait")),
-    ("socket: receive a frame, send an answer", ("netproc/intake", "netproc/outlet", "netproc/connection")),
+    (
+        "socket: receive a frame, send an answer",
+        ("netproc/intake", "netproc/outlet", "netproc/connection", "requests/session"),
+    ),
     (
         "understand the request, build the answer",
         (
