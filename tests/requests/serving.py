@@ -14,7 +14,7 @@ import zmq
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.metadata_image import ImagePublisher
 from appliance.channels.partition_table import SERVING_INCARNATION
-from appliance.channels.request_channel import Op
+from appliance.channels.request_channel import OP, Op
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.wiring import Attachment, Wiring
 from appliance.clock import ManualClock
@@ -179,7 +179,7 @@ class Serving:
     def placed(self) -> int:
         """Return how many Produce operations the worker has got since the last time."""
         self.lines.publish()
-        return sum(operation[0] == Op.PRODUCE for operation in self._worker.inbound[NETPROC].drain())
+        return sum(operation[OP] == Op.PRODUCE for operation in self._worker.inbound[NETPROC].drain())
 
 
 @contextmanager
