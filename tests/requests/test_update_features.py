@@ -69,7 +69,11 @@ def test_v0_allows_a_downgrade_by_a_flag(house: Serving) -> None:
 
 
 def test_a_feature_that_is_not_known_and_a_type_that_is_not_known_are_refused(house: Serving) -> None:
-    for update in (FeatureUpdate("nobody.version", 1), FeatureUpdate("group.version", 1, upgrade_type=9)):
+    for update in (
+        FeatureUpdate("nobody.version", 0),
+        FeatureUpdate("nobody.version", 1),
+        FeatureUpdate("group.version", 1, upgrade_type=9),
+    ):
         assert updated(house, 2, update).error_code == ErrorCode.INVALID_UPDATE_VERSION
 
 

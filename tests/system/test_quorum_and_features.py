@@ -51,7 +51,8 @@ def test_the_quorum_is_one_voter_that_leads_and_has_all_of_the_metadata(broker: 
     (partition,) = topic.partitions
     (voter,) = partition.current_voters
     assert (told.error_code, topic.topic_name) == (0, METADATA)
-    assert (partition.error_code, partition.error_message) == (0, None)
+    said = "" if version >= 2 else None
+    assert (partition.error_code, partition.error_message, told.error_message) == (0, said, said)
     assert voter.replica_id == partition.leader_id
     assert partition.leader_epoch >= 0
     assert 0 < partition.high_watermark <= voter.log_end_offset
@@ -77,8 +78,8 @@ def test_no_other_topic_has_a_quorum(broker: Broker, version: int) -> None:
 def test_a_feature_may_be_set_to_the_level_that_it_has(broker: Broker, version: int) -> None:
     told = updated(broker, version, FeatureUpdate("group.version", 1), FeatureUpdate("metadata.version", 30))
     assert (told.error_code, told.error_message) == (0, None)
-    listed = [] if version >= 2 else [("group.version", 0), ("metadata.version", 0)]
-    assert [(each.feature, each.error_code) for each in told.results] == listed
+    listed = [] if version >= 2 else [("group.version", 0, "NONE"), ("metadata.version", 0, "NONE")]
+    assert [(each.feature, each.error_code, each.error_message) for each in told.results] == listed
 
 
 @pytest.mark.parametrize(
@@ -87,6 +88,7 @@ def test_a_feature_may_be_set_to_the_level_that_it_has(broker: Broker, version: 
         (FeatureUpdate("group.version", 2), "only supports versions 0-1"),
         (FeatureUpdate("metadata.version", 99), "only supports versions 7-"),
         (FeatureUpdate("nobody.version", 1), "does not support this feature."),
+        (FeatureUpdate("nobody.version", 0), "Feature nobody.version not found."),
         (FeatureUpdate("group.version", -1), "A feature version cannot be less than 0."),
         (
             FeatureUpdate("group.version", 0),

@@ -32,6 +32,8 @@ from appliance.requests.local_handlers.view import LocalView
 from appliance.requests.steps import Steps, in_pieces
 
 METADATA_TOPIC: Final = "__cluster_metadata"
+NO_ERROR: Final = ""
+"""The message beside no error, as Apache Kafka sends it here: not null."""
 
 
 def describe_quorum(request: DescribeQuorumRequest, view: LocalView) -> Steps[DescribeQuorumResponse]:
@@ -41,12 +43,13 @@ def describe_quorum(request: DescribeQuorumRequest, view: LocalView) -> Steps[De
         for topic in request.topics:
             topics.append(QuorumTopic(topic.topic_name, (yield from in_pieces(_unknown, topic.partitions))))
             yield None
-        return DescribeQuorumResponse(tuple(topics))
+        return DescribeQuorumResponse(tuple(topics), error_message=NO_ERROR)
     image, now_ms = view.image, view.clock.now_ms()
     leader = image.controller_id
     end = image.version
     partition = QuorumPartition(
         0,
+        error_message=NO_ERROR,
         leader_id=leader,
         leader_epoch=image.controller_epoch,
         high_watermark=end,
@@ -59,7 +62,8 @@ def describe_quorum(request: DescribeQuorumRequest, view: LocalView) -> Steps[De
         for slot in view.brokers()
         if slot.node_id == leader
     )
-    return DescribeQuorumResponse((QuorumTopic(METADATA_TOPIC, (partition,)),), nodes=nodes)
+    topic = QuorumTopic(METADATA_TOPIC, (partition,))
+    return DescribeQuorumResponse((topic,), error_message=NO_ERROR, nodes=nodes)
 
 
 def _asks_for_the_metadata(request: DescribeQuorumRequest) -> bool:

@@ -34,6 +34,8 @@ from appliance.requests.steps import Steps, in_pieces
 
 _SUPPORTED: Final = {each.name: (each.min_version, each.max_version) for each in SUPPORTED_FEATURES}
 _LEVELS: Final = {each.name: each.max_version_level for each in FINALIZED_FEATURES}
+NO_ERROR: Final = "NONE"
+"""The message beside a feature without an error, as Apache Kafka sends it: the name of the code."""
 _UPGRADE_TYPES: Final = (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE)
 
 
@@ -46,7 +48,9 @@ def update_features(request: UpdateFeaturesRequest, _view: LocalView) -> Steps[U
             ErrorCode.INVALID_UPDATE_VERSION,
             f"The update failed for all features since the following feature had an error: {fault}",
         )
-    results = yield from in_pieces(lambda each: UpdatableFeatureResult(each.feature), request.feature_updates)
+    results = yield from in_pieces(
+        lambda each: UpdatableFeatureResult(each.feature, error_message=NO_ERROR), request.feature_updates
+    )
     return UpdateFeaturesResponse(results=results)
 
 
@@ -66,6 +70,8 @@ def _why_not(update: FeatureUpdate) -> str | None:
     if wanted < 0:
         return "A feature version cannot be less than 0."
     lowest, highest = _SUPPORTED.get(update.feature, (0, 0))
+    if not wanted and update.feature not in _SUPPORTED:
+        return f"Feature {update.feature} not found."
     if not lowest <= wanted <= highest:
         if not highest:
             return "This broker does not support this feature."
