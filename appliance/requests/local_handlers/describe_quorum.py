@@ -62,8 +62,8 @@ def describe_quorum(request: DescribeQuorumRequest, view: LocalView) -> Steps[De
         for slot in view.brokers()
         if slot.node_id == leader
     )
-    topic = QuorumTopic(METADATA_TOPIC, (partition,))
-    return DescribeQuorumResponse((topic,), error_message=NO_ERROR, nodes=nodes)
+    described = QuorumTopic(METADATA_TOPIC, (partition,))
+    return DescribeQuorumResponse((described,), error_message=NO_ERROR, nodes=nodes)
 
 
 def _asks_for_the_metadata(request: DescribeQuorumRequest) -> bool:
