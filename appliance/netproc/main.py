@@ -14,18 +14,14 @@ from appliance.clock import SystemClock
 from appliance.ipc.agent import freeze_garbage
 from appliance.netproc.fan_out import FanOut
 from appliance.netproc.processor import Processor
-from appliance.protocol.api_versions import ApiKey
-from appliance.protocol.messages import prepare
+from appliance.requests.local_requests import prepare_codecs
 
 _log = logging.getLogger(__name__)
 
-# Compiled before the first client asks; the rest when first used.
-PREPARED = ((int(ApiKey.API_VERSIONS), 3), (int(ApiKey.METADATA), 12))
-
 
 def before_fork() -> None:
-    """What the first client of each network process asks."""
-    prepare(*PREPARED)
+    """Compile the codecs of what the first client of each network process asks."""
+    prepare_codecs()
 
 
 def run(child: Child) -> int:

@@ -44,21 +44,22 @@ from appliance.ipc.process_table import (
     ProcessState,
 )
 from appliance.journal import Burst, RateLimited
-from appliance.netproc.apis import Apis
-from appliance.netproc.connection import Connection, Pending, Piece, arrival_host
+from appliance.netproc.connection import Connection, arrival_host
 from appliance.netproc.connections import Connections
-from appliance.netproc.coordinator_line import ANSWER_NS, CoordinatorLine
 from appliance.netproc.fan_out import FanOut
 from appliance.netproc.intake import CLOSED, STARVED, Intake
-from appliance.netproc.long_requests import LongRequests
 from appliance.netproc.memory_relief import MemoryRelief
 from appliance.netproc.outlet import abandon, collect, flush, unpace
-from appliance.netproc.purgatory_line import PurgatoryLine
-from appliance.netproc.questions import Questions
-from appliance.netproc.segment_files import SegmentFiles
-from appliance.netproc.topic_routes import TopicRoutes
-from appliance.netproc.worker_lines import WorkerLines
-from appliance.protocol.api_versions import ApiKey
+from appliance.requests.answer import Piece
+from appliance.requests.apis import SERVED_AFTER_CLOSE, Apis
+from appliance.requests.coordinator_line import ANSWER_NS, CoordinatorLine
+from appliance.requests.long_requests import LongRequests
+from appliance.requests.purgatory_line import PurgatoryLine
+from appliance.requests.questions import Questions
+from appliance.requests.segment_files import SegmentFiles
+from appliance.requests.session import Request, Session
+from appliance.requests.topic_routes import TopicRoutes
+from appliance.requests.worker_lines import WorkerLines
 
 _log: Final = logging.getLogger(__name__)
 
@@ -75,11 +76,6 @@ COMPLAINT_INTERVAL_MS: Final = 10_000
 """At least, between two lines about segments that the host does not let us read."""
 # Requests of one connection in one turn: who pipelines without end shares the turn with all others.
 TURN_REQUESTS: Final = 16
-# What a client may send as its last word, without waiting for an answer.
-_FETCH: Final = int(ApiKey.FETCH)
-TAKEN_FROM_THE_GONE: Final = frozenset(
-    map(int, (ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.LEAVE_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT))
-)
 # A part of the pool that half-received frames may not take, so that whole small requests always pass.
 RESERVE_PART: Final = 8
 # Answers are kept for who does not read them: of one connection this much and one answer, then no more of its frames
@@ -183,7 +179,7 @@ class Processor:
             lines=settings.network.closed_lines_per_minute,
             what="connections were closed for what they sent",
         )
-        self._answered: set[Connection] = set()
+        self._answered: set[Session] = set()
         self._closed_hosts: list[str] = []
         self._watched = 0
         self._image_version = -1
@@ -308,6 +304,7 @@ class Processor:
                 sock,
                 connection_id=assignment.connection_id,
                 slot=assignment.slot,
+                listener=sys.intern(assignment.listener),
                 peer_host=sys.intern(assignment.peer_host),  # many are of few
                 peer_port=assignment.peer_port,
                 now_ns=now_ns,
@@ -323,7 +320,8 @@ class Processor:
         if self._connections and not self._sweeping:
             self._sweep_later(now_ns)
 
-    def _close(self, connection: Connection) -> None:
+    def _close(self, connection: Session) -> None:
+        assert isinstance(connection, Connection)
         if connection.closed:
             return
         connection.closed = True
@@ -347,11 +345,12 @@ class Processor:
         self._cells[CONNECTIONS] = len(self._connections)
         self._closed_hosts.append(connection.peer_host)
 
-    def _refuse(self, pending: Pending, why: str) -> None:
-        self._fault(pending.connection, why)
+    def _refuse(self, pending: Request, why: str) -> None:
+        self._fault(pending.session, why)
 
-    def _fault(self, connection: Connection, why: str) -> None:
-        """One clear line, then the connection is closed; nobody else notices."""
+    def _fault(self, connection: Session, why: str) -> None:
+        """Log one line and close the connection. No other connection is affected."""
+        assert isinstance(connection, Connection)
         if not connection.closed:
             self._cells[ERRORS] += 1
             self._say_closed(f"{connection} closed: {why}")
@@ -360,7 +359,7 @@ class Processor:
                 flush(connection)
             self._close(connection)
 
-    def _contain(self, connection: Connection, error: Exception) -> None:
+    def _contain(self, connection: Session, error: Exception) -> None:
         """A request could not be served, by its client's fault or by a defect of ours: its connection alone pays."""
         if isinstance(error, ClientFault):
             self._fault(connection, str(error))
@@ -374,11 +373,9 @@ class Processor:
         What it produced or committed, or that it leaves its group, is still taken: it was received, and its client may
         have meant to close behind it without an answer.
         """
-        if self._intake.next_api_key(connection) in TAKEN_FROM_THE_GONE:
+        if self._intake.next_api_key(connection) in SERVED_AFTER_CLOSE:
             connection.hung_up = True
-            for pending in list(connection.queue or ()):
-                if pending.api_key == _FETCH and pending.answer is None:
-                    self._apis.end_wait(pending)
+            self._apis.end_waits(connection)
             self._watch(connection)
             return False
         self._close(connection)
@@ -470,25 +467,26 @@ class Processor:
 
     # Answering
 
-    def _finish(self, pending: Pending, answer: list[Piece]) -> None:
+    def _finish(self, pending: Request, answer: list[Piece]) -> None:
         pending.give_block(self._pool)
-        connection = pending.connection
+        session = pending.session
         pending.answer = answer
-        if connection.closed:
+        if session.closed:
             for piece in answer:
                 if not isinstance(piece, bytes):
                     piece.file.release()
             return
-        queue = connection.queue
+        queue = session.queue
         if queue is not None and queue[0] is pending:
-            self._answered.add(connection)
+            self._answered.add(session)
 
-    def _finish_owed(self, pending: Pending, answer: list[Piece]) -> None:
+    def _finish_owed(self, pending: Request, answer: list[Piece]) -> None:
         """`_finish` for answers that may be large where their requests are small."""
         self._finish(pending, answer)
-        connection = pending.connection
+        connection = pending.session
         if connection.closed:
             return
+        assert isinstance(connection, Connection)
         head, *_ = answer
         owed_bytes = len(head) if isinstance(head, bytes) else 0
         relief = self._relief
@@ -502,8 +500,9 @@ class Processor:
 
     def _send_answered(self) -> None:
         answered, self._answered = self._answered, set()
-        for connection in answered:
-            self._send(connection)
+        for session in answered:
+            assert isinstance(session, Connection)
+            self._send(session)
 
     def _send(self, connection: Connection) -> None:
         if connection.closed:

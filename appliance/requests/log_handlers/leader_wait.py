@@ -1,0 +1,120 @@
+"""Produce that found nobody to lead its partitions: refused, and told so once that may be of use to the client.
+
+    worker dies ──→ refused: nobody serves the partition, and the image knows of nobody else
+                      │  the answer is kept, HOLD_MS at most
+    another image, or the row is served again ──→ answered, with the leader's name where the version has room
+
+Any news will do: of a thousand partitions some are led before others, and answers leave a connection in order.
+Who is told at once asks again at once: of a slot that led a thousand partitions each was sent five to ten times before
+there was a leader to take it, by a client and a network process that ran on the cores which the takeover needed
+(decision 0062). A client that waits for an answer sends nothing. What is answered does not change, only when; a request
+of which any partition was taken, or that has another leader by the image, is answered at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from appliance.channels.partition_table import (
+    FILES_VERSION,
+    SERVING_EPOCH,
+    SERVING_INCARNATION,
+    PartitionTable,
+)
+from appliance.clock import Clock
+from appliance.cluster import NO_LEADER
+from appliance.ipc.agent import Timers
+from appliance.requests.topic_routes import TopicRoutes
+
+HOLD_MS: Final = 100
+"""The pause that clients make of their own accord before they ask again (`retry.backoff.ms`)."""
+LOOK_MS: Final = 5
+WAITING_MAX: Final = 1024
+_NS_PER_MS: Final = 1_000_000
+
+
+class _Waiting(NamedTuple):
+    """`files_version` as it was: whoever serves the row anew moves it."""
+
+    row: int
+    incarnation: int
+    leader_epoch: int
+    files_version: int
+    image_version: int
+    until_ns: int
+    answer: Callable[[], None]
+
+
+class LeaderWait:
+    """The refusals of one network process that wait. No timer runs while there are none."""
+
+    __slots__ = ("_armed", "_clock", "_routes", "_table", "_timers", "_waiting")
+
+    def __init__(self, routes: TopicRoutes, table: PartitionTable, timers: Timers, clock: Clock) -> None:
+        self._routes = routes
+        self._table = table
+        self._timers = timers
+        self._clock = clock
+        self._waiting: deque[_Waiting] = deque()
+        self._armed = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def hold(
+        self, topic: str | UUID, partition: int, *, slot: int, timeout_ms: int, answer: Callable[[], None]
+    ) -> bool:
+        """Whether `answer` will be called later, once; False where it is of use now, or too many wait.
+
+        `slot`: whom the client took for the leader.
+        """
+        if len(self._waiting) >= WAITING_MAX:
+            return False
+        found = self._routes.of(topic)
+        route = None if found is None else found.partition(partition)
+        if route is None or route.leader not in (slot, NO_LEADER):
+            return False
+        self._waiting.append(
+            _Waiting(
+                route.row,
+                route.incarnation,
+                route.leader_epoch,
+                self._table.files_version(route.row),
+                self._routes.version,
+                self._clock.monotonic_ns() + min(HOLD_MS, max(timeout_ms, 0)) * _NS_PER_MS,
+                answer,
+            )
+        )
+        self._look_later()
+        return True
+
+    def _look_later(self) -> None:
+        if not self._armed:
+            self._armed = True
+            self._timers.add(self._clock.monotonic_ns() + LOOK_MS * _NS_PER_MS, self._look)
+
+    def _look(self) -> None:
+        self._armed = False
+        now_ns = self._clock.monotonic_ns()
+        looked_at, self._waiting = self._waiting, deque()
+        for each in looked_at:
+            if now_ns >= each.until_ns or self._is_known(each):
+                each.answer()
+            else:
+                self._waiting.append(each)
+        if self._waiting:
+            self._look_later()
+
+    def _is_known(self, waiting: _Waiting) -> bool:
+        """Whether there is news: of other partitions, too, for which the client asks by the same connection."""
+        if self._routes.version != waiting.image_version:
+            return True
+        cells, at = self._table.cells, self._table.at(waiting.row)
+        return bool(
+            cells[at + FILES_VERSION] != waiting.files_version
+            and cells[at + SERVING_INCARNATION] == waiting.incarnation
+            and cells[at + SERVING_EPOCH] == waiting.leader_epoch
+        )
