@@ -60,6 +60,22 @@ class GroupSettings:
         minimum=1,
         doc="Members that all groups may have together; one more is refused: GROUP_MAX_SIZE_REACHED.",
     )
+    max_bytes: int = option(
+        8 << 20,
+        "group.max.bytes",
+        unit="bytes",
+        minimum=1,
+        doc="Memory that one group may take for what its members send: ids, protocols, subscriptions, assignments. What"
+        " would take more is refused: GROUP_MAX_SIZE_REACHED.",
+    )
+    members_max_bytes: int = option(
+        128 << 20,
+        "group.members.max.bytes",
+        unit="bytes",
+        minimum=1,
+        doc="The same of all groups together, with their names; a usual member takes about 600 bytes. A commit for a"
+        " new group is refused with POLICY_VIOLATION.",
+    )
     pending_members_max: int = option(
         20_000,
         "group.pending.members.max",
@@ -74,8 +90,7 @@ class GroupSettings:
         unit="bytes",
         minimum=4096,
         doc="Longest request that names groups or offsets, or joins a group; a longer one closes its connection. A"
-        " SyncGroup, which carries the assignments of all members, may have eight times as many; commits are bounded by"
-        " what a batch may be.",
+        " SyncGroup, which carries the assignments of all members, and an OffsetCommit may have eight times as many.",
     )
     consumer_session_timeout_ms: int = option(
         45_000,

@@ -176,6 +176,11 @@ class RequestLines:
         if reply.header.api_key not in NEEDS_REQUEST:
             self._fresh.append(reply)
 
+    def lighten(self, reply: Reply) -> None:
+        """A request that was begun is decoded, and its bytes are gone: it counts for none until it is answered."""
+        self.under_way_bytes -= reply.length_bytes
+        reply.length_bytes = 0
+
     def _closed(self, key: int) -> None:
         for reply in self.queue.drop(key):
             self.drop(reply)
