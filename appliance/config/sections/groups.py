@@ -90,7 +90,8 @@ class GroupSettings:
         unit="bytes",
         minimum=4096,
         doc="Longest request that names groups or offsets, or joins a group; a longer one closes its connection. A"
-        " SyncGroup, which carries the assignments of all members, and an OffsetCommit may have eight times as many.",
+        " SyncGroup, which carries the assignments of all members, may have eight times as many; commits are bounded by"
+        " what a batch may be.",
     )
     consumer_session_timeout_ms: int = option(
         45_000,

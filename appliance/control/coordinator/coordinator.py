@@ -96,10 +96,8 @@ _LOADING: Final = int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 _OFFSET_COMMIT: Final = int(ApiKey.OFFSET_COMMIT)
 _LIST_GROUPS: Final = int(ApiKey.LIST_GROUPS)
 _SYNC_GROUP: Final = int(ApiKey.SYNC_GROUP)
-LONGER_FACTOR: Final = 8
-"""How many times longer a SyncGroup, whose leader sends the assignments of all members, or an OffsetCommit may be than
-other requests."""
-_LONGER: Final = frozenset({_SYNC_GROUP, _OFFSET_COMMIT})
+SYNC_FACTOR: Final = 8
+"""How many times longer a SyncGroup may be than other requests: its leader sends the assignments of all members."""
 _WAIT_FOR_OTHERS: Final = frozenset({_SYNC_GROUP, int(ApiKey.JOIN_GROUP)})
 """What these bring is the members' when it is decoded (`group_limits`), however long they wait for the others."""
 LARGE_UNDER_WAY_BYTES: Final = 16 << 20
@@ -260,8 +258,9 @@ class Coordinator:
 
     def _begin_long(self, received: Received) -> None:
         reply = received.reply
-        bytes_max = self._request_bytes_max * (LONGER_FACTOR if reply.header.api_key in _LONGER else 1)
-        if reply.length_bytes > bytes_max:
+        api_key = reply.header.api_key
+        bytes_max = self._request_bytes_max * (SYNC_FACTOR if api_key == _SYNC_GROUP else 1)
+        if reply.length_bytes > bytes_max and api_key != _OFFSET_COMMIT:
             self._lines.refuse(
                 reply,
                 f"a request of {reply.length_bytes} bytes: more than the {bytes_max} that group.request.max.bytes ="
@@ -274,7 +273,7 @@ class Coordinator:
         """Works on a long request that was decoded."""
         header = reply.header
         if header.api_key in _WAIT_FOR_OTHERS:
-            self._lines.lighten(reply)
+            self._lines.weigh(reply, 0)
         if self._lines.under_way_bytes > UNDER_WAY_BYTES_MAX:
             response = coordinator_error_response(header.api_key, header.version, request, _NOT_AVAILABLE)
             yield from self._long.answer(reply, response)
@@ -440,7 +439,12 @@ class Coordinator:
         self._write_commit(shard, request.group_id, plan, reply=reply, tell=self._tell_commit)
 
     def _commit_in_pieces(self, body: bytes, reply: Reply) -> Steps[None]:
-        """`_commit` of many partitions. What it writes is one append, for a member that may commit when it is made."""
+        """`_commit` of many partitions. What it writes is one append, for a member that may commit when it is made.
+
+        It may be as long as the longest request of all, and most of it may be refused: it counts as under way with what
+        it writes.
+        """
+        self._lines.weigh(reply, 0)
         request = yield from parse_offset_commit_in_pieces(body, reply.header.version)
         shard = self._shard_of(request.group_id) if self._shards else None
         plan = LongPlan(shard.entry_bytes_max if shard is not None else 0)
@@ -458,6 +462,7 @@ class Coordinator:
         elif not plan.records:
             yield from self._told_commit_in_pieces(reply, plan.errors, 0)
         else:
+            self._lines.weigh(reply, plan.bytes)
             self._write_commit(shard, request.group_id, plan.made(), reply=reply, tell=self._tell_long_commit)
 
     def _commit_fault(self, shard: Shard | None, request: CommitRequest, reply: Reply) -> int:

@@ -28,6 +28,8 @@ LARGE_AT_ONCE: Final = 4
 """Requests of more than LARGE_BYTES under way; each may be some ten megabytes of elements."""
 LONG_BYTES_MAX: Final = 1 << 20
 """Bytes of the other requests under way; with more, none is begun."""
+LARGE_BYTES_MAX: Final = 16 << 20
+"""Bytes of large requests under way; with more, no other one is begun."""
 
 ServeRequest = Callable[[Any, Reply], Steps[None]]
 ServeBytes = Callable[[bytes, Reply], Steps[None]]
@@ -47,6 +49,7 @@ class LongRequests:
         "_bytes",
         "_contain",
         "_large",
+        "_large_bytes",
         "_lines",
         "_monotonic_ns",
         "_serve",
@@ -71,6 +74,7 @@ class LongRequests:
         self._contain = contain
         self._monotonic_ns = monotonic_ns
         self._large = 0
+        self._large_bytes = 0
         self._bytes = 0
 
     @property
@@ -80,7 +84,7 @@ class LongRequests:
 
     @property
     def has_room_for_large(self) -> bool:
-        return self._large < LARGE_AT_ONCE
+        return self._large < LARGE_AT_ONCE and self._large_bytes < LARGE_BYTES_MAX
 
     def begin(self, received: Received) -> None:
         """Work on a request that was taken from the queue, from the next slice on. Its bytes are copied."""
@@ -88,6 +92,7 @@ class LongRequests:
         size_bytes = reply.length_bytes
         if size_bytes > LARGE_BYTES:
             self._large += 1
+            self._large_bytes += size_bytes
         else:
             self._bytes += size_bytes
         steps = self._steps(bytes(received.body()), reply)
@@ -145,11 +150,12 @@ class LongRequests:
         job.is_over = True
         if job.size_bytes > LARGE_BYTES:
             self._large -= 1
+            self._large_bytes -= job.size_bytes
         else:
             self._bytes -= job.size_bytes
 
     def statistics(self) -> dict[str, int]:
-        return {"large": self._large, "bytes": self._bytes}
+        return {"large": self._large, "large_bytes": self._large_bytes, "bytes": self._bytes}
 
 
 class _Job:

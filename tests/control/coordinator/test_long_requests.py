@@ -9,7 +9,12 @@ from typing import Any
 
 import pytest
 
-from appliance.control.coordinator.long_requests import LARGE_AT_ONCE, LONG_BYTES_MAX, LongRequests
+from appliance.control.coordinator.long_requests import (
+    LARGE_AT_ONCE,
+    LARGE_BYTES_MAX,
+    LONG_BYTES_MAX,
+    LongRequests,
+)
 from appliance.control.coordinator.pieces import Steps
 from appliance.control.coordinator.request_queue import LARGE_BYTES, Received, Reply
 from appliance.control.coordinator.slices import SLICE_NS, TURN_NS, Slices
@@ -28,6 +33,7 @@ from tests.netproc.test_coordinator_line import NETPROC, Conversation
 
 GROUPS = 40 * PIECE
 PIECE_NS = SLICE_NS // 4
+NOTHING = {"large": 0, "large_bytes": 0, "bytes": 0}
 
 
 class Work:
@@ -114,7 +120,7 @@ def test_long_request_takes_as_many_slices_as_it_needs_and_is_answered(work: Wor
     assert turns > GROUPS // PIECE * PIECE_NS // TURN_NS
     assert len(work.served[0].groups) == GROUPS
     assert not len(work.slices)
-    assert work.long.statistics() == {"large": 0, "bytes": 0}
+    assert work.long.statistics() == NOTHING
 
 
 def test_what_only_asks_is_dropped_with_its_connection(work: Work) -> None:
@@ -128,7 +134,7 @@ def test_what_only_asks_is_dropped_with_its_connection(work: Work) -> None:
     assert len(work.served) == 1
     assert other.answered
     assert not other.dropped
-    assert work.long.statistics() == {"large": 0, "bytes": 0}
+    assert work.long.statistics() == NOTHING
 
 
 def test_what_changes_something_is_finished_though_its_connection_has_closed(work: Work) -> None:
@@ -173,3 +179,12 @@ def test_few_large_requests_are_worked_on_and_others_by_their_bytes(work: Work) 
     assert work.long.has_room
     assert work.long.has_room_for_large
     assert work.lines.under_way_bytes == 0
+    assert work.long.statistics() == NOTHING
+
+
+def test_one_request_may_be_longer_than_all_large_ones_together_and_is_the_only_one_then(work: Work) -> None:
+    work.begin(length_bytes=LARGE_BYTES_MAX)
+    assert not work.long.has_room_for_large
+    while len(work.slices):
+        work.turn()
+    assert work.long.has_room_for_large

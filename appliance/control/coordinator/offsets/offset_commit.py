@@ -137,18 +137,18 @@ class LongPlan:
     Then none is kept, and only the answer is made.
     """
 
-    __slots__ = ("_bytes", "_bytes_max", "errors", "puts", "records")
+    __slots__ = ("_bytes_max", "bytes", "errors", "puts", "records")
 
     def __init__(self, bytes_max: int) -> None:
         self.records: list[tuple[bytes, bytes]] = []
         self.puts: list[tuple[str, list[tuple[int, bytes]]]] = []
         self.errors: list[tuple[str | UUID, list[tuple[int, int]]]] = []
-        self._bytes = 0
+        self.bytes = 0
         self._bytes_max = bytes_max
 
     @property
     def is_too_large(self) -> bool:
-        return self._bytes > self._bytes_max
+        return self.bytes > self._bytes_max
 
     def add(self, plan: CommitPlan, *, goes_on: bool) -> None:
         """Take in the next part. `goes_on`: its only topic is the last one, of which it has more partitions."""
@@ -156,7 +156,7 @@ class LongPlan:
             self.errors[-1][1].extend(plan.errors[0][1])
         else:
             self.errors += [(topic, list(results)) for topic, results in plan.errors]
-        self._bytes += sum([len(key) + len(value) for key, value in plan.records])
+        self.bytes += sum([len(key) + len(value) for key, value in plan.records])
         if self.is_too_large:
             self.records.clear()
             self.puts.clear()
