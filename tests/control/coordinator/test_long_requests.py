@@ -165,26 +165,29 @@ def test_request_that_does_not_parse_is_refused(work: Work) -> None:
     assert not work.contained
 
 
+def rooms(work: Work) -> tuple[bool, bool]:
+    """Whether there is room for one more, and for a large one."""
+    return work.long.has_room, work.long.has_room_for_large
+
+
 def test_few_large_requests_are_worked_on_and_others_by_their_bytes(work: Work) -> None:
     for _ in range(LARGE_AT_ONCE):
-        assert work.long.has_room_for_large
+        assert rooms(work) == (True, True)
         work.begin(length_bytes=LARGE_BYTES + 1)
-    assert not work.long.has_room_for_large
     for _ in range(LONG_BYTES_MAX // LARGE_BYTES):
-        assert work.long.has_room
+        assert rooms(work) == (True, False)
         work.begin()
-    assert not work.long.has_room
+    assert rooms(work) == (False, False)
     while len(work.slices):
         work.turn()
-    assert work.long.has_room
-    assert work.long.has_room_for_large
+    assert rooms(work) == (True, True)
     assert work.lines.under_way_bytes == 0
     assert work.long.statistics() == NOTHING
 
 
 def test_one_request_may_be_longer_than_all_large_ones_together_and_is_the_only_one_then(work: Work) -> None:
     work.begin(length_bytes=LARGE_BYTES_MAX)
-    assert not work.long.has_room_for_large
+    assert rooms(work) == (True, False)
     while len(work.slices):
         work.turn()
-    assert work.long.has_room_for_large
+    assert rooms(work) == (True, True)

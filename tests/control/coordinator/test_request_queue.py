@@ -113,13 +113,11 @@ def test_large_requests_wait_for_room_and_hold_no_others_up() -> None:
     large = [request(number, ApiKey.OFFSET_FETCH, length_bytes=LARGE_BYTES + 1) for number in range(2)]
     listing, other = request(2, ApiKey.LIST_GROUPS), request(3, ApiKey.LIST_GROUPS)
     queue = queue_of(*large, listing, other)
-    assert queue.has_costly
-    assert queue.has_large
+    assert (queue.has_costly, queue.has_large) == (True, True)
     assert queue.next_costly(with_large=False) is listing
     assert queue.next_costly(with_large=False) is other
     assert queue.next_costly(with_large=False) is None
-    assert not queue.has_costly
-    assert queue.has_large
+    assert (queue.has_costly, queue.has_large) == (False, True)
     assert all_of(queue) == large
 
 

@@ -35,9 +35,9 @@ def held(scene: Scene) -> int:
     return scene.groups.limits.held.bytes - ids
 
 
-@pytest.mark.parametrize("bound", ["max_bytes", "members_max_bytes"])
-def test_member_that_would_take_more_than_there_is_room_for_is_refused(bound: str) -> None:
-    scene = Scene(**{bound: ROOM})
+@pytest.mark.parametrize("bounds", [(ROOM, 10 * ROOM), (10 * ROOM, ROOM)])
+def test_member_that_would_take_more_than_there_is_room_for_is_refused(bounds: tuple[int, int]) -> None:
+    scene = Scene(max_bytes=bounds[0], members_max_bytes=bounds[1])
     first, _ = scene.enter(protocols={"range": LARGE})
     scene.pass_time(2 * DELAY_MS)
     before = held(scene)

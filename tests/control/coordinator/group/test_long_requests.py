@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from appliance.control.coordinator.group.consumer_group import ConsumerGroup
 from appliance.control.coordinator.group.effects import Client
 from appliance.control.coordinator.group.join_group import PROTOCOLS_MAX
 from appliance.control.coordinator.pieces import PIECE
@@ -154,6 +155,7 @@ def test_topics_that_a_member_names_many_times_are_taken_once_and_in_order() -> 
     assert long.end().error_code == 0
     assert long.pieces > 10
     group = scene.groups._book.groups[GROUP]
+    assert isinstance(group, ConsumerGroup)
     assert group.subscriptions["a"].topic_names == tuple(sorted(set(names)))
 
 
