@@ -62,6 +62,22 @@ class GroupSettings:
         minimum=1,
         doc="Maximum number of members of all groups together. One more gets GROUP_MAX_SIZE_REACHED.",
     )
+    max_bytes: int = option(
+        8 << 20,
+        "group.max.bytes",
+        unit="bytes",
+        minimum=1,
+        doc="Memory that one group may take for what its members send: ids, protocols, subscriptions, assignments. What"
+        " would take more is refused: GROUP_MAX_SIZE_REACHED.",
+    )
+    members_max_bytes: int = option(
+        128 << 20,
+        "group.members.max.bytes",
+        unit="bytes",
+        minimum=1,
+        doc="The same of all groups together, with their names; a usual member takes about 600 bytes. A commit for a"
+        " new group is refused with POLICY_VIOLATION.",
+    )
     pending_members_max: int = option(
         20_000,
         "group.pending.members.max",

@@ -30,17 +30,25 @@ from appliance.control.coordinator.group.effects import (
 )
 from appliance.control.coordinator.group.groups import Groups
 from appliance.control.coordinator.internal_logs import InternalLogs
+from appliance.control.coordinator.long_requests import LongRequests
 from appliance.control.coordinator.offsets.expiry import expired
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
-from appliance.control.coordinator.offsets.offset_commit import CommitPlanner, failed_commit
-from appliance.control.coordinator.offsets.offset_delete import plan_delete
-from appliance.control.coordinator.offsets.offset_fetch import fetch_offsets
+from appliance.control.coordinator.offsets.offset_commit import (
+    CommitPlan,
+    CommitPlanner,
+    LongPlan,
+    failed_commit,
+    plan_in_pieces,
+)
+from appliance.control.coordinator.offsets.offset_delete import Deleted, plan_delete, settle
+from appliance.control.coordinator.offsets.offset_fetch import fetch_offsets, fetch_offsets_in_pieces
 from appliance.control.coordinator.offsets.offset_records import parse_value
 from appliance.control.coordinator.offsets.packed_offsets import all_end_with
+from appliance.control.coordinator.pieces import Steps
 from appliance.control.coordinator.request_lines import RequestLines
-from appliance.control.coordinator.request_queue import Received, Reply
+from appliance.control.coordinator.request_queue import SLOW_NS, Received, Reply
 from appliance.control.coordinator.shard import ACTIVE, TOLD, Pair, Shard, State
-from appliance.control.coordinator.slices import AnswerJob, Job, Slices, StepJob
+from appliance.control.coordinator.slices import AnswerJob, Job, PiecesJob, Slices, StepJob
 from appliance.control.coordinator.topics import ImageTopics
 from appliance.errors import CorruptFile, MalformedFrame
 from appliance.ipc.agent import Timers
@@ -53,16 +61,22 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.group_partition import group_partition
 from appliance.protocol.messages import decode_request, encode_response
 from appliance.protocol.offset_commit import (
+    CommitRequest,
     TopicErrors,
     encode_offset_commit_response,
+    encode_offset_commit_response_in_pieces,
     every_partition,
+    every_partition_in_pieces,
     parse_offset_commit,
+    parse_offset_commit_in_pieces,
 )
 from appliance.protocol.primitives import INT32, NO_UUID
 from appliance.protocol.records.compression import Codec
 
 CHEAP_AT_ONCE: Final = 128
 """Cheap requests in one turn: what they write is one batch a log."""
+EFFECTS_AT_ONCE: Final = 256
+"""With more of one request or one deadline, the answers among them leave in slices of time."""
 SHORT_FETCH_BYTES_MAX: Final = 1024
 UNDER_WAY_BYTES_MAX: Final = 64 << 20
 """Requests that were taken and are not answered; with more, new ones are told to come again."""
@@ -84,6 +98,10 @@ _LIST_GROUPS: Final = int(ApiKey.LIST_GROUPS)
 _SYNC_GROUP: Final = int(ApiKey.SYNC_GROUP)
 SYNC_FACTOR: Final = 8
 """How many times longer a SyncGroup may be than other requests: its leader sends the assignments of all members."""
+_WAIT_FOR_OTHERS: Final = frozenset({_SYNC_GROUP, int(ApiKey.JOIN_GROUP)})
+"""What these bring is the members' when it is decoded (`group_limits`), however long they wait for the others."""
+LARGE_UNDER_WAY_BYTES: Final = 16 << 20
+"""Requests that were taken and are not answered; with more, no large one is begun."""
 _AT_ID: Final = 4
 """Where the correlation id stands in a response's frame."""
 
@@ -147,7 +165,20 @@ class Coordinator:
             int(ApiKey.OFFSET_DELETE): self._delete,
         }
         self._request_bytes_max = settings.group.request_max_bytes
+        self._servants_in_pieces: Mapping[int, Callable[[Any, Reply], Steps[None]]] = {
+            int(ApiKey.OFFSET_FETCH): self._fetch_in_pieces,
+            int(ApiKey.OFFSET_DELETE): self._delete_in_pieces,
+            _LIST_GROUPS: self._list_in_pieces,
+        }
         self._slices = Slices(clock.monotonic_ns, failed=self._job_failed)
+        self._long = LongRequests(
+            self._slices,
+            lines,
+            serve=self._serve_in_pieces,
+            serve_bytes={_OFFSET_COMMIT: self._commit_in_pieces},
+            contain=self._contain,
+            monotonic_ns=clock.monotonic_ns,
+        )
         lines.on_closed = self._slices.closed
 
     # Requests
@@ -158,27 +189,42 @@ class Coordinator:
         queue = self._lines.queue
         if len(queue):
             now_ms = self._clock.now_ms()
+            monotonic_ns = self._clock.monotonic_ns
+            began_ns = monotonic_ns()
             for _ in range(CHEAP_AT_ONCE):
                 received = queue.next_cheap()
                 if received is None:
                     break
                 self._serve_one(received, now_ms)
-        if len(self._slices) or queue.has_costly:
+                ended_ns = monotonic_ns()
+                if ended_ns - began_ns > SLOW_NS:
+                    queue.took(received.reply.key, ended_ns - began_ns)
+                began_ns = ended_ns
+        if len(self._slices) or queue.has_costly or queue.has_large:
             self._slices.run(self._begin_costly)
 
     @property
     def has_work(self) -> bool:
         """Whether there is something to serve at once: do not sleep."""
         lines, queue = self._lines, self._lines.queue
-        return queue.has_cheap or bool(len(self._slices)) or (queue.has_costly and lines.has_room)
+        if queue.has_cheap or len(self._slices):
+            return True
+        return lines.has_room and (queue.has_costly or (queue.has_large and self._has_room_for_large))
+
+    @property
+    def _has_room_for_large(self) -> bool:
+        return self._long.has_room_for_large and self._lines.under_way_bytes < LARGE_UNDER_WAY_BYTES
 
     def _begin_costly(self) -> bool:
-        if not self._lines.has_room:
+        if not self._lines.has_room or not self._long.has_room:
             return False
-        received = self._lines.queue.next_costly()
+        queue = self._lines.queue
+        received = queue.next_costly(with_large=self._has_room_for_large)
         if received is None:
             return False
+        began_ns = self._clock.monotonic_ns()
         self._serve_one(received, self._clock.now_ms())
+        queue.took(received.reply.key, self._clock.monotonic_ns() - began_ns)
         return True
 
     def _serve_one(self, received: Received, now_ms: int) -> None:
@@ -186,16 +232,11 @@ class Coordinator:
         header = reply.header
         self._lines.take(reply)
         try:
+            if received.is_long:
+                self._begin_long(received)
+                return
             if header.api_key == _OFFSET_COMMIT:
                 self._commit(received, now_ms)
-                return
-            bytes_max = self._request_bytes_max * (SYNC_FACTOR if header.api_key == _SYNC_GROUP else 1)
-            if reply.length_bytes > bytes_max:
-                self._lines.refuse(
-                    reply,
-                    f"a request of {reply.length_bytes} bytes: more than the {bytes_max} that group.request.max.bytes ="
-                    f" {self._request_bytes_max} allows",
-                )
                 return
             request = decode_request(
                 header.api_key, header.version, received.view, header.body_position, received.end
@@ -214,6 +255,30 @@ class Coordinator:
             self._lines.refuse(reply, str(fault))
         except Exception as error:
             self._contain(reply, error)
+
+    def _begin_long(self, received: Received) -> None:
+        reply = received.reply
+        api_key = reply.header.api_key
+        bytes_max = self._request_bytes_max * (SYNC_FACTOR if api_key == _SYNC_GROUP else 1)
+        if reply.length_bytes > bytes_max and api_key != _OFFSET_COMMIT:
+            self._lines.refuse(
+                reply,
+                f"a request of {reply.length_bytes} bytes: more than the {bytes_max} that group.request.max.bytes ="
+                f" {self._request_bytes_max} allows",
+            )
+            return
+        self._long.begin(received)
+
+    def _serve_in_pieces(self, request: Any, reply: Reply) -> Steps[None]:
+        """Works on a long request that was decoded."""
+        header = reply.header
+        if header.api_key in _WAIT_FOR_OTHERS:
+            self._lines.weigh(reply, 0)
+        if self._lines.under_way_bytes > UNDER_WAY_BYTES_MAX:
+            response = coordinator_error_response(header.api_key, header.version, request, _NOT_AVAILABLE)
+            yield from self._long.answer(reply, response)
+            return
+        yield from self._servants_in_pieces.get(header.api_key, self._to_groups_in_pieces)(request, reply)
 
     def respond(self, reply: Reply, response: Any) -> None:
         """Answers a request."""
@@ -270,6 +335,19 @@ class Coordinator:
         limits = self.groups.limits
         refused = limits.refused_groups + limits.refused_members
         self._carry_out(self.groups.handle(request, client=_client(reply), reply=reply))
+        self._after_groups(refused)
+
+    def _to_groups_in_pieces(self, request: Any, reply: Reply) -> Steps[None]:
+        limits = self.groups.limits
+        refused = limits.refused_groups + limits.refused_members
+        for effects in self.groups.handle_in_pieces(request, client=_client(reply), reply=reply):
+            self._carry_out(effects)
+            yield None
+        self._after_groups(refused)
+
+    def _after_groups(self, refused: int) -> None:
+        """`refused`: how many groups and members had been refused before the groups were asked."""
+        limits = self.groups.limits
         if refused != limits.refused_groups + limits.refused_members:
             self._make_room()
         if not self._expires_later and len(self.groups):
@@ -279,9 +357,11 @@ class Coordinator:
         """A group or a member was refused: says so, and looks now for groups that nobody needs."""
         limits, settings = self.groups.limits, self._settings.group
         self._complain_of_limits(
-            f"{len(self.groups)} groups (group.max.count = {settings.max_count},"
-            f" group.members.max = {settings.members_max}): {limits.refused_groups} groups and"
-            f" {limits.refused_members} members were refused since the start. Delete groups, or raise the limit."
+            f"{limits.refused_groups} new groups and {limits.refused_members} requests of members were refused since"
+            f" the start. There are {len(self.groups)} groups (group.max.count = {settings.max_count}). Members are"
+            f" bounded by group.members.max = {settings.members_max}, and their {limits.held.bytes} bytes by"
+            f" group.max.bytes = {settings.max_bytes} and group.members.max.bytes = {settings.members_max_bytes}."
+            " Delete groups, or raise the limit."
         )
         if not self._makes_room and self._clock.monotonic_ns() >= self._room_not_before_ns:
             self._makes_room = True
@@ -301,6 +381,14 @@ class Coordinator:
         for effect in self.groups.handle(request, client=_client(reply), reply=reply):
             if isinstance(effect, AnswerInPieces):
                 self._answer_in_pieces([reply, *others], effect.elements, effect.make)
+
+    def _list_in_pieces(self, request: Any, reply: Reply) -> Steps[None]:
+        """`_list` of a request with many filters, which has a list of its own."""
+        if any(shard.state is State.LOADING for shard in self._shards):
+            header = reply.header
+            self.respond(reply, coordinator_error_response(header.api_key, header.version, request, _LOADING))
+            return
+        yield from self._to_groups_in_pieces(request, reply)
 
     # Where groups belong
 
@@ -339,32 +427,75 @@ class Coordinator:
         request = parse_offset_commit(
             received.view, header.body_position, received.end, version=header.version
         )
-        group = request.group_id
-        if not self._shards or self._lines.under_way_bytes > UNDER_WAY_BYTES_MAX:
-            self._told_commit(reply, every_partition(request, _NOT_AVAILABLE))
-            return
-        shard = self._shard_of(group)
-        error = self._gate_of(shard, reply.slot) or self.groups.check_commit(
-            group,
-            member_id=request.member_id,
-            instance_id=request.instance_id,
-            generation=request.generation,
-            api_version=header.version,
-        )
-        if not error and not shard.book.has(group):
-            error = self._check_new(group)
-        if error:
+        shard = self._shard_of(request.group_id) if self._shards else None
+        error = self._commit_fault(shard, request, reply)
+        if error or shard is None:
             self._told_commit(reply, every_partition(request, error))
             return
         plan = self._planner.plan(request, now_ms)
         if not plan.records:
             self._told_commit(reply, plan.errors)
             return
+        self._write_commit(shard, request.group_id, plan, reply=reply, tell=self._tell_commit)
+
+    def _commit_in_pieces(self, body: bytes, reply: Reply) -> Steps[None]:
+        """`_commit` of many partitions. What it writes is one append, for a member that may commit when it is made.
+
+        It may be as long as the longest request of all, and most of it may be refused: it counts as under way with what
+        it writes.
+        """
+        self._lines.weigh(reply, 0)
+        request = yield from parse_offset_commit_in_pieces(body, reply.header.version)
+        shard = self._shard_of(request.group_id) if self._shards else None
+        plan = LongPlan(shard.entry_bytes_max if shard is not None else 0)
+        error = self._commit_fault(shard, request, reply)
+        if not error:
+            yield from plan_in_pieces(self._planner, request, self._clock.now_ms(), plan)
+            shard = self._shard_of(request.group_id) if self._shards else None
+            error = self._commit_fault(shard, request, reply)
+        if error or shard is None:
+            errors = yield from every_partition_in_pieces(request, error)
+            yield from self._told_commit_in_pieces(reply, errors, 0)
+        elif plan.is_too_large:
+            too_large = _APPEND_ERRORS[int(ErrorCode.RECORD_LIST_TOO_LARGE)]
+            yield from self._told_commit_in_pieces(reply, plan.errors, too_large)
+        elif not plan.records:
+            yield from self._told_commit_in_pieces(reply, plan.errors, 0)
+        else:
+            self._lines.weigh(reply, plan.bytes)
+            self._write_commit(shard, request.group_id, plan.made(), reply=reply, tell=self._tell_long_commit)
+
+    def _commit_fault(self, shard: Shard | None, request: CommitRequest, reply: Reply) -> int:
+        """Why nothing can be committed for the shard's group by this member now; 0 if it can."""
+        if shard is None or self._lines.under_way_bytes > UNDER_WAY_BYTES_MAX:
+            return _NOT_AVAILABLE
+        group = request.group_id
+        error = self._gate_of(shard, reply.slot) or self.groups.check_commit(
+            group,
+            member_id=request.member_id,
+            instance_id=request.instance_id,
+            generation=request.generation,
+            api_version=reply.header.version,
+        )
+        if not error and not shard.book.has(group):
+            error = self._check_new(group)
+        return error
+
+    def _write_commit(
+        self,
+        shard: Shard,
+        group: str,
+        plan: CommitPlan,
+        *,
+        reply: Reply,
+        tell: Callable[[Reply, Sequence[TopicErrors], int], None],
+    ) -> None:
+        """`tell` gets what the plan says of each partition, and the error of those that were to be committed."""
         self.commits += 1
 
         def committed(error: int) -> None:
             if error:
-                self._told_commit(reply, failed_commit(plan.errors, _APPEND_ERRORS.get(error, error)))
+                tell(reply, plan.errors, _APPEND_ERRORS.get(error, error))
                 return
             book = shard.book
             is_new = not book.has(group)
@@ -373,9 +504,22 @@ class Coordinator:
             if is_new:
                 self.groups.offsets_seen(group)
                 self._expire_later()
-            self._told_commit(reply, plan.errors)
+            tell(reply, plan.errors, 0)
 
         shard.write(plan.records, committed)
+
+    def _tell_commit(self, reply: Reply, errors: Sequence[TopicErrors], failed: int) -> None:
+        self._told_commit(reply, failed_commit(errors, failed) if failed else errors)
+
+    def _tell_long_commit(self, reply: Reply, errors: Sequence[TopicErrors], failed: int) -> None:
+        self._long.later(reply, self._told_commit_in_pieces(reply, errors, failed))
+
+    def _told_commit_in_pieces(self, reply: Reply, errors: Sequence[TopicErrors], failed: int) -> Steps[None]:
+        header = reply.header
+        frame = yield from encode_offset_commit_response_in_pieces(
+            header.version, header.correlation_id, errors, failed=failed
+        )
+        self._lines.answer(reply, frame)
 
     def _check_new(self, group: str) -> int:
         error = self.groups.check_new(group)
@@ -390,6 +534,29 @@ class Coordinator:
         )
 
     def _fetch(self, request: OffsetFetchRequest, reply: Reply) -> None:
+        fetched = fetch_offsets(
+            request,
+            reply.header.version,
+            topics=self._topics,
+            check=self._fetch_check(reply),
+            book_of=self._book_of,
+        )
+        if reply.length_bytes <= SHORT_FETCH_BYTES_MAX and _is_short(request):
+            self.respond(reply, fetched.make(tuple(fetched.elements)))
+        else:
+            self._answer_in_pieces([reply], fetched.elements, fetched.make)
+
+    def _fetch_in_pieces(self, request: OffsetFetchRequest, reply: Reply) -> Steps[None]:
+        response = yield from fetch_offsets_in_pieces(
+            request,
+            reply.header.version,
+            topics=self._topics,
+            check=self._fetch_check(reply),
+            book_of=self._book_of,
+        )
+        yield from self._long.answer(reply, response)
+
+    def _fetch_check(self, reply: Reply) -> Callable[[OffsetFetchGroup], int]:
         client = _client(reply)
 
         def check(wanted: OffsetFetchGroup) -> int:
@@ -400,41 +567,46 @@ class Coordinator:
                 wanted.group_id, member_id=wanted.member_id, epoch=wanted.member_epoch, client=client
             )
 
-        fetched = fetch_offsets(
-            request, reply.header.version, topics=self._topics, check=check, book_of=self._book_of
-        )
-        if reply.length_bytes <= SHORT_FETCH_BYTES_MAX and _is_short(request):
-            self.respond(reply, fetched.make(tuple(fetched.elements)))
-        else:
-            self._answer_in_pieces([reply], fetched.elements, fetched.make)
+        return check
 
     def _book_of(self, group: str) -> OffsetBook | None:
         return self._shard_of(group).book if self._shards else None
 
     def _delete(self, request: OffsetDeleteRequest, reply: Reply) -> None:
+        """Deletes offsets in pieces, because for each topic all members may have to be looked at."""
+        self._long.later(reply, self._delete_in_pieces(request, reply))
+
+    def _delete_in_pieces(self, request: OffsetDeleteRequest, reply: Reply) -> Steps[None]:
+        """Whether members have subscribed meanwhile is asked again before the append."""
         group = request.group_id
         error = self.gate(group, reply.slot) or self.groups.check_offset_delete(group)
+        if not error:
+            planned = yield from plan_delete(
+                request,
+                topics=self._topics,
+                book=self._shard_of(group).book,
+                check_topic=self.groups.topic_delete_check(group),
+            )
+            error = self.gate(group, reply.slot) or self.groups.check_offset_delete(group)
         if error:
             self.respond(reply, OffsetDeleteResponse(error_code=error))
+        else:
+            self._write_deleted(group, settle(planned, self.groups.topic_delete_check(group)), reply)
+
+    def _write_deleted(self, group: str, deleted: Deleted, reply: Reply) -> None:
+        records, response = deleted
+        if not records:
+            self._long.later(reply, self._long.answer(reply, response))
             return
         shard = self._shard_of(group)
-        records, response = plan_delete(
-            request,
-            topics=self._topics,
-            book=shard.book,
-            check_topic=lambda topic: self.groups.check_topic_delete(group, topic),
-        )
-        if not records:
-            self.respond(reply, response)
-            return
 
-        def deleted(error: int) -> None:
+        def written(error: int) -> None:
             if not error:
                 _apply(shard, records)
             told = OffsetDeleteResponse(error_code=_APPEND_ERRORS.get(error, error)) if error else response
-            self.respond(reply, told)
+            self._long.later(reply, self._long.answer(reply, told))
 
-        shard.write(_pairs(records), deleted)
+        shard.write(_pairs(records), written)
 
     def has_offsets(self, group_id: str) -> bool:
         """See `group.effects.CommittedOffsets`."""
@@ -447,6 +619,11 @@ class Coordinator:
     # What groups want done
 
     def _carry_out(self, effects: Effects) -> None:
+        if len(effects) > EFFECTS_AT_ONCE:
+            # The members of a large group. Each one's answer is its own, so it may leave after what else is to be done.
+            answers = [effect for effect in effects if isinstance(effect, Answer)]
+            effects = [effect for effect in effects if not isinstance(effect, Answer)]
+            self._slices.later(PiecesJob(self._respond_in_pieces(answers), self._clock.monotonic_ns))
         for effect in effects:
             match effect:
                 case Answer(reply, response):
@@ -457,6 +634,11 @@ class Coordinator:
                     self._slices.later(StepJob(lambda action=action: self._carry_out(action())))  # type: ignore[misc]
                 case Append(partition, records, then):
                     self._append(partition, records, then)
+
+    def _respond_in_pieces(self, answers: Sequence[Answer]) -> Iterator[None]:
+        for answer in answers:
+            self.respond(answer.reply, answer.response)
+            yield None
 
     def _append(self, partition: int, records: Sequence[Record], then: Callable[[int], Effects]) -> None:
         shard = self._shards[partition]

@@ -145,6 +145,7 @@ class CoordinatorDutyCycle:
         cells[COUNTER_0 + 4] = groups.limits.refused_groups
         cells[COUNTER_0 + 5] = groups.limits.refused_members
         cells[COUNTER_0 + 6] = groups.limits.forgotten_members
+        cells[COUNTER_0 + 7] = groups.limits.held.bytes
 
     # Peers
 

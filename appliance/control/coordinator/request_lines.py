@@ -176,6 +176,11 @@ class RequestLines:
         if reply.header.api_key not in NEEDS_REQUEST:
             self._fresh.append(reply)
 
+    def weigh(self, reply: Reply, length_bytes: int) -> None:
+        """A request that was begun is decoded: until it is answered it counts for what is kept of it."""
+        self.under_way_bytes += length_bytes - reply.length_bytes
+        reply.length_bytes = length_bytes
+
     def _closed(self, key: int) -> None:
         for reply in self.queue.drop(key):
             self.drop(reply)

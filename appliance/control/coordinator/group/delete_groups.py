@@ -104,7 +104,8 @@ class _Deletion:
         def written(error_code: int) -> None:
             if error_code:
                 for group in groups:
-                    book.groups.setdefault(group.group_id, group)
+                    if group.group_id not in book.groups:
+                        book.groups[group.group_id] = group
                     self._results[group.group_id] = for_member(error_code)
             self._ended_one()
 

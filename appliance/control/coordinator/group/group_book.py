@@ -26,6 +26,7 @@ from appliance.control.coordinator.group.effects import (
     Topics,
 )
 from appliance.control.coordinator.group.group_limits import GroupLimits
+from appliance.control.coordinator.group.held_bytes import Total
 from appliance.control.coordinator.group.topic_names import TopicNames
 from appliance.delayed.timing_wheel import Task, TimingWheel
 from appliance.errors import ApplianceDefect
@@ -50,6 +51,27 @@ def shown(name: str) -> str:
 
 def _nobody(request: object, client: Client, reply: object) -> None:
     raise ApplianceDefect("the book has no owner")
+
+
+class GroupsById(dict[str, ClassicGroup | ConsumerGroup]):
+    """The groups by their ids; what they hold is counted in `total`. Changed by these two ways only."""
+
+    __slots__ = ("_total",)
+
+    def __init__(self, total: Total) -> None:
+        super().__init__()
+        self._total = total
+
+    def __setitem__(self, group_id: str, group: ClassicGroup | ConsumerGroup) -> None:
+        before = self.get(group_id)
+        if before is not None and before is not group:
+            before.held.leave()
+        super().__setitem__(group_id, group)
+        group.held.enter(self._total)
+
+    def __delitem__(self, group_id: str) -> None:
+        self[group_id].held.leave()
+        super().__delitem__(group_id)
 
 
 class GroupBook:
@@ -95,10 +117,10 @@ class GroupBook:
         self.topics = topics
         self.offsets = offsets
         self.new_member_id = new_member_id
-        self.groups: dict[str, ClassicGroup | ConsumerGroup] = {}
         self.limits = GroupLimits(
-            settings, groups=self.groups.__len__, members=self.count_members, now_ms=self._monotonic_ms
+            settings, groups=self._count_groups, members=self.count_members, now_ms=self._monotonic_ms
         )
+        self.groups = GroupsById(self.limits.held)
         self.again: Callable[[object, Client, object], None] = _nobody
         self.topics_version = 0  # counts the metadata images
         self.topic_names = TopicNames(topics)
@@ -179,6 +201,9 @@ class GroupBook:
                 self.again(request, client, reply)
 
         group.in_turn(turn)
+
+    def _count_groups(self) -> int:
+        return len(self.groups)
 
     def count_members(self) -> int:
         """Members of all groups; O(groups)."""

@@ -60,5 +60,5 @@ def test_offsets_of_subscribed_topics_stay() -> None:
     Consumer(scene, "one", subscribed_topic_names=("orders",), subscribed_topic_regex="ret.*").join()
     assert scene.groups.offset_expiry(GROUP) == OffsetExpiry(subscribed=frozenset({"orders", "returns"}))
     assert scene.groups.check_offset_delete(GROUP) == ErrorCode.NONE
-    assert scene.groups.check_topic_delete(GROUP, "returns") == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-    assert scene.groups.check_topic_delete(GROUP, "other") == ErrorCode.NONE
+    assert scene.groups.topic_delete_check(GROUP)("returns") == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    assert scene.groups.topic_delete_check(GROUP)("other") == ErrorCode.NONE
