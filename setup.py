@@ -104,6 +104,7 @@ HOT_MODULES = (
     "appliance/protocol/records/keyed_batch.py",
     "appliance/protocol/records/varint.py",
     "appliance/protocol/records/walk.py",
+    "appliance/protocol/records/walk_fields.py",
     "appliance/protocol/records/walk_together.py",
     "appliance/replicas/durable_copies.py",
     "appliance/replicas/duty_cycle.py",
