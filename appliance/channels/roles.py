@@ -85,10 +85,6 @@ COORDINATOR = Role(RoleKind.COORDINATOR)
 CLEANER = Role(RoleKind.CLEANER)
 ACCEPTOR = Role(RoleKind.ACCEPTOR)
 
-# Processes whose code comes with later issues: their places in the supervisor's table are kept, so adding one
-# is a line here and a `main.py` in its room.
-NOT_BUILT_YET: frozenset[RoleKind] = frozenset()
-
 # Writer kind → reader kind. One ring per ordered pair of living processes; no ring has two writers.
 RING_ROUTES: tuple[tuple[RoleKind, RoleKind], ...] = (
     (RoleKind.NETPROC, RoleKind.IOPROC),  # requests
@@ -148,8 +144,8 @@ def replica_of(slot: int) -> Role:
 
 
 def running_roles(settings: Settings) -> tuple[Role, ...]:
-    """The roles that are built, without the supervisor: what it forks and keeps alive. One slot follows nobody."""
-    absent = {RoleKind.SUPERVISOR, *NOT_BUILT_YET}
+    """Return every role but the supervisor: what it forks and keeps alive. One slot follows nobody."""
+    absent = {RoleKind.SUPERVISOR}
     if settings.slots == 1:
         absent.add(RoleKind.REPLICA)
     return tuple(role for role in planned_roles(settings) if role.kind not in absent)

@@ -19,12 +19,10 @@ from __future__ import annotations
 
 import gc
 import heapq
-import os
 import select
-import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import count
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.process_table import BUSY_NS, IDLE_NS, LOOPS, ProcessRow
@@ -193,37 +191,6 @@ class DutyCycle:
             return timeout_s
         until_due_s = max(0, due_ns - now_ns) / 1e9
         return until_due_s if timeout_s < 0 else min(until_due_s, timeout_s)
-
-
-class SignalInbox:
-    """Signals as an inbox: the handler only notes the number and rings, the duty cycle acts.
-
-    Args:
-        eventfd: this process's doorbell; written always, since a handler cannot tell whether sleep is near.
-        signals: which to take over, for the life of the process.
-    """
-
-    __slots__ = ("_arrived", "_eventfd")
-
-    def __init__(self, eventfd: int, signals: Iterable[signal.Signals]) -> None:
-        self._eventfd = eventfd
-        self._arrived: list[int] = []
-        for number in signals:
-            signal.signal(number, self._note)
-
-    def _note(self, number: int, _frame: Any) -> None:
-        self._arrived.append(number)
-        os.eventfd_write(self._eventfd, 1)
-
-    def is_empty(self) -> bool:
-        return not self._arrived
-
-    def drain(self) -> list[int]:
-        """The signals that arrived, oldest first."""
-        arrived: list[int] = []
-        while self._arrived:
-            arrived.append(self._arrived.pop(0))
-        return arrived
 
 
 def freeze_garbage() -> None:

@@ -3,14 +3,13 @@ from __future__ import annotations
 import mmap
 import os
 import select
-import signal
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from appliance.clock import ManualClock
-from appliance.ipc.agent import DutyCycle, SignalInbox, Timers
+from appliance.ipc.agent import DutyCycle, Timers
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.process_table import ProcessRow, ProcessTable
 
@@ -139,21 +138,6 @@ def test_busy_and_idle_add_up_to_the_time_that_passed(doorbell: Doorbell, row: P
     cycle.wait(0)
     assert row.snapshot().busy_ns == 12 * MS
     cycle.close()
-
-
-def test_signals_become_queue_entries(cycle: DutyCycle, doorbell: Doorbell) -> None:
-    former = signal.getsignal(signal.SIGUSR1)
-    try:
-        inbox = SignalInbox(doorbell.eventfd, [signal.SIGUSR1])
-        cycle.add_inbox(inbox)
-        os.kill(os.getpid(), signal.SIGUSR1)
-        before = time.monotonic_ns()
-        cycle.wait(PATIENCE_MS)
-        assert time.monotonic_ns() - before < (PATIENCE_MS - 1_000) * MS
-        assert inbox.drain() == [signal.SIGUSR1]
-        assert inbox.is_empty()
-    finally:
-        signal.signal(signal.SIGUSR1, former)
 
 
 def test_timers_run_in_order_and_those_added_meanwhile_wait_for_the_next_call() -> None:
