@@ -21,7 +21,16 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "refused_members",
         "forgotten_member_ids",
     ),
-    "purgatory": ("waiting", "watched_keys", "satisfied", "expired", "cancelled", "unsent"),
+    "purgatory": (
+        "waiting",
+        "watched_keys",
+        "satisfied",
+        "expired",
+        "cancelled",
+        "unsent",
+        "held_answers",
+        "expired_answers",
+    ),
     "netproc": ("watched_partitions", "fetches_answered_early"),
     "ioproc": (
         "failed_log_dirs_bits",

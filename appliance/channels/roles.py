@@ -91,7 +91,8 @@ RING_ROUTES: tuple[tuple[RoleKind, RoleKind], ...] = (
     (RoleKind.IOPROC, RoleKind.NETPROC),  # responses
     (RoleKind.NETPROC, RoleKind.PURGATORY),  # watches
     (RoleKind.PURGATORY, RoleKind.NETPROC),  # completions
-    (RoleKind.IOPROC, RoleKind.PURGATORY),  # pokes
+    (RoleKind.IOPROC, RoleKind.PURGATORY),  # pokes, deadlines of held answers
+    (RoleKind.PURGATORY, RoleKind.IOPROC),  # deadlines that have come
     (RoleKind.CLEANER, RoleKind.IOPROC),  # surveys, swaps
     (RoleKind.IOPROC, RoleKind.CLEANER),  # their answers; what to look at
     (RoleKind.CLEANER, RoleKind.REPLICA),  # surveys, swaps of followed copies

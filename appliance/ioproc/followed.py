@@ -22,11 +22,12 @@ from appliance.channels.request_channel import (
 from appliance.channels.roles import Role, replica_of
 from appliance.channels.wiring import Attachment
 from appliance.clock import Clock
-from appliance.ioproc.delayed_delete_records import DelayedDeleteRecords
-from appliance.ioproc.delayed_produce import DelayedProduce
+from appliance.delayed.held_answers import Deadlines
 from appliance.ioproc.follower_bells import FollowerBells
 from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.handlers.produce import ACKS_ALL, Answer
+from appliance.ioproc.held_deletions import HeldDeletions
+from appliance.ioproc.held_produces import HeldProduces
 from appliance.ioproc.isr_changes import IsrChanges
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.pokes import Pokes
@@ -44,7 +45,7 @@ class Followed:
         damaged: hears of a log that a follower has found damaged, and at which offset.
     """
 
-    __slots__ = ("_bells", "_by_row", "_commits", "_delayed", "_deletions", "_isr_changes", "_led", "_pokes")
+    __slots__ = ("_bells", "_by_row", "_commits", "_deletions", "_isr_changes", "_led", "_pokes", "_produces")
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class Followed:
         clock: Clock,
         pokes: Pokes,
         commits: GroupCommit,
+        deadlines: Deadlines,
         by_row: Callable[[int], Partition | None],
         led: Callable[[], Iterable[Partition]],
         reply: Callable[[Role, Answer], None],
@@ -65,10 +67,8 @@ class Followed:
         self._by_row = by_row
         self._led = led
         self._bells = FollowerBells(attachment, cycle)
-        self._delayed = DelayedProduce(cycle.timers, clock, reply=reply)
-        self._deletions = DelayedDeleteRecords(
-            cycle.timers, clock, low_watermark=self._low_watermark, reply=reply
-        )
+        self._produces = HeldProduces(deadlines, clock, reply=reply)
+        self._deletions = HeldDeletions(deadlines, clock, low_watermark=self._low_watermark, reply=reply)
         self._isr_changes = IsrChanges(
             controller,
             cycle.timers,
@@ -92,7 +92,7 @@ class Followed:
         if message[ACKS] == ACKS_ALL:
             if fresh and partition.durable is not None:
                 self._commits.cover(partition)
-            return self._delayed.hold(
+            return self._produces.hold(
                 partition, peer, answer, end_offset=answer[END_OFFSET], timeout_ms=message[PRODUCE_TIMEOUT_MS]
             )
         return partition.durable is not None and self._commits.hold(partition, peer, answer)
@@ -128,7 +128,7 @@ class Followed:
         """A flush, a follower or an ISR has changed what is replicated."""
         if partition.replication is not None:
             self._publish(partition)
-            self._delayed.moved(partition)
+            self._produces.moved(partition)
 
     # Followers
 
@@ -186,7 +186,7 @@ class Followed:
 
     def withdrawn(self, partition: Partition, error: int) -> None:
         """It is led no more."""
-        self._delayed.forget(partition.row, error)
+        self._produces.forget(partition.row, error)
         self._deletions.forget(partition, error)
         self._isr_changes.forget(partition)
 
@@ -208,11 +208,11 @@ class Followed:
     def peer_down(self, role: Role) -> None:
         """Before the attachment lets go of what is shared with it."""
         self._bells.peer_down(role)
-        self._delayed.drop_asker(role)
+        self._produces.drop_asker(role)
         self._deletions.drop_asker(role)
         for partition in self._deletions.partitions:
             self._deletions.moved(partition)
 
     def statistics(self) -> dict[str, int]:
         """Answers that wait for followers."""
-        return self._delayed.statistics() | self._deletions.statistics()
+        return self._produces.statistics() | self._deletions.statistics()

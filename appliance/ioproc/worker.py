@@ -55,6 +55,7 @@ from appliance.ioproc.answer_rings import AnswerRings
 from appliance.ioproc.checkpoints import Checkpoints
 from appliance.ioproc.compaction import Compaction
 from appliance.ioproc.costly_requests import COSTLY_BYTES, CostlyRequests
+from appliance.ioproc.expiry_line import ExpiryLine
 from appliance.ioproc.followed import Followed
 from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.handlers.alter_log_dir import alter_log_dir
@@ -215,6 +216,7 @@ class Worker:
             cut=self._failures.damaged,
             repaired=self._repaired,
         )
+        self._expiry_line = ExpiryLine(attachment, self._cycle, clock)
         self._followed = Followed(
             attachment,
             controller,
@@ -222,6 +224,7 @@ class Worker:
             clock=clock,
             pokes=self._pokes,
             commits=self._commits,
+            deadlines=self._expiry_line.deadlines,
             by_row=self._led_at,
             led=self._led,
             reply=self._answers.reply,
@@ -271,6 +274,7 @@ class Worker:
                     self._controller.wants_look = True
                 else:
                     self._failures.look_when_told()
+            self._expiry_line.turn()
             if self._controller.wants_look:
                 self.obey(self._controller.receive())
             if self._removals.take_removed():
@@ -494,10 +498,12 @@ class Worker:
                         if reader is not None:
                             self._cycle.add_inbox(reader)
                         self._compaction.peer_up(message.role)
+                        self._expiry_line.peer_up(message.role)
                         self._followed.peer_up(message.role, self._led())
                 case PeerDown():
                     if self._attachment.generations.get(message.role) == message.generation:
                         self._compaction.peer_down(message.role)
+                        self._expiry_line.peer_down(message.role)
                         reader = self._attachment.inbound.get(message.role)
                         if reader is not None:
                             self._cycle.remove_inbox(reader)

@@ -31,6 +31,8 @@ MAXIMUM_EVENTS: Final = 256
 # Container objects that may be alive at once above the frozen ones before the collector looks for cycles among them.
 YOUNG_OBJECTS: Final = 20_000
 
+NEVER_NS: Final = 1 << 62
+"""The moment of an alarm that is not set."""
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -53,14 +55,31 @@ class Timer:
         self.action = None
 
 
-class Timers:
-    """A process's few periodic and one-time actions, by CLOCK_MONOTONIC; not for one timer per request."""
+class Alarm:
+    """An action at a moment that moves with most requests: moving it is a store. NEVER_NS: there is none.
 
-    __slots__ = ("_heap", "_order")
+    It is taken back before its action runs, which may set it again.
+    """
+
+    __slots__ = ("action", "due_ns")
+
+    def __init__(self) -> None:
+        self.due_ns = NEVER_NS
+        self.action: Callable[[], None] | None = None
+
+
+class Timers:
+    """A process's few periodic and one-time actions, by CLOCK_MONOTONIC; not for one timer per request.
+
+    `alarm`: one more, which may move with each request.
+    """
+
+    __slots__ = ("_heap", "_order", "alarm")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Timer]] = []
         self._order = count()
+        self.alarm = Alarm()
 
     def add(self, due_ns: int, action: Callable[[], None]) -> Timer:
         timer = Timer(due_ns, action)
@@ -70,17 +89,21 @@ class Timers:
     @property
     def any(self) -> bool:
         """Whether one may be set."""
-        return bool(self._heap)
+        return bool(self._heap) or self.alarm.due_ns != NEVER_NS
 
     def next_due_ns(self) -> int | None:
         """When the next one is due, or None when none is set."""
         while self._heap and self._heap[0][2].action is None:
             heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        alarm_ns = self.alarm.due_ns
+        if self._heap and self._heap[0][0] < alarm_ns:
+            return self._heap[0][0]
+        return None if alarm_ns == NEVER_NS else alarm_ns
 
     def run_due(self, now_ns: int) -> int:
-        """Runs what is due at `now_ns`, earliest first; how many ran. Those added meanwhile wait for the next
-        call.
+        """Run what is due at `now_ns`, earliest first and the alarm last; return how many ran.
+
+        Those added meanwhile wait for the next call.
         """
         due: list[Timer] = []
         while self._heap and self._heap[0][0] <= now_ns:
@@ -90,6 +113,12 @@ class Timers:
             action, timer.action = timer.action, None
             if action is not None:
                 action()
+                ran += 1
+        alarm = self.alarm
+        if alarm.due_ns <= now_ns:
+            alarm.due_ns = NEVER_NS
+            if alarm.action is not None:
+                alarm.action()
                 ran += 1
         return ran
 
