@@ -95,7 +95,8 @@ def test_the_purgatory_expires_what_is_held_and_never_early(worker: Worker) -> N
     assert [answer for _, answer in worker.expired] == list(range(1, 21))
     assert min(late_ms for late_ms, _ in worker.expired) >= 0
     assert worker.line.deadlines.expired_by_purgatory == 20
-    assert (worker.counter(HELD), worker.counter(EXPIRED)) == (20, 20)
+    # It counts a moment after it has said so.
+    worker.run_until(lambda: worker.counter(HELD) == worker.counter(EXPIRED) == 20)
     assert worker.line.deadlines.outstanding == 0
 
 
@@ -104,8 +105,9 @@ def test_what_is_answered_is_released(worker: Worker) -> None:
         worker.hold(answer, 600_000)
     worker.run_until(lambda: worker.counter(WAITING) == 20)
     assert len(worker.held.reached("orders-0", 20)) == 20
-    worker.run_until(lambda: worker.line.deadlines.outstanding == 0)
-    assert worker.counter(WAITING) == worker.counter(EXPIRED) == 0
+    worker.run_until(lambda: worker.line.deadlines.outstanding == worker.counter(WAITING) == 0)
+    assert worker.counter(EXPIRED) == 0
+    assert worker.expired == []
 
 
 def test_a_killed_purgatory_lets_nothing_hang_and_its_next_life_goes_on(worker: Worker) -> None:
@@ -145,7 +147,7 @@ def test_a_full_ring_leaves_what_it_has_no_room_for_with_the_owner(worker: Worke
         worker.hold(answer)
     worker.run_until(lambda: len(worker.expired) == 300)
     assert sorted(answer for _, answer in worker.expired) == list(range(1, 301))
-    assert 0 < worker.line.deadlines.registrations <= 64
+    assert 0 < worker.line.deadlines.registrations < 300
 
 
 @pytest.mark.parametrize("ring_slots", [64])
@@ -161,5 +163,5 @@ def test_a_release_that_a_full_ring_had_no_room_for_is_made_up_for(worker: Worke
     writer.publish()
     assert len(worker.held.reached("orders-0", 40)) == 40
     os.kill(worker.house.pid, signal.SIGCONT)
-    worker.run_until(lambda: worker.line.deadlines.outstanding == 0)
-    assert worker.counter(WAITING) == 0
+    worker.run_until(lambda: worker.line.deadlines.outstanding == worker.counter(WAITING) == 0)
+    assert worker.expired == []
