@@ -31,8 +31,8 @@ MAXIMUM_EVENTS: Final = 256
 # Container objects that may be alive at once above the frozen ones before the collector looks for cycles among them.
 YOUNG_OBJECTS: Final = 20_000
 
-NEVER_NS: Final = 1 << 62
-"""The moment of an alarm that is not set."""
+NEVER_NS: Final = 1 << 61
+"""The moment of an alarm that is not set. Compiled code makes an object of an integer of 63 bits or more."""
 _NS_PER_MS: Final = 1_000_000
 
 
