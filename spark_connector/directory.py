@@ -124,26 +124,6 @@ class PartitionView:
         """`topic-3`."""
         return f"{self.topic}-{self.partition}"
 
-    def end(self, isolation: Isolation, *, durable: bool = False) -> int:
-        """Below which offset may be read now; `durable`: and will be there after a power cut.
-
-        Raises:
-            NotReadable: durable, where only Apache Kafka knows.
-            StorageFault, ConnectorError: the last stable offset has to be found by reading, and that failed.
-        """
-        end = self.high_watermark
-        if isolation is Isolation.READ_COMMITTED:
-            end = self.last_stable_offset
-            if end == UNKNOWN:
-                from spark_connector.bounds import last_stable_offset
-
-                end = last_stable_offset(self)
-        if durable:
-            if self.durable_offset == UNKNOWN:
-                raise NotReadable(f"{self.directory}: there is no record of how far the log is flushed")
-            end = min(end, self.durable_offset)
-        return max(end, self.log_start_offset)
-
 
 @dataclass(frozen=True, slots=True)
 class _Copy:

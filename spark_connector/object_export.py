@@ -29,6 +29,7 @@ import crc32c
 
 from appliance.errors import ApplianceError, CorruptFile, OperatorFault, StorageFault
 from appliance.log.file_names import DELETED, LOG, OFFSET_INDEX, TIME_INDEX, segment_file_name
+from spark_connector.bounds import end_offset
 from spark_connector.directory import Directories, Isolation, PartitionView
 from spark_connector.errors import DataLost, NotReadable
 from spark_connector.indexes import time_entries
@@ -254,7 +255,7 @@ def _export(
     view: PartitionView, before: _Before | None, store: _Store, *, tell: Callable[[str], object]
 ) -> tuple[ExportedPartition, int, int]:
     """A partition's part of the manifest, and how many segments and bytes were sent."""
-    stable = view.end(Isolation.READ_COMMITTED)
+    stable = end_offset(view, Isolation.READ_COMMITTED)
     there = store.sizes(view.name)
     new, new_bytes = 0, 0
     for _ in range(_TRIES):

@@ -23,6 +23,7 @@ from uuid import uuid4
 
 from spark_connector.admission import Patience, admitted
 from spark_connector.batch_query import LOG, lease_on
+from spark_connector.bounds import end_offset
 from spark_connector.directory import UNKNOWN, Directories, PartitionView
 from spark_connector.epochs import epoch_end, epoch_of
 from spark_connector.errors import DataLost, NotReadable, PartitionMoved, UnknownTopic
@@ -219,7 +220,7 @@ class StreamQuery:
                 continue
             self._unreadable.discard(name)
             begin = self._begin(view, start)
-            end = view.end(self._options.isolation, durable=self._options.ends_durable)
+            end = end_offset(view, self._options.isolation, durable=self._options.ends_durable)
             if until is not None:
                 end = min(end, until.marks[name].offset if name in until.marks else begin)
             looks[name] = _Look(view, begin, max(begin, end))

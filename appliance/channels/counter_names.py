@@ -22,7 +22,16 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "forgotten_member_ids",
         "member_bytes",
     ),
-    "purgatory": ("waiting", "watched_keys", "satisfied", "expired", "cancelled", "unsent"),
+    "purgatory": (
+        "waiting",
+        "watched_keys",
+        "satisfied",
+        "expired",
+        "cancelled",
+        "unsent",
+        "held_answers",
+        "expired_answers",
+    ),
     "netproc": ("watched_partitions", "fetches_answered_early"),
     "ioproc": (
         "failed_log_dirs_bits",

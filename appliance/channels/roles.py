@@ -85,17 +85,14 @@ COORDINATOR = Role(RoleKind.COORDINATOR)
 CLEANER = Role(RoleKind.CLEANER)
 ACCEPTOR = Role(RoleKind.ACCEPTOR)
 
-# Processes whose code comes with later issues: their places in the supervisor's table are kept, so adding one
-# is a line here and a `main.py` in its room.
-NOT_BUILT_YET: frozenset[RoleKind] = frozenset()
-
 # Writer kind → reader kind. One ring per ordered pair of living processes; no ring has two writers.
 RING_ROUTES: tuple[tuple[RoleKind, RoleKind], ...] = (
     (RoleKind.NETPROC, RoleKind.IOPROC),  # requests
     (RoleKind.IOPROC, RoleKind.NETPROC),  # responses
     (RoleKind.NETPROC, RoleKind.PURGATORY),  # watches
     (RoleKind.PURGATORY, RoleKind.NETPROC),  # completions
-    (RoleKind.IOPROC, RoleKind.PURGATORY),  # pokes
+    (RoleKind.IOPROC, RoleKind.PURGATORY),  # pokes, deadlines of held answers
+    (RoleKind.PURGATORY, RoleKind.IOPROC),  # deadlines that have come
     (RoleKind.CLEANER, RoleKind.IOPROC),  # surveys, swaps
     (RoleKind.IOPROC, RoleKind.CLEANER),  # their answers; what to look at
     (RoleKind.CLEANER, RoleKind.REPLICA),  # surveys, swaps of followed copies
@@ -148,8 +145,8 @@ def replica_of(slot: int) -> Role:
 
 
 def running_roles(settings: Settings) -> tuple[Role, ...]:
-    """The roles that are built, without the supervisor: what it forks and keeps alive. One slot follows nobody."""
-    absent = {RoleKind.SUPERVISOR, *NOT_BUILT_YET}
+    """Return every role but the supervisor: what it forks and keeps alive. One slot follows nobody."""
+    absent = {RoleKind.SUPERVISOR}
     if settings.slots == 1:
         absent.add(RoleKind.REPLICA)
     return tuple(role for role in planned_roles(settings) if role.kind not in absent)

@@ -22,12 +22,13 @@ from appliance.channels.request_channel import (
 from appliance.channels.roles import Role, replica_of
 from appliance.channels.wiring import Attachment
 from appliance.clock import Clock
+from appliance.delayed.held_answers import Deadlines
 from appliance.ioproc.answer_rings import AnswerRings
-from appliance.ioproc.delayed_delete_records import DelayedDeleteRecords
-from appliance.ioproc.delayed_produce import DelayedProduce
 from appliance.ioproc.follower_bells import FollowerBells
 from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.handlers.produce import ACKS_ALL, Answer
+from appliance.ioproc.held_deletions import HeldDeletions
+from appliance.ioproc.held_produces import HeldProduces
 from appliance.ioproc.isr_changes import IsrChanges
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
@@ -48,11 +49,11 @@ class Followed:
     __slots__ = (
         "_bells",
         "_commits",
-        "_delayed",
         "_deletions",
         "_isr_changes",
         "_partitions",
         "_pokes",
+        "_produces",
     )
 
     def __init__(
@@ -64,6 +65,7 @@ class Followed:
         clock: Clock,
         pokes: Pokes,
         commits: GroupCommit,
+        deadlines: Deadlines,
         answers: AnswerRings,
         listener: PartitionListener[Partition],
     ) -> None:
@@ -71,9 +73,9 @@ class Followed:
         self._commits = commits
         self._partitions: Partitions | None = None
         self._bells = FollowerBells(attachment, cycle)
-        self._delayed = DelayedProduce(cycle.timers, clock, reply=answers.reply)
-        self._deletions = DelayedDeleteRecords(
-            cycle.timers, clock, low_watermark=self._low_watermark, reply=answers.reply
+        self._produces = HeldProduces(deadlines, clock, reply=answers.reply)
+        self._deletions = HeldDeletions(
+            deadlines, clock, low_watermark=self._low_watermark, reply=answers.reply
         )
         self._isr_changes = IsrChanges(
             controller,
@@ -101,7 +103,7 @@ class Followed:
         if message[ACKS] == ACKS_ALL:
             if fresh and partition.durable is not None:
                 self._commits.cover(partition)
-            return self._delayed.hold(
+            return self._produces.hold(
                 partition, peer, answer, end_offset=answer[END_OFFSET], timeout_ms=message[PRODUCE_TIMEOUT_MS]
             )
         return partition.durable is not None and self._commits.hold(partition, peer, answer)
@@ -137,7 +139,7 @@ class Followed:
         """A flush, a follower or an ISR has changed what is replicated."""
         if partition.replication is not None:
             self._publish(partition)
-            self._delayed.moved(partition)
+            self._produces.moved(partition)
 
     # Followers
 
@@ -200,7 +202,7 @@ class Followed:
 
     def withdrawn(self, partition: Partition, error: int) -> None:
         """It is led no more."""
-        self._delayed.forget(partition.row, error)
+        self._produces.forget(partition.row, error)
         self._deletions.forget(partition, error)
         self._isr_changes.forget(partition)
 
@@ -220,11 +222,11 @@ class Followed:
     def peer_down(self, role: Role) -> None:
         """Before the attachment lets go of what is shared with it."""
         self._bells.peer_down(role)
-        self._delayed.drop_asker(role)
+        self._produces.drop_asker(role)
         self._deletions.drop_asker(role)
         for partition in self._deletions.partitions:
             self._deletions.moved(partition)
 
     def statistics(self) -> dict[str, int]:
         """Answers that wait for followers."""
-        return self._delayed.statistics() | self._deletions.statistics()
+        return self._produces.statistics() | self._deletions.statistics()

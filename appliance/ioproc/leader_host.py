@@ -18,6 +18,7 @@ from appliance.channels.roles import Role
 from appliance.channels.worker_counters import FORGOTTEN_PRODUCER_IDS, MOVING_PARTITIONS, PRODUCER_IDS
 from appliance.errors import StorageFault
 from appliance.ioproc.answer_rings import AnswerRings
+from appliance.ioproc.expiry_line import ExpiryLine
 from appliance.ioproc.followed import Followed
 from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.partition import Partition
@@ -86,6 +87,8 @@ class LeaderHost(PartitionHost[Partition]):
             directories_of=settings.log_directories,
             listener=self,
         )
+        self._expiry_line = ExpiryLine(attachment, cycle, clock)
+        self.expire = self._expiry_line.turn
         self._followed = Followed(
             attachment,
             controller,
@@ -93,6 +96,7 @@ class LeaderHost(PartitionHost[Partition]):
             clock=clock,
             pokes=pokes,
             commits=self._commits,
+            deadlines=self._expiry_line.deadlines,
             answers=self._answers,
             listener=self,
         )
@@ -223,10 +227,12 @@ class LeaderHost(PartitionHost[Partition]):
 
     def peer_up(self, role: Role) -> None:
         super().peer_up(role)
+        self._expiry_line.peer_up(role)
         self._followed.peer_up(role)
 
     def peer_down(self, role: Role) -> None:
         super().peer_down(role)
+        self._expiry_line.peer_down(role)
         self.rings.peer_down(role)
 
     # Events of the parts

@@ -80,6 +80,7 @@ class Worker:
                     controller.wants_look = True
                 else:
                     host.look_at_directories()
+            host.expire()
             if controller.wants_look:
                 host.obey(controller.receive())
             host.turn()

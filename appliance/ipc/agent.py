@@ -19,12 +19,10 @@ from __future__ import annotations
 
 import gc
 import heapq
-import os
 import select
-import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import count
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.process_table import BUSY_NS, IDLE_NS, LOOPS, ProcessRow
@@ -33,6 +31,8 @@ MAXIMUM_EVENTS: Final = 256
 # Container objects that may be alive at once above the frozen ones before the collector looks for cycles among them.
 YOUNG_OBJECTS: Final = 20_000
 
+NEVER_NS: Final = 1 << 61
+"""The moment of an alarm that is not set. Compiled code makes an object of an integer of 63 bits or more."""
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -55,14 +55,31 @@ class Timer:
         self.action = None
 
 
-class Timers:
-    """A process's few periodic and one-time actions, by CLOCK_MONOTONIC; not for one timer per request."""
+class Alarm:
+    """An action at a moment that moves with most requests: moving it is a store. NEVER_NS: there is none.
 
-    __slots__ = ("_heap", "_order")
+    It is taken back before its action runs, which may set it again.
+    """
+
+    __slots__ = ("action", "due_ns")
+
+    def __init__(self) -> None:
+        self.due_ns = NEVER_NS
+        self.action: Callable[[], None] | None = None
+
+
+class Timers:
+    """A process's few periodic and one-time actions, by CLOCK_MONOTONIC; not for one timer per request.
+
+    `alarm`: one more, which may move with each request.
+    """
+
+    __slots__ = ("_heap", "_order", "alarm")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Timer]] = []
         self._order = count()
+        self.alarm = Alarm()
 
     def add(self, due_ns: int, action: Callable[[], None]) -> Timer:
         timer = Timer(due_ns, action)
@@ -72,17 +89,21 @@ class Timers:
     @property
     def any(self) -> bool:
         """Whether one may be set."""
-        return bool(self._heap)
+        return bool(self._heap) or self.alarm.due_ns != NEVER_NS
 
     def next_due_ns(self) -> int | None:
         """When the next one is due, or None when none is set."""
         while self._heap and self._heap[0][2].action is None:
             heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        alarm_ns = self.alarm.due_ns
+        if self._heap and self._heap[0][0] < alarm_ns:
+            return self._heap[0][0]
+        return None if alarm_ns == NEVER_NS else alarm_ns
 
     def run_due(self, now_ns: int) -> int:
-        """Runs what is due at `now_ns`, earliest first; how many ran. Those added meanwhile wait for the next
-        call.
+        """Run what is due at `now_ns`, earliest first and the alarm last; return how many ran.
+
+        Those added meanwhile wait for the next call.
         """
         due: list[Timer] = []
         while self._heap and self._heap[0][0] <= now_ns:
@@ -92,6 +113,12 @@ class Timers:
             action, timer.action = timer.action, None
             if action is not None:
                 action()
+                ran += 1
+        alarm = self.alarm
+        if alarm.due_ns <= now_ns:
+            alarm.due_ns = NEVER_NS
+            if alarm.action is not None:
+                alarm.action()
                 ran += 1
         return ran
 
@@ -193,37 +220,6 @@ class DutyCycle:
             return timeout_s
         until_due_s = max(0, due_ns - now_ns) / 1e9
         return until_due_s if timeout_s < 0 else min(until_due_s, timeout_s)
-
-
-class SignalInbox:
-    """Signals as an inbox: the handler only notes the number and rings, the duty cycle acts.
-
-    Args:
-        eventfd: this process's doorbell; written always, since a handler cannot tell whether sleep is near.
-        signals: which to take over, for the life of the process.
-    """
-
-    __slots__ = ("_arrived", "_eventfd")
-
-    def __init__(self, eventfd: int, signals: Iterable[signal.Signals]) -> None:
-        self._eventfd = eventfd
-        self._arrived: list[int] = []
-        for number in signals:
-            signal.signal(number, self._note)
-
-    def _note(self, number: int, _frame: Any) -> None:
-        self._arrived.append(number)
-        os.eventfd_write(self._eventfd, 1)
-
-    def is_empty(self) -> bool:
-        return not self._arrived
-
-    def drain(self) -> list[int]:
-        """The signals that arrived, oldest first."""
-        arrived: list[int] = []
-        while self._arrived:
-            arrived.append(self._arrived.pop(0))
-        return arrived
 
 
 def freeze_garbage() -> None:

@@ -186,17 +186,6 @@ class LogDirectory:
 
     # Partitions
 
-    def partitions_on_disk(self) -> dict[TopicPartition, UUID | None]:
-        """The partitions that have a directory here, with their topic ids; None where none is kept.
-
-        Raises:
-            StorageFault, CorruptFile: the directory or an id cannot be read.
-        """
-        return {
-            partition: read_topic_id(self.path / partition_directory_name(partition))
-            for partition in self._names_on_disk()
-        }
-
     def _names_on_disk(self) -> set[TopicPartition]:
         with storage_faults(self.path):
             names = [entry.name for entry in os.scandir(self.path) if entry.is_dir()]

@@ -131,6 +131,7 @@ class Processor:
             clock=clock,
             fault=self._fault,
             read_again=self._read_again,
+            short=fan_out.report_load,
         )
         routes = TopicRoutes(attachment.image, workers=attachment.wiring.settings.io.workers)
         self._routes = routes

@@ -123,10 +123,6 @@ class ApiKey(IntEnum):
         """The name as Kafka writes it: `ListOffsets`."""
         return self.name.title().replace("_", "")
 
-    def is_flexible(self, version: int) -> bool:
-        """Whether `version` uses compact lengths and tagged fields (KIP-482)."""
-        return version >= self.first_flexible
-
     def request_header_version(self, version: int) -> int:
         """1, or 2 for flexible versions."""
         return 2 if version >= self.first_flexible else 1

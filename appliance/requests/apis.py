@@ -91,7 +91,7 @@ class Apis:
         self._produce = ProduceHandler(
             routes,
             lines,
-            leader_wait=LeaderWait(routes, table, timers, clock),
+            leader_wait=LeaderWait(routes, table, timers, clock, purgatory.deadlines),
             finish=finish,
             refuse=refuse,
         )

@@ -18,14 +18,20 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from appliance.channels.purgatory_channel import COMPLETED_ID, PurgatoryOp
+from appliance.channels.purgatory_channel import COMPLETED_ID, OP, REASON, CompletionReason, PurgatoryOp
 from appliance.channels.roles import PURGATORY
 from appliance.channels.wiring import Attachment
+from appliance.delayed.held_answers import Deadlines
+from appliance.ipc.agent import Alarm
 from appliance.ipc.ring import RingWriter
 
 _WATCH: Final = int(PurgatoryOp.WATCH)
 _ARM: Final = int(PurgatoryOp.ARM)
 _CANCEL: Final = int(PurgatoryOp.CANCEL)
+_HOLD: Final = int(PurgatoryOp.HOLD)
+_RELEASE: Final = int(PurgatoryOp.RELEASE)
+_OVER: Final = int(PurgatoryOp.OVER)
+_EXPIRED: Final = int(CompletionReason.EXPIRED)
 
 
 WIDE_PARTITIONS: Final = 64
@@ -92,6 +98,7 @@ class PurgatoryLine:
         "_unplaced_by_id",
         "_watchers",
         "_wide",
+        "deadlines",
         "hurried",
         "partitions",
     )
@@ -109,6 +116,8 @@ class PurgatoryLine:
         self._unplaced_by_id: dict[int, _Registration] = {}
         self._stopping = False
         self._touched = False
+        # Who holds answers looks often, so nobody needs to be woken for it.
+        self.deadlines = Deadlines(self, Alarm())
 
     @property
     def congested(self) -> bool:
@@ -215,11 +224,34 @@ class PurgatoryLine:
         if reader is None:
             return False
         messages = reader.drain()
+        over: list[tuple[int, bool]] = []
         for message in messages:
+            if message[OP] == _OVER:
+                over.append((message[COMPLETED_ID], message[REASON] == _EXPIRED))
+                continue
             watcher = self._leave(message[COMPLETED_ID])
             if watcher is not None:
                 watcher.woken()
+        if over:
+            self.deadlines.over(over)
         return bool(messages)
+
+    # Registrar, for answers that this process holds
+
+    def register(self, identity: int, due_ns: int) -> bool:
+        """See `Registrar`."""
+        writer = self._attachment.outbound.get(PURGATORY)
+        if writer is None or self._unplaced or self._stopping:
+            return False
+        self._touched = True
+        return writer.put(_HOLD, 0, 0, identity, 0, 0, 0, due_ns, 0, 0, 0, 0)
+
+    def release(self, identity: int) -> None:
+        """See `Registrar`."""
+        writer = self._attachment.outbound.get(PURGATORY)
+        if writer is not None:
+            writer.put(_RELEASE, 0, 0, identity, 0, 0, 0, 0, 0, 0, 0, 0)
+            self._touched = True
 
     def stop(self) -> None:
         """This process stops: nobody waits any more."""
@@ -233,6 +265,7 @@ class PurgatoryLine:
         watchers, self._watchers = self._watchers, {}
         self._wide.clear()
         self.partitions = 0
+        self.deadlines.purgatory_down()
         for watcher in watchers.values():
             watcher.woken()
 

@@ -18,9 +18,11 @@ from appliance.channels.partition_table import (
 )
 from appliance.clock import ManualClock
 from appliance.cluster import NO_LEADER, ClusterImage, PartitionImage, TopicImage
-from appliance.ipc.agent import Timers
+from appliance.delayed.held_answers import Deadlines
+from appliance.ipc.agent import Alarm, Timers
 from appliance.requests.log_handlers.leader_wait import HOLD_MS, LOOK_MS, WAITING_MAX, LeaderWait
 from appliance.requests.topic_routes import TopicRoutes
+from tests.support.no_purgatory import NoPurgatory
 from tests.support.private_directory import private_directory
 
 ROW, INCARNATION = 1, 9
@@ -38,7 +40,7 @@ class NetworkProcess:
         self.topic_id = UUID(int=5)
         self.lead(0, 4)
         routes = TopicRoutes(ImageReader(memory, pointer), workers=1)
-        self.wait = LeaderWait(routes, self.table, self.timers, self.clock)
+        self.wait = LeaderWait(routes, self.table, self.timers, self.clock, Deadlines(NoPurgatory(), Alarm()))
         self.answered: list[int] = []
 
     def lead(self, leader: int, leader_epoch: int) -> None:

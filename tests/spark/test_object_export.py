@@ -15,6 +15,7 @@ from appliance.log.partition_state import StateFile
 from appliance.protocol.records.record import Record
 from spark_connector import storage
 from spark_connector.batch_query import plan_batch
+from spark_connector.bounds import end_offset
 from spark_connector.directory import Directories, Isolation
 from spark_connector.errors import DataLost, NotALogDirectory
 from spark_connector.object_export import export_objects
@@ -52,7 +53,7 @@ def address(home: Path) -> str:
 
 def planned(home: Path) -> list[ScanRange]:
     view = Directories([address(home)]).partition("orders", 0)
-    end = view.end(Isolation.READ_COMMITTED)
+    end = end_offset(view, Isolation.READ_COMMITTED)
     return plan([view], [OffsetRange("orders", 0, view.log_start_offset, end)])
 
 

@@ -10,10 +10,13 @@ then their high watermarks are read again; a worker publishes its high watermark
 `watchers`. Whatever the order, one of the two sees the other: either the worker pokes, or the operation is
 found satisfied here and now.
 
+Answers that a worker or a network process holds have a deadline here and are completed by their owner: a HOLD goes onto
+the timing wheel alone, and is answered once, when its time is up or when its owner releases it.
+
 Does: holds what waits (see `appliance.delayed`); writes the `watchers` words. Never: reads a log, parses a
-request, answers a client, polls while idle. Dies: network processes wake everybody who waited here and
-register anew with the next generation; words that the dead one left above zero cost a needless poke each
-and are cleared then.
+request, answers a client, polls while idle. Dies: network processes wake everybody who waited here and register again
+with the next generation; owners of held answers expire them until they have registered them again; `watchers` words
+that the dead one left above zero cost a needless poke each and are cleared then.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from appliance.channels.partition_table import ACTIVE_SEGMENT, HIGH_WATERMARK, W
 from appliance.channels.purgatory_channel import (
     COUNT,
     DEADLINE_NS,
+    HELD_DEADLINE_NS,
+    HELD_IDENTITY,
     NEEDED_BYTES,
     OFFSET,
     OP,
@@ -44,7 +49,7 @@ from appliance.channels.supervised import obey_supervisor
 from appliance.channels.supervision import SupervisionSocket
 from appliance.channels.wiring import Attachment
 from appliance.clock import Clock
-from appliance.delayed.delayed_operation import DelayedFetch
+from appliance.delayed.delayed_operation import DelayedAnswer, DelayedFetch
 from appliance.delayed.purgatory import Purgatory, PurgatoryStatistics
 from appliance.errors import ApplianceDefect
 from appliance.ipc.agent import DutyCycle
@@ -58,12 +63,16 @@ OWED_RETRY_MS = 1
 
 _COMPLETE, _WATCH, _ARM = int(PurgatoryOp.COMPLETE), int(PurgatoryOp.WATCH), int(PurgatoryOp.ARM)
 _CANCEL, _POKE = int(PurgatoryOp.CANCEL), int(PurgatoryOp.POKE)
+_HOLD, _RELEASE, _OVER = int(PurgatoryOp.HOLD), int(PurgatoryOp.RELEASE), int(PurgatoryOp.OVER)
 _SATISFIED, _EXPIRED = int(CompletionReason.SATISFIED), int(CompletionReason.EXPIRED)
 _NS_PER_MS = 1_000_000
-_REQUEST_ID_BITS = 32
-_REQUEST_ID_MASK = (1 << _REQUEST_ID_BITS) - 1
+_REQUEST_ID_MASK = (1 << 32) - 1
+_IS_ANSWER = 1 << 32
+_PEER_SHIFT = 33
 
 log = logging.getLogger(__name__)
+
+Operation = DelayedFetch | DelayedAnswer
 
 
 class PurgatoryDutyCycle:
@@ -74,17 +83,20 @@ class PurgatoryDutyCycle:
         self._supervision = supervision
         self._clock = clock
         self._table = attachment.partitions
-        self._purgatory: Purgatory[DelayedFetch] = Purgatory(clock.monotonic_ns() // _NS_PER_MS)
+        self._purgatory: Purgatory[Operation] = Purgatory(clock.monotonic_ns() // _NS_PER_MS)
         self._cycle = DutyCycle(attachment.doorbell, attachment.row, monotonic_ns=clock.monotonic_ns)
         self._cycle.epoll.register(supervision.fileno(), select.EPOLLIN)
         for reader in attachment.inbound.values():
             self._cycle.add_inbox(reader)
-        self._askers = {peer.index: peer for peer in attachment.outbound}
-        # Operations are named by network process and request id, in one integer; so are half-made
-        # registrations: what is watched, and the rows that are read from within a segment.
+        # An operation's key is one integer: who asked, by its row in the process table, whether it is an answer that is
+        # held, and the asker's own number for it. Half-made registrations have such keys, too: what is watched, and the
+        # rows that are read from within a segment.
+        self._askers = attachment.wiring.planned
+        self._places = {role: place for place, role in enumerate(self._askers)}
         self._half_made: dict[int, tuple[dict[int, int], set[int]]] = {}
         self._owed: dict[Role, deque[tuple[int, ...]]] = {}
         self._touched: set[Role] = set()
+        self._expired_answers = self._held_answers = 0
         self._depth = 0
         self._running = True
         self._clear_left_watchers()
@@ -122,7 +134,7 @@ class PurgatoryDutyCycle:
                 continue
             depth += len(messages)
             if peer.kind is RoleKind.IOPROC:
-                self._poked(messages)
+                self._poked(peer, messages)
             else:
                 registrations.append((peer, messages))
         for peer, messages in registrations:
@@ -131,10 +143,16 @@ class PurgatoryDutyCycle:
             self._depth = depth
             self._attachment.row.set_queue_depth(depth)
 
-    def _poked(self, messages: list[tuple[Any, ...]]) -> None:
+    def _poked(self, peer: Role, messages: list[tuple[Any, ...]]) -> None:
         for message in messages:
-            if message[OP] != _POKE:
-                self._wrong(f"message {message[OP]} from a worker")
+            op = message[OP]
+            if op != _POKE:
+                if op == _HOLD:
+                    self._hold(peer, message[HELD_IDENTITY], message[HELD_DEADLINE_NS])
+                elif op == _RELEASE:
+                    self._release(peer, message[HELD_IDENTITY])
+                else:
+                    self._wrong(f"message {op} from a worker")
                 continue
             row = message[POKED_ROW]
             for operation in self._purgatory.poke(row, message[POKED_HIGH_WATERMARK], message[POKED_BYTES]):
@@ -142,7 +160,7 @@ class PurgatoryDutyCycle:
             begun_at = self._table.cells[self._table.at(row) + ACTIVE_SEGMENT]
             if begun_at < message[POKED_HIGH_WATERMARK]:
                 for operation in self._purgatory.watching(row):
-                    if operation.is_left_behind(row, begun_at):
+                    if isinstance(operation, DelayedFetch) and operation.is_left_behind(row, begun_at):
                         self._purgatory.satisfy(operation.key)
                         self._complete(operation, _SATISFIED)
             if not self._purgatory.watchers(row):
@@ -153,17 +171,10 @@ class PurgatoryDutyCycle:
         armed: list[DelayedFetch] = []
         for message in messages:
             op = message[OP]
-            key = (peer.index << _REQUEST_ID_BITS) | message[REQUEST_ID]
             if op == _WATCH:
-                row = message[ROW]
-                if row < len(self._table):
-                    watches, within = self._half_made.setdefault(key, ({}, set()))
-                    watches[row] = message[OFFSET]
-                    if message[WITHIN]:
-                        within.add(row)
-                else:
-                    self._wrong(f"{peer} watches row {row} of {len(self._table)}")
+                self._watch(peer, message)
             elif op == _ARM:
+                key = self._key(peer, message[REQUEST_ID])
                 watches, within = self._half_made.pop(key, ({}, set()))
                 operation = DelayedFetch(
                     key, watches, needed_bytes=message[NEEDED_BYTES], within=frozenset(within)
@@ -171,15 +182,30 @@ class PurgatoryDutyCycle:
                 if self._wait(operation, message[COUNT], deadline_ns=message[DEADLINE_NS]):
                     armed.append(operation)
             elif op == _CANCEL:
+                key = self._key(peer, message[REQUEST_ID])
                 cancelled = self._purgatory.cancel(key)
                 self._half_made.pop(key, None)
                 if cancelled is not None:
                     self._forget_watches(cancelled)
+            elif op == _HOLD:
+                self._hold(peer, message[REQUEST_ID], message[DEADLINE_NS])
+            elif op == _RELEASE:
+                self._release(peer, message[REQUEST_ID])
             else:
                 self._wrong(f"message {op} from {peer}")
         if armed:
             self._attachment.row.cells[REQUESTS] += len(armed)
             self._look_again(armed)
+
+    def _watch(self, peer: Role, message: tuple[Any, ...]) -> None:
+        row = message[ROW]
+        if row >= len(self._table):
+            self._wrong(f"{peer} watches row {row} of {len(self._table)}")
+            return
+        watches, within = self._half_made.setdefault(self._key(peer, message[REQUEST_ID]), ({}, set()))
+        watches[row] = message[OFFSET]
+        if message[WITHIN]:
+            within.add(row)
 
     def _wait(self, operation: DelayedFetch, watches: int, *, deadline_ns: int) -> bool:
         """Lets it wait, or answers at once what could only wait in vain."""
@@ -195,6 +221,25 @@ class PurgatoryDutyCycle:
             self._wrong(str(error))
             return False
         return True
+
+    def _key(self, peer: Role, number: int) -> int:
+        return (self._places[peer] << _PEER_SHIFT) | number
+
+    def _hold(self, peer: Role, identity: int, deadline_ns: int) -> None:
+        """Put the deadline of an answer that `peer` holds onto the wheel."""
+        operation = DelayedAnswer(self._key(peer, identity) | _IS_ANSWER)
+        try:
+            self._purgatory.wait(operation, -(-deadline_ns // _NS_PER_MS))
+        except ApplianceDefect as error:
+            self._wrong(str(error))
+            return
+        self._held_answers += 1
+
+    def _release(self, peer: Role, identity: int) -> None:
+        """Its owner has answered it. One that has expired meanwhile was said to be over before."""
+        operation = self._purgatory.satisfy(self._key(peer, identity) | _IS_ANSWER)
+        if operation is not None:
+            self._complete(operation, _SATISFIED)
 
     def _look_again(self, armed: list[DelayedFetch]) -> None:
         """Announce, fence, check: the purgatory's half of what the head of this file describes."""
@@ -212,17 +257,20 @@ class PurgatoryDutyCycle:
     def _look_at_everybody(self) -> None:
         """After a worker came back: its recovered high watermarks may have been published with nobody to
         poke."""
-        self._look_again(self._purgatory.operations())
+        self._look_again([each for each in self._purgatory.operations() if isinstance(each, DelayedFetch)])
 
     def _expire(self) -> None:
         for operation in self._purgatory.expire(self._clock.monotonic_ns() // _NS_PER_MS):
+            if isinstance(operation, DelayedAnswer):
+                self._expired_answers += 1
             self._complete(operation, _EXPIRED)
 
-    def _complete(self, operation: DelayedFetch, reason: int) -> None:
+    def _complete(self, operation: Operation, reason: int) -> None:
         """Says once to the asker that `operation` has left; it must have."""
         self._forget_watches(operation)
-        peer = self._askers[operation.key >> _REQUEST_ID_BITS]
-        message = (_COMPLETE, reason, 0, operation.key & _REQUEST_ID_MASK, 0, 0, 0, 0, 0, 0, 0)
+        peer = self._askers[operation.key >> _PEER_SHIFT]
+        op = _OVER if operation.key & _IS_ANSWER else _COMPLETE
+        message = (op, reason, 0, operation.key & _REQUEST_ID_MASK, 0, 0, 0, 0, 0, 0, 0)
         owed = self._owed.get(peer)
         if owed is not None:
             owed.append(message)
@@ -250,7 +298,7 @@ class PurgatoryDutyCycle:
     def _note_watchers(self, row: int) -> None:
         self._table.cells[self._table.at(row) + WATCHERS] = self._purgatory.watchers(row)
 
-    def _forget_watches(self, operation: DelayedFetch) -> None:
+    def _forget_watches(self, operation: Operation) -> None:
         for row in operation.watches:
             self._note_watchers(row)
 
@@ -276,6 +324,8 @@ class PurgatoryDutyCycle:
         cells[COUNTER_0 + 3] = statistics.expired
         cells[COUNTER_0 + 4] = statistics.cancelled
         cells[COUNTER_0 + 5] = sum(map(len, self._owed.values()))
+        cells[COUNTER_0 + 6] = self._held_answers
+        cells[COUNTER_0 + 7] = self._expired_answers
 
     def _wrong(self, what: str) -> None:
         """A mistake of ours elsewhere: counted and said, and nobody waits for ever because of it."""
@@ -303,13 +353,11 @@ class PurgatoryDutyCycle:
             if not self._attachment.peer_up(peer, generation):
                 return
             self._cycle.add_inbox(self._attachment.inbound[peer])
-            if peer.kind is RoleKind.NETPROC:
-                self._askers[peer.index] = peer
         if peer.kind is RoleKind.IOPROC:
             self._look_at_everybody()
 
     def _peer_down(self, peer: Role) -> None:
-        """What a dead network process asked for is forgotten; who waits for a dead worker waits for the next one.
+        """What a dead process asked for is forgotten; who waits for a dead worker's records waits for the next one.
 
         Its pokes that were not read yet go unread: the look at everybody when it is back makes up for them.
         """
@@ -317,13 +365,13 @@ class PurgatoryDutyCycle:
         if reader is None:
             return
         self._cycle.remove_inbox(reader)
-        if peer.kind is RoleKind.NETPROC:
-            self._owed.pop(peer, None)
-            self._touched.discard(peer)
-            for operation in self._purgatory.operations():
-                if operation.key >> _REQUEST_ID_BITS == peer.index:
-                    self._purgatory.cancel(operation.key)
-                    self._forget_watches(operation)
-            for key in [key for key in self._half_made if key >> _REQUEST_ID_BITS == peer.index]:
-                del self._half_made[key]
+        self._owed.pop(peer, None)
+        self._touched.discard(peer)
+        place = self._places[peer]
+        for operation in self._purgatory.operations():
+            if operation.key >> _PEER_SHIFT == place:
+                self._purgatory.cancel(operation.key)
+                self._forget_watches(operation)
+        for key in [key for key in self._half_made if key >> _PEER_SHIFT == place]:
+            del self._half_made[key]
         self._attachment.peer_down(peer)

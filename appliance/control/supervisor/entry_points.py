@@ -1,7 +1,7 @@
 """Which function each role runs, by name.
 
-The supervisor imports the process wings late, by these names, and knows nothing else of them. A place stands
-here for every role there will be; `roles.NOT_BUILT_YET` says which are not forked yet. Source of the order: `RoleKind`.
+The supervisor imports the process wings late, by these names, and knows nothing else of them. Source of
+the order: `RoleKind`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """PRODUCE on a partition's owner: check, append in place, publish, answer.
 
 Serves every version: batches are v2 in all that are served. With acks=all and followers the answer waits until they
-have the records (`delayed_produce`). A gap in a producer's sequence is told as the change of leaders that it may come
+have the records (`held_produces`). A gap in a producer's sequence is told as the change of leaders that it may come
 from (decision 0047). Left out here on purpose: transactional batches (transactions issue) are refused by the log with
 INVALID_TXN_STATE.
 """

@@ -9,11 +9,12 @@ Who is told at once asks again at once: of a slot that led a thousand partitions
 there was a leader to take it, by a client and a network process that ran on the cores which the takeover needed
 (decision 0062). A client that waits for an answer sends nothing. What is answered does not change, only when; a request
 of which any partition was taken, or that has another leader by the image, is answered at once.
+
+It is held as acks=all is (`delayed/held_answers.py`), but nobody says when there is news, so this process looks for it.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -26,6 +27,7 @@ from appliance.channels.partition_table import (
 )
 from appliance.clock import Clock
 from appliance.cluster import NO_LEADER
+from appliance.delayed.held_answers import Deadlines, HeldAnswers
 from appliance.ipc.agent import Timers
 from appliance.requests.topic_routes import TopicRoutes
 
@@ -34,6 +36,7 @@ HOLD_MS: Final = 100
 LOOK_MS: Final = 5
 WAITING_MAX: Final = 1024
 _NS_PER_MS: Final = 1_000_000
+_QUEUE: Final = 0
 
 
 class _Waiting(NamedTuple):
@@ -44,25 +47,32 @@ class _Waiting(NamedTuple):
     leader_epoch: int
     files_version: int
     image_version: int
-    until_ns: int
     answer: Callable[[], None]
 
 
 class LeaderWait:
-    """The refusals of one network process that wait. No timer runs while there are none."""
+    """The refusals of one network process that wait, in one queue. No timer runs while there are none."""
 
-    __slots__ = ("_armed", "_clock", "_routes", "_table", "_timers", "_waiting")
+    __slots__ = ("_armed", "_clock", "_deadlines", "_held", "_routes", "_table", "_timers")
 
-    def __init__(self, routes: TopicRoutes, table: PartitionTable, timers: Timers, clock: Clock) -> None:
+    def __init__(
+        self,
+        routes: TopicRoutes,
+        table: PartitionTable,
+        timers: Timers,
+        clock: Clock,
+        deadlines: Deadlines,
+    ) -> None:
         self._routes = routes
         self._table = table
         self._timers = timers
         self._clock = clock
-        self._waiting: deque[_Waiting] = deque()
+        self._deadlines = deadlines
+        self._held: HeldAnswers[int, None, _Waiting] = HeldAnswers(deadlines, expired=self._expired)
         self._armed = False
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return self._held.of(_QUEUE)
 
     def hold(
         self, topic: str | UUID, partition: int, *, slot: int, timeout_ms: int, answer: Callable[[], None]
@@ -71,23 +81,23 @@ class LeaderWait:
 
         `slot`: whom the client took for the leader.
         """
-        if len(self._waiting) >= WAITING_MAX:
+        if len(self) >= WAITING_MAX:
             return False
         found = self._routes.of(topic)
         route = None if found is None else found.partition(partition)
         if route is None or route.leader not in (slot, NO_LEADER):
             return False
-        self._waiting.append(
-            _Waiting(
-                route.row,
-                route.incarnation,
-                route.leader_epoch,
-                self._table.files_version(route.row),
-                self._routes.version,
-                self._clock.monotonic_ns() + min(HOLD_MS, max(timeout_ms, 0)) * _NS_PER_MS,
-                answer,
-            )
+        waiting = _Waiting(
+            route.row,
+            route.incarnation,
+            route.leader_epoch,
+            self._table.files_version(route.row),
+            self._routes.version,
+            answer,
         )
+        now_ns = self._clock.monotonic_ns()
+        due_ns = now_ns + min(HOLD_MS, max(timeout_ms, 0)) * _NS_PER_MS
+        self._held.hold(_QUEUE, 0, None, waiting, now_ns=now_ns, due_ns=due_ns)
         self._look_later()
         return True
 
@@ -98,15 +108,14 @@ class LeaderWait:
 
     def _look(self) -> None:
         self._armed = False
-        now_ns = self._clock.monotonic_ns()
-        looked_at, self._waiting = self._waiting, deque()
-        for each in looked_at:
-            if now_ns >= each.until_ns or self._is_known(each):
-                each.answer()
-            else:
-                self._waiting.append(each)
-        if self._waiting:
+        for _, _, _, _, known in self._held.take(_QUEUE, self._is_known):
+            known.answer()
+        self._deadlines.turn(self._clock.monotonic_ns())
+        if len(self):
             self._look_later()
+
+    def _expired(self, _queue: int, _asker: None, waiting: _Waiting) -> None:
+        waiting.answer()
 
     def _is_known(self, waiting: _Waiting) -> bool:
         """Whether there is news: of other partitions, too, for which the client asks by the same connection."""

@@ -12,16 +12,17 @@ from appliance.channels.partition_table import PartitionTable, table_size_bytes
 from appliance.channels.request_channel import ERROR, LOW_WATERMARK
 from appliance.channels.roles import Role, RoleKind
 from appliance.clock import ManualClock
-from appliance.ioproc.delayed_delete_records import DelayedDeleteRecords
+from appliance.delayed.held_answers import Deadlines
 from appliance.ioproc.handlers.produce import Answer
+from appliance.ioproc.held_deletions import HeldDeletions
 from appliance.ioproc.partition import Partition
 from appliance.ipc.agent import Timers
 from appliance.log.config import LogSettings
 from appliance.log.partition_log import PartitionLog
 from appliance.protocol.errors import ErrorCode
+from tests.support.no_purgatory import NoPurgatory
 
 ASKER, OTHER = Role(RoleKind.NETPROC, 0, 0), Role(RoleKind.NETPROC, 0, 1)
-MS = 1_000_000
 
 
 class Bench:
@@ -30,10 +31,12 @@ class Bench:
     def __init__(self, path: Path) -> None:
         self.clock = ManualClock(1_000)
         self.timers = Timers()
+        self.deadlines = Deadlines(NoPurgatory(), self.timers.alarm)
+        self.timers.alarm.action = lambda: self.deadlines.turn(self.clock.monotonic_ns())
         self.low_watermark = 0
         self.replies: list[tuple[Role, int, int]] = []
-        self.held = DelayedDeleteRecords(
-            self.timers, self.clock, low_watermark=lambda _: self.low_watermark, reply=self.reply
+        self.held = HeldDeletions(
+            self.deadlines, self.clock, low_watermark=lambda _: self.low_watermark, reply=self.reply
         )
         log = PartitionLog.open(path, settings=LogSettings(), clock=self.clock, topic_id=UUID(int=1))
         table = PartitionTable(memoryview(bytearray(table_size_bytes(1, 2))), slots=2)
