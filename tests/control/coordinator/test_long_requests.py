@@ -29,7 +29,7 @@ from appliance.protocol.apis.leave_group import LeaveGroupRequest, MemberIdentit
 from appliance.protocol.headers import parse_request_header
 from appliance.protocol.message_codec import PIECE
 from appliance.protocol.messages import encode_request
-from tests.netproc.test_coordinator_line import NETPROC, Conversation
+from tests.requests.test_coordinator_line import NETPROC, Conversation
 
 GROUPS = 40 * PIECE
 PIECE_NS = SLICE_NS // 4
