@@ -29,7 +29,6 @@ from appliance.control.coordinator.group.effects import (
     Record,
 )
 from appliance.control.coordinator.group.groups import Groups
-from appliance.control.coordinator.internal_logs import InternalLogs
 from appliance.control.coordinator.offsets.expiry import expired
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
 from appliance.control.coordinator.offsets.offset_commit import CommitPlanner, failed_commit
@@ -39,12 +38,13 @@ from appliance.control.coordinator.offsets.offset_records import parse_value
 from appliance.control.coordinator.offsets.packed_offsets import all_end_with
 from appliance.control.coordinator.request_lines import RequestLines
 from appliance.control.coordinator.request_queue import Received, Reply
-from appliance.control.coordinator.shard import ACTIVE, TOLD, Pair, Shard, State
+from appliance.control.coordinator.runtime.shard import ACTIVE, TOLD, Pair, Shard, State
 from appliance.control.coordinator.slices import AnswerJob, Job, Slices, StepJob
 from appliance.control.coordinator.topics import ImageTopics
 from appliance.errors import CorruptFile, MalformedFrame
 from appliance.ipc.agent import Timers
 from appliance.journal import RateLimited
+from appliance.partition_access.access import InternalLogs
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRequest

@@ -23,7 +23,6 @@ from appliance.channels.supervision import SupervisionSocket
 from appliance.channels.wiring import Attachment
 from appliance.clock import Clock
 from appliance.control.coordinator.coordinator import Coordinator
-from appliance.control.coordinator.internal_logs import InternalLogs
 from appliance.control.coordinator.request_lines import RequestLines
 from appliance.control.coordinator.topics import ImageTopics
 from appliance.ipc.agent import DutyCycle
@@ -31,6 +30,7 @@ from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.ipc.process_table import BYTES_IN, COUNTER_0, REQUESTS, ProcessState
 from appliance.ipc.ring import RingReader
+from appliance.partition_access.access import InternalLogs
 
 CONGESTED_LOOK_MS = 1
 NEXT_REQUEST_NS = 200_000

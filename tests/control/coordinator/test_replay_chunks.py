@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.control.coordinator import replay as replay_module
+from appliance.control.coordinator.offsets import offset_replay as replay_module
 from appliance.control.coordinator.offsets.offset_book import OffsetBook, Replay
 from appliance.control.coordinator.offsets.offset_records import offset_key
+from appliance.control.coordinator.offsets.offset_replay import COMPARED_BYTES_MAX, ROW_MIN, replay_chunk
 from appliance.control.coordinator.offsets.packed_offsets import PackedOffsets
-from appliance.control.coordinator.replay import COMPARED_BYTES_MAX, ROW_MIN, replay_chunk
 from appliance.errors import CorruptFile
 from appliance.log.chunks import Chunk, read_chunks
 from appliance.protocol.records.compression import Codec

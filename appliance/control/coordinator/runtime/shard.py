@@ -23,10 +23,10 @@ from itertools import chain
 from typing import Final, Protocol
 
 from appliance.channels.partition_table import LOG_START, PartitionTable
-from appliance.control.coordinator.internal_logs import UNKNOWN_OUTCOME, InternalLogs, Read
 from appliance.control.coordinator.offsets.offset_book import OffsetBook, Replay
 from appliance.control.coordinator.topics import LogPlace
 from appliance.errors import CorruptFile, MalformedFrame
+from appliance.partition_access.access import UNKNOWN_OUTCOME, InternalLogs, Read
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.compression import Codec
 from appliance.protocol.records.keyed_batch import encode_keyed_batch
@@ -270,7 +270,7 @@ class Shard:
         if not read.chunks:
             return from_offset
         # It takes numpy, which is loaded with the first record (decision 0053).
-        from appliance.control.coordinator.replay import replay_chunk
+        from appliance.control.coordinator.offsets.offset_replay import replay_chunk
 
         for chunk in read.chunks:
             replay_chunk(
