@@ -19,15 +19,6 @@ from appliance.channels.partition_table import PartitionTable
 from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.config import Settings
-from appliance.control.coordinator.group.effects import (
-    Answer,
-    AnswerInPieces,
-    Append,
-    Client,
-    Effects,
-    GoOn,
-    Record,
-)
 from appliance.control.coordinator.group.groups import Groups
 from appliance.control.coordinator.offsets.expiry import expired
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
@@ -38,6 +29,15 @@ from appliance.control.coordinator.offsets.offset_records import parse_value
 from appliance.control.coordinator.offsets.packed_offsets import all_end_with
 from appliance.control.coordinator.request_lines import RequestLines
 from appliance.control.coordinator.request_queue import Received, Reply
+from appliance.control.coordinator.runtime.effects import (
+    Answer,
+    AnswerInPieces,
+    Append,
+    Client,
+    Effects,
+    GoOn,
+    Record,
+)
 from appliance.control.coordinator.runtime.shard import ACTIVE, TOLD, Pair, Shard, State
 from appliance.control.coordinator.slices import AnswerJob, Job, Slices, StepJob
 from appliance.control.coordinator.topics import ImageTopics

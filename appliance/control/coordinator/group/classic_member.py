@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from appliance.control.coordinator.group.effects import Client
+from appliance.control.coordinator.runtime.effects import Client
 from appliance.delayed.timing_wheel import Task
 from appliance.protocol.apis.join_group import JoinGroupProtocol
 
