@@ -137,6 +137,15 @@ def owner_of(slot: int, topic_id: UUID, partition: int, *, workers: int) -> Role
     return Role(RoleKind.IOPROC, owner_index(topic_id, partition, workers=workers), slot)
 
 
+def coordinator_index(partition: int, *, processes: int) -> int:
+    """Which of the coordinator processes serves a partition of an internal topic.
+
+    It depends on nothing that changes while the instance lives, so network processes and coordinators come to the same
+    without asking, and a partition never moves from one process to another.
+    """
+    return partition % processes
+
+
 def workers_of(slot: int, *, workers: int) -> tuple[Role, ...]:
     """All workers of `slot`."""
     return tuple(Role(RoleKind.IOPROC, index, slot) for index in range(workers))
