@@ -79,6 +79,7 @@ HOT_MODULES = (
     "appliance/netproc/connection.py",
     "appliance/netproc/connections.py",
     "appliance/netproc/coordinator_line.py",
+    "appliance/netproc/coordinator_lines.py",
     "appliance/netproc/cursors.py",
     "appliance/netproc/fan_out.py",
     "appliance/netproc/fetch_session.py",

@@ -21,7 +21,7 @@ from appliance.errors import MalformedFrame
 from appliance.ipc.agent import Timers
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.netproc.connection import Connection, Pending
-from appliance.netproc.coordinator_line import CoordinatorLine
+from appliance.netproc.coordinator_lines import CoordinatorLines
 from appliance.netproc.fetch_session import FetchSessions
 from appliance.netproc.local_handlers.view import ProducerIds
 from appliance.netproc.local_requests import LocalRequests
@@ -64,7 +64,7 @@ class Apis:
         pool: BufferPool,
         lines: WorkerLines,
         purgatory: PurgatoryLine,
-        coordinator: CoordinatorLine,
+        coordinator: CoordinatorLines,
         long: LongRequests,
         finish: Finish,
         finish_owed: Finish,

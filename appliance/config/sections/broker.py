@@ -97,6 +97,18 @@ class BrokerSettings:
         minimum=1024,
         doc="Where a batch must be decompressed, the size at which it is refused as a bomb.",
     )
+    coordinator_processes: int = option(
+        1,
+        "coordinator.processes",
+        unit="processes",
+        minimum=1,
+        maximum=16,
+        doc="Coordinator processes that share the groups: partition p of __consumer_offsets is served by process"
+        " p modulo this number. When one dies, only its groups wait for its next life. More than one pays where a"
+        " single one is busy all the time. Each has a pool of coordinator.pool.bytes and an equal part of"
+        " group.max.count, group.members.max and group.pending.members.max. Requests for groups of different processes"
+        " that a client sends on one connection without waiting for answers may take effect in another order.",
+    )
     coordinator_pool_bytes: int = option(
         32 * _MIB,
         "coordinator.pool.bytes",
@@ -104,7 +116,7 @@ class BrokerSettings:
         unit="bytes",
         minimum=4 * _MIB,
         maximum=2**31,
-        doc="Appends and larger answers of the coordinator under way at most; what does not fit waits its turn.",
+        doc="Appends and larger answers of a coordinator process in flight at most; what does not fit waits its turn.",
     )
     producer_id_expiration_ms: int = option(
         86_400_000,

@@ -44,6 +44,8 @@ from appliance.protocol.apis.offset_delete import OffsetDeleteRequest, OffsetDel
 from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRequest
 from appliance.protocol.coordinator_errors import coordinator_error_response, told_to_reader
 from appliance.protocol.errors import ErrorCode
+from appliance.protocol.group_partition import group_partition
+from appliance.protocol.group_requests import restricted
 from appliance.protocol.messages import decode_request, encode_response
 from appliance.protocol.offset_commit import (
     TopicErrors,
@@ -102,13 +104,14 @@ class Coordinator:
         self._settings = settings
         self._topics = topics
         self._lines = lines
+        self._share = share
         self._clock = clock
         self._planner = CommitPlanner(topics, metadata_max=settings.offsets.metadata_max_bytes)
         self.commits = 0
         self._runtime = CoordinatorRuntime(
             settings, topics, access, table, responder=self, timers=timers, clock=clock, share=share
         )
-        self._machines = GroupMachines(settings, topics, clock)
+        self._machines = GroupMachines(settings, topics, clock, processes=share.processes)
         self._topic = self._machines.shards = self._runtime.register(self._machines)
         self.groups = self._machines.groups
         self._servants: Mapping[int, Callable[[Any, Reply], None]] = {
@@ -178,11 +181,22 @@ class Coordinator:
                     coordinator_error_response(header.api_key, header.version, request, _NOT_AVAILABLE),
                 )
                 return
+            if self._share.processes > 1:
+                request = self._own_part(request, reply)
             self._servants.get(header.api_key, self._to_groups)(request, reply)
         except MalformedFrame as fault:
             self._lines.refuse(reply, str(fault))
         except Exception as error:
             self._contain(reply, error)
+
+    def _own_part(self, request: Any, reply: Reply) -> Any:
+        """The request with the groups of this process; the network process asks the other coordinators for theirs."""
+        header, share, partitions = reply.header, self._share, reply.partitions
+
+        def is_ours(group: str) -> bool:
+            return share.has(group_partition(group, partitions) if partitions else 0)
+
+        return restricted(header.api_key, header.version, request, is_ours)
 
     def respond(self, reply: Reply, response: Any) -> None:
         """Answers a request."""

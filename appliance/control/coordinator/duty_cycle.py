@@ -71,7 +71,7 @@ class CoordinatorDutyCycle:
             attachment.partitions,
             timers=self._cycle.timers,
             clock=clock,
-            share=Share(),
+            share=Share(attachment.role.index, settings.broker.coordinator_processes),
         )
         self._log_wait = BriefWait(clock.monotonic_ns)
         self._request_wait = BriefWait(clock.monotonic_ns, limit_ns=NEXT_REQUEST_NS)

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from appliance.clock import Clock
 from appliance.cluster import CONSUMER_OFFSETS
-from appliance.config import Settings
+from appliance.config import GroupSettings, Settings
 from appliance.control.coordinator.group.groups import Groups
 from appliance.control.coordinator.offsets.expiry import expired
 from appliance.control.coordinator.offsets.offset_book import OffsetBook, Replay
@@ -221,6 +222,16 @@ class GroupMachine:
         return effects
 
 
+def part_of_limits(group: GroupSettings, processes: int) -> GroupSettings:
+    """Return the settings of one of several coordinators: each has an equal part of what all groups together may be."""
+    return replace(
+        group,
+        max_count=max(1, group.max_count // processes),
+        members_max=max(1, group.members_max // processes),
+        pending_members_max=max(1, group.pending_members_max // processes),
+    )
+
+
 class GroupMachines:
     """All groups of this process, with a machine for each partition.
 
@@ -228,7 +239,10 @@ class GroupMachines:
     topics that the newest image has no more, or has under another id.
     """
 
-    def __init__(self, settings: Settings, topics: ImageTopics, clock: Clock) -> None:
+    def __init__(self, settings: Settings, topics: ImageTopics, clock: Clock, *, processes: int = 1) -> None:
+        """`processes`: how many coordinators share the groups, and what is allowed of them."""
+        if processes > 1:
+            settings = replace(settings, group=part_of_limits(settings.group, processes))
         self.settings = settings
         self.clock = clock
         self.shards: TopicShards | None = None
