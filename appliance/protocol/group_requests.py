@@ -91,19 +91,18 @@ def merged(api_key: int, version: int, frames: Sequence[bytes]) -> bytes:
     tail_bytes = 1 if is_flexible else 0
     begin = SIZE.size + head_bytes
     total = 0
-    elements: list[memoryview] = []
+    elements: list[bytes] = []
     for frame in frames:
         if api_key == _LIST_GROUPS and INT16.unpack_from(frame, begin - INT16.size)[0]:
             return frame
-        view = memoryview(frame)
         if is_flexible:
-            count, at = uvarint_at(view, begin, len(frame))
+            count, at = uvarint_at(memoryview(frame), begin, len(frame))
             count -= 1
         else:
             (count,) = INT32.unpack_from(frame, begin)
             at = begin + INT32.size
         total += count
-        elements.append(view[at : len(frame) - tail_bytes])
+        elements.append(frame[at : len(frame) - tail_bytes])
     count_bytes = uvarint_bytes(total + 1) if is_flexible else INT32.pack(total)
     first = frames[0]
     parts = [first[SIZE.size : begin], count_bytes, *elements, first[len(first) - tail_bytes :]]
