@@ -158,6 +158,6 @@ class ToyModel(ShardModel):
 
 
 TestOffsets = OffsetsModel.TestCase
-TestOffsets.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestOffsets.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
 TestToy = ToyModel.TestCase
-TestToy.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestToy.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
