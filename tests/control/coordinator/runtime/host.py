@@ -204,6 +204,10 @@ class Host:
         self.wiring.create_for(WORKER, generation, peers)
         self.worker = Attachment(self.wiring, WORKER, generation, peers)
         self.lead()
+        if WORKER in self.coordinator.generations:
+            # A coordinator that began while the owner was dead is attached to the rings of the dead one.
+            self.coordinator.peer_down(WORKER)
+            self.runtime.worker_down(WORKER)
         assert self.coordinator.peer_up(WORKER, generation)
         self.runtime.follow_image()
         self.runtime.worker_up(WORKER)
