@@ -291,7 +291,7 @@ class RequestQueue:
         lanes = (self._cheap, self._costly, self._large)
         heads = {key for lane in lanes for key in lane}
         if len(heads) != sum(map(len, lanes)):
-            raise ApplianceDefect("a connection stands in two lanes")
+            raise ApplianceDefect("a connection is in two lanes")
         if self._behind.keys() - heads:
             raise ApplianceDefect("requests wait behind no other")
         length = len(heads) + sum(map(len, self._behind.values()))
