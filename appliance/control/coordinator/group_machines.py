@@ -40,7 +40,7 @@ from appliance.protocol.records.compression import Codec
 from appliance.protocol.records.control import EndTransactionMarker
 
 if TYPE_CHECKING:
-    from appliance.control.coordinator.runtime.replay import RecordBlock
+    from appliance.control.coordinator.runtime.record_block import RecordBlock
 
 RECORDS_A_WRITE: Final = 2000
 EXPIRY_OFFSETS: Final = 5000

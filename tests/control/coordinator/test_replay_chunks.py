@@ -14,7 +14,8 @@ from appliance.control.coordinator.offsets.offset_book import OffsetBook, Replay
 from appliance.control.coordinator.offsets.offset_records import offset_key
 from appliance.control.coordinator.offsets.offset_replay import COMPARED_BYTES_MAX, ROW_MIN, replay_block
 from appliance.control.coordinator.offsets.packed_offsets import PackedOffsets
-from appliance.control.coordinator.runtime.replay import RecordBlock, replay_chunk
+from appliance.control.coordinator.runtime.record_block import RecordBlock
+from appliance.control.coordinator.runtime.replay import replay_chunk
 from appliance.errors import CorruptFile
 from appliance.log.chunks import Chunk, read_chunks
 from appliance.protocol.records.compression import Codec

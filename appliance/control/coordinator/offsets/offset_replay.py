@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from appliance.control.coordinator.offsets.offset_book import Replay
 from appliance.control.coordinator.offsets.offset_records import KEY_TYPE_BYTES, OFFSET_KEYS, PARTITION_BYTES
-from appliance.control.coordinator.runtime.replay import RecordBlock
+from appliance.control.coordinator.runtime.record_block import RecordBlock
 from appliance.protocol.records.columns import Longs, RecordColumns
 
 ROW_MIN: Final = 8

@@ -27,7 +27,7 @@ from appliance.protocol.records.control import EndTransactionMarker
 
 if TYPE_CHECKING:
     # It takes numpy, which is loaded with the first record that is replayed (decision 0053).
-    from appliance.control.coordinator.runtime.replay import RecordBlock
+    from appliance.control.coordinator.runtime.record_block import RecordBlock
 
 BlockReplay: TypeAlias = Callable[["RecordBlock"], None]
 """Takes in the records of a block, in order.
