@@ -183,6 +183,8 @@ class RequestFlag(IntEnum):
         8  # nothing else of the asker is under way: it looks out for the answer, and the next is likely near
     )
     COMMITTED = 16  # WRITE_MARKER: the transaction was committed, not aborted
+    COORDINATOR_ORIGIN = 32  # PRODUCE: appended for a coordinator (`AppendOrigin`), never for a client
+    TRANSACTION_VERIFIED = 64  # PRODUCE: the partition is part of the producer's open transaction
 
 
 class ResponseFlag(IntEnum):

@@ -61,13 +61,15 @@ class Role:
         return f"Role({self})"
 
     def __str__(self) -> str:
-        """`controller`, `netproc 1`, `replica 2`, `ioproc 0.1` (slot.worker)."""
+        """`controller`, `netproc 1`, `replica 2`, `ioproc 0.1` (slot.worker), `coordinator` and `coordinator 1`."""
         match self.kind:
             case RoleKind.IOPROC:
                 return f"{self.kind} {self.slot}.{self.index}"
             case RoleKind.REPLICA:
                 return f"{self.kind} {self.slot}"
             case RoleKind.NETPROC:
+                return f"{self.kind} {self.index}"
+            case RoleKind.COORDINATOR if self.index:
                 return f"{self.kind} {self.index}"
             case _:
                 return str(self.kind)
@@ -116,7 +118,9 @@ def planned_roles(settings: Settings) -> tuple[Role, ...]:
     roles += [Role(RoleKind.IOPROC, worker, slot) for slot in slots for worker in range(settings.io.workers)]
     roles += [Role(RoleKind.REPLICA, 0, slot) for slot in slots]
     roles += [Role(RoleKind.NETPROC, index) for index in range(settings.network.processes)]
-    roles += [ACCEPTOR, COORDINATOR, CLEANER]
+    roles += [ACCEPTOR]
+    roles += [Role(RoleKind.COORDINATOR, index) for index in range(settings.broker.coordinator_processes)]
+    roles += [CLEANER]
     return tuple(roles)
 
 
@@ -132,6 +136,15 @@ def owner_index(topic_id: UUID, partition: int, *, workers: int) -> int:
 def owner_of(slot: int, topic_id: UUID, partition: int, *, workers: int) -> Role:
     """The worker that owns a partition while `slot` leads it."""
     return Role(RoleKind.IOPROC, owner_index(topic_id, partition, workers=workers), slot)
+
+
+def coordinator_index(partition: int, *, processes: int) -> int:
+    """Which of the coordinator processes serves a partition of an internal topic.
+
+    It depends on nothing that changes while the instance lives, so network processes and coordinators come to the same
+    without asking, and a partition never moves from one process to another.
+    """
+    return partition % processes
 
 
 def workers_of(slot: int, *, workers: int) -> tuple[Role, ...]:

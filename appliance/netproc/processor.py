@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from appliance.channels.controller_link import ControllerLink
-from appliance.channels.roles import ACCEPTOR, CONTROLLER, COORDINATOR, PURGATORY, Role, RoleKind
+from appliance.channels.roles import ACCEPTOR, CONTROLLER, PURGATORY, Role, RoleKind
 from appliance.channels.supervision import (
     Heartbeat,
     Message,
@@ -52,7 +52,8 @@ from appliance.netproc.memory_relief import MemoryRelief
 from appliance.netproc.outlet import abandon, collect, flush, unpace
 from appliance.requests.answer import Piece
 from appliance.requests.apis import SERVED_AFTER_CLOSE, Apis
-from appliance.requests.coordinator_line import ANSWER_NS, CoordinatorLine
+from appliance.requests.coordinator_line import ANSWER_NS
+from appliance.requests.coordinator_lines import CoordinatorLines
 from appliance.requests.long_requests import LongRequests
 from appliance.requests.purgatory_line import PurgatoryLine
 from appliance.requests.questions import Questions
@@ -139,8 +140,10 @@ class Processor:
         self._purgatory = PurgatoryLine(
             attachment, partitions_max=settings.network.waiting_fetch_partitions_max
         )
-        self._coordinator = CoordinatorLine(
+        self._coordinator = CoordinatorLines(
             attachment,
+            routes,
+            processes=settings.broker.coordinator_processes,
             finish=self._finish_owed,
             refuse=self._refuse,
             give=self._pool.give,
@@ -595,8 +598,8 @@ class Processor:
             return
         if role.kind is RoleKind.IOPROC:
             self._cycle.add_inbox(self._lines.worker_up(role))
-        elif role == COORDINATOR:
-            self._cycle.add_inbox(self._coordinator.coordinator_up())
+        elif role.kind is RoleKind.COORDINATOR:
+            self._cycle.add_inbox(self._coordinator.coordinator_up(role))
         elif role == PURGATORY:
             self._cycle.add_inbox(self._attachment.inbound[role])
 
@@ -611,10 +614,10 @@ class Processor:
             self._cycle.remove_inbox(self._attachment.inbound[role])
             self._attachment.peer_down(role)
             self._purgatory.purgatory_down()
-        elif role == COORDINATOR:
+        elif role.kind is RoleKind.COORDINATOR:
             self._cycle.remove_inbox(self._attachment.inbound[role])
             self._attachment.peer_down(role)
-            self._coordinator.coordinator_down()
+            self._coordinator.coordinator_down(role)
 
     # The end
 

@@ -25,7 +25,7 @@ from appliance.protocol.headers import RequestHeader, parse_request_header
 from appliance.protocol.messages import encode_unsupported_api_versions
 from appliance.protocol.produce import ProduceRequest, parse_produce
 from appliance.requests.api_table import API_TABLE, Api, Scope
-from appliance.requests.coordinator_line import CoordinatorLine
+from appliance.requests.coordinator_lines import CoordinatorLines
 from appliance.requests.fetch_session import FetchSessions
 from appliance.requests.local_handlers.view import ProducerIds
 from appliance.requests.local_requests import LocalHandler, LocalRequests
@@ -73,7 +73,7 @@ class Apis:
         pool: BufferPool,
         lines: WorkerLines,
         purgatory: PurgatoryLine,
-        coordinator: CoordinatorLine,
+        coordinator: CoordinatorLines,
         long: LongRequests,
         finish: Finish,
         finish_owed: Finish,

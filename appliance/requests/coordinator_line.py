@@ -1,4 +1,4 @@
-"""Requests of groups, handed to the coordinator whole, and its answers (`channels.coordinator_channel`).
+"""Requests of groups, handed to one coordinator whole, and its answers (`channels.coordinator_channel`).
 
 The block of a request stays held until the coordinator has read it, and until the answer where an error would stand
 beside what was asked. Every request is answered once: by the coordinator, or with COORDINATOR_NOT_AVAILABLE when it
@@ -16,11 +16,11 @@ from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from appliance.channels.coordinator_channel import CoordinatorFlag, CoordinatorOp
 from appliance.channels.request_channel import REQUEST_ID_LIMIT
-from appliance.channels.roles import COORDINATOR
+from appliance.channels.roles import COORDINATOR, Role
 from appliance.channels.wiring import Attachment
 from appliance.errors import MalformedFrame
 from appliance.ipc.brief_wait import BriefWait
@@ -53,12 +53,34 @@ _NO_ADDRESS: Final = bytes(16)
 _WAIT_FOR_OTHERS: Final = frozenset({int(ApiKey.JOIN_GROUP), int(ApiKey.SYNC_GROUP)})
 
 
+class PartOfRequest(Protocol):
+    """The part of a request that one of several coordinators answers (`coordinator_lines`)."""
+
+    def answered(self, frame: bytes) -> None:
+        """The part is answered."""
+        ...
+
+    def refused(self, why: str) -> None:
+        """The request does not parse."""
+        ...
+
+    def own(self, request: Any) -> Any:
+        """Return the request with nothing but this coordinator's groups."""
+        ...
+
+
 class _Waiting:
-    """A request with the coordinator: its block while that is held, its body in it, the answer's pieces so far."""
+    """A request with the coordinator: its block while that is held, its body in it, the answer's pieces so far.
 
-    __slots__ = ("block", "end", "pending", "pieces", "position")
+    `part`: where the answer goes if it is only a part of the client's.
+    """
 
-    def __init__(self, pending: Request, block: Block, position: int, end: int) -> None:
+    __slots__ = ("block", "end", "part", "pending", "pieces", "position")
+
+    def __init__(
+        self, pending: Request, block: Block, position: int, end: int, part: PartOfRequest | None
+    ) -> None:
+        self.part = part
         self.pending = pending
         self.block: Block | None = block
         self.position = position
@@ -67,9 +89,10 @@ class _Waiting:
 
 
 class CoordinatorLine:
-    """The rings to and from the coordinator, and who waits there.
+    """The rings to and from one coordinator, and what waits for its answers.
 
     Args:
+        role: the coordinator.
         give: gives a reference on a block of the pool back.
         brief_wait: looks out for the answer to a lone request.
     """
@@ -86,6 +109,7 @@ class CoordinatorLine:
         "_quiet_releases",
         "_reader",
         "_refuse",
+        "_role",
         "_unseen",
         "_waiting",
     )
@@ -98,8 +122,10 @@ class CoordinatorLine:
         refuse: Refuse,
         give: Callable[[Block], None],
         brief_wait: BriefWait,
+        role: Role = COORDINATOR,
     ) -> None:
         self._attachment = attachment
+        self._role = role
         self._brief_wait = brief_wait
         self._finish = finish
         self._refuse = refuse
@@ -111,20 +137,34 @@ class CoordinatorLine:
         self._unseen = 0
         self._quiet_releases = 0
         self._quiet_bytes = 0
-        self._reader = attachment.inbound.get(COORDINATOR)
+        self._reader = attachment.inbound.get(role)
 
-    def begin(self, pending: Request, view: memoryview, position: int, end: int, *, start: int) -> None:
-        """Hands over the request whose frame is view[start:end] of its block, and whose body is at `position`.
+    def begin(
+        self,
+        pending: Request,
+        view: memoryview,
+        position: int,
+        end: int,
+        *,
+        start: int,
+        partitions: int = 0,
+        part: PartOfRequest | None = None,
+    ) -> None:
+        """Hand over the request whose frame is view[start:end] of its block, and whose body is at `position`.
+
+        Args:
+            partitions: of the internal topic, where that matters to the coordinator.
+            part: where the answer goes if it is only a part of the client's.
 
         Raises:
             MalformedFrame: there is no coordinator, and the body does not parse.
         """
         block = pending.block
         assert block is not None
-        waiting = _Waiting(pending, block, position, end)
+        waiting = _Waiting(pending, block, position, end, part)
         block.references += 1
         identity = self._next = self._next % (REQUEST_ID_LIMIT - 1) + 1
-        writer = self._attachment.outbound.get(COORDINATOR)
+        writer = self._attachment.outbound.get(self._role)
         session = pending.session
         if (
             writer is None
@@ -138,6 +178,7 @@ class CoordinatorLine:
                 end - start,
                 session.number,
                 _address(session.peer_host),
+                partitions,
             )
         ):
             self._fail(waiting)
@@ -147,6 +188,11 @@ class CoordinatorLine:
         if self._unseen >= REQUESTS_AT_ONCE:
             writer.publish()
             self._wake()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an answer is outstanding."""
+        return bool(self._waiting)
 
     @property
     def wants_turn(self) -> bool:
@@ -168,10 +214,10 @@ class CoordinatorLine:
                     self._answered(flags, identity, inline[:length_bytes])
                 else:
                     self._answered(flags, identity, self._borrowed(position, length_bytes))
-        writer = self._attachment.outbound.get(COORDINATOR)
+        writer = self._attachment.outbound.get(self._role)
         if writer is None:
             return
-        while self._owed and writer.put(_RELEASE, 0, 0, 0, self._owed[0], 0, 0, _NO_ADDRESS):
+        while self._owed and writer.put(_RELEASE, 0, 0, 0, self._owed[0], 0, 0, _NO_ADDRESS, 0):
             self._owed.popleft()
             self._quiet_releases += 1
         if self._closed:
@@ -185,14 +231,14 @@ class CoordinatorLine:
 
         The next session may get the same number, so the coordinator reads this before any request of that session.
         """
-        if self._waiting and self._attachment.outbound.get(COORDINATOR) is not None:
+        if self._waiting and self._attachment.outbound.get(self._role) is not None:
             self._closed[session.number] = None
 
     def _say_closed(self, writer: RingWriter) -> bool:
         """Whether all of the closed connections were said."""
         closed = self._closed
         for number in list(closed):
-            if not writer.put(_CLOSED, 0, 0, 0, 0, 0, number, _NO_ADDRESS):
+            if not writer.put(_CLOSED, 0, 0, 0, 0, 0, number, _NO_ADDRESS, 0):
                 return False
             del closed[number]
             self._unseen += 1
@@ -208,7 +254,7 @@ class CoordinatorLine:
 
     def coordinator_up(self) -> Any:
         """The coordinator serves again: its new inbox, for the duty cycle."""
-        self._reader = self._attachment.inbound[COORDINATOR]
+        self._reader = self._attachment.inbound[self._role]
         return self._reader
 
     def coordinator_down(self) -> None:
@@ -223,7 +269,7 @@ class CoordinatorLine:
             try:
                 self._fail(each)
             except MalformedFrame as fault:
-                self._refuse(each.pending, str(fault))
+                self._refuse_waiting(each, str(fault))
 
     def stop(self) -> None:
         """This process stops: nobody waits for other members any more."""
@@ -233,7 +279,7 @@ class CoordinatorLine:
                 self._fail(waiting)
 
     def _wake(self) -> None:
-        self._attachment.bells[COORDINATOR].ring()
+        self._attachment.bells[self._role].ring()
         self._unseen = self._quiet_releases = self._quiet_bytes = 0
 
     def _taken(self, identity: int) -> None:
@@ -245,7 +291,7 @@ class CoordinatorLine:
         """A copy of what lies in the coordinator's pool, which is owed a word that it was read."""
         self._owed.append(position)
         self._quiet_bytes += length_bytes
-        return bytes(self._attachment.pools[COORDINATOR].view[position : position + length_bytes])
+        return bytes(self._attachment.pools[self._role].view[position : position + length_bytes])
 
     def _answered(self, flags: int, identity: int, piece: bytes) -> None:
         waiting = self._waiting.get(identity)
@@ -258,9 +304,17 @@ class CoordinatorLine:
         self._let_go(waiting)
         answer = b"".join(waiting.pieces)
         if flags & _REFUSED:
-            self._refuse(waiting.pending, answer.decode())
+            self._refuse_waiting(waiting, answer.decode())
+        elif waiting.part is not None:
+            waiting.part.answered(answer)
         else:
             self._finish(waiting.pending, [answer])
+
+    def _refuse_waiting(self, waiting: _Waiting, why: str) -> None:
+        if waiting.part is not None:
+            waiting.part.refused(why)
+        else:
+            self._refuse(waiting.pending, why)
 
     def _let_go(self, waiting: _Waiting) -> None:
         block, waiting.block = waiting.block, None
@@ -268,8 +322,8 @@ class CoordinatorLine:
             self._give(block)
 
     def _fail(self, waiting: _Waiting) -> None:
-        """Answers in the coordinator's stead."""
-        pending, block = waiting.pending, waiting.block
+        """Answer in the coordinator's stead."""
+        pending, block, part = waiting.pending, waiting.block, waiting.part
         request: Any = None
         try:
             if pending.api_key in NEEDS_REQUEST:
@@ -277,11 +331,16 @@ class CoordinatorLine:
                 request = decode_request(
                     pending.api_key, pending.version, block.view, waiting.position, waiting.end
                 )
+                if part is not None:
+                    request = part.own(request)
         finally:
             self._let_go(waiting)
         response = coordinator_error_response(pending.api_key, pending.version, request, _NOT_AVAILABLE)
         frame = encode_response(pending.api_key, pending.version, response, pending.correlation_id)
-        self._finish(pending, [frame])
+        if part is not None:
+            part.answered(frame)
+        else:
+            self._finish(pending, [frame])
 
     def statistics(self) -> dict[str, int]:
         return {"waiting": len(self._waiting), "owed": len(self._owed)}

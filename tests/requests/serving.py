@@ -29,7 +29,7 @@ from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.messages import decode_response, encode_request
 from appliance.requests.answer import Piece
 from appliance.requests.apis import Apis
-from appliance.requests.coordinator_line import CoordinatorLine
+from appliance.requests.coordinator_lines import CoordinatorLines
 from appliance.requests.local_handlers.view import ProducerIds
 from appliance.requests.local_requests import LocalHandler, LocalRequests
 from appliance.requests.long_requests import LongRequests
@@ -92,8 +92,10 @@ class Serving:
             pool=self.pool,
             lines=self.lines,
             purgatory=PurgatoryLine(self.attachment, partitions_max=100),
-            coordinator=CoordinatorLine(
+            coordinator=CoordinatorLines(
                 self.attachment,
+                self.routes,
+                processes=1,
                 finish=self.finish,
                 refuse=self._refuse,
                 give=self.pool.give,

@@ -409,7 +409,7 @@ def test_what_the_next_connection_of_that_number_asks_for_is_served(conversation
 def test_closed_connection_is_told_of_when_the_ring_has_room_again(conversation: Conversation) -> None:
     writer = conversation.netproc.outbound[COORDINATOR]
     conversation.begin(ApiKey.OFFSET_COMMIT)
-    while writer.put(CoordinatorOp.RELEASE, 0, 0, 0, 0, 0, 0, bytes(16)):
+    while writer.put(CoordinatorOp.RELEASE, 0, 0, 0, 0, 0, 0, bytes(16), 0):
         pass
     conversation.line.leave(conversation.connection)
     conversation.begin(ApiKey.HEARTBEAT)  # behind it, so it finds no room either

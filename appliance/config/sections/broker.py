@@ -102,6 +102,19 @@ class BrokerSettings:
         doc="Maximum size of a batch after decompression. A batch that exceeds it is rejected as a "
         "decompression bomb.",
     )
+    coordinator_processes: int = option(
+        1,
+        "coordinator.processes",
+        unit="processes",
+        minimum=1,
+        maximum=16,
+        doc="Coordinator processes that share the groups: partition p of __consumer_offsets is served by process"
+        " p modulo this number. When one dies, only its groups wait for its next life. More than one pays where a"
+        " single one is busy all the time. Each has a pool of coordinator.pool.bytes and an equal part of"
+        " group.max.count, group.members.max, group.members.max.bytes and group.pending.members.max. Requests for"
+        " groups of different processes that a client sends on one connection without waiting for answers may take"
+        " effect in another order.",
+    )
     coordinator_pool_bytes: int = option(
         32 * _MIB,
         "coordinator.pool.bytes",
@@ -109,7 +122,7 @@ class BrokerSettings:
         unit="bytes",
         minimum=4 * _MIB,
         maximum=2**31,
-        doc="Memory for appends and large responses of the coordinator that are in flight. Work that does "
+        doc="Memory for appends and large responses of a coordinator process that are in flight. Work that does "
         "not fit waits.",
     )
     producer_id_expiration_ms: int = option(

@@ -23,14 +23,15 @@ from appliance.channels.supervision import SupervisionSocket
 from appliance.channels.wiring import Attachment
 from appliance.clock import Clock
 from appliance.control.coordinator.coordinator import Coordinator
-from appliance.control.coordinator.internal_logs import InternalLogs
 from appliance.control.coordinator.request_lines import RequestLines
+from appliance.control.coordinator.runtime.runtime import Share
 from appliance.control.coordinator.topics import ImageTopics
 from appliance.ipc.agent import DutyCycle
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.ipc.process_table import BYTES_IN, COUNTER_0, REQUESTS, ProcessState
 from appliance.ipc.ring import RingReader
+from appliance.partition_access.access import PartitionAccess
 
 CONGESTED_LOOK_MS = 1
 NEXT_REQUEST_NS = 200_000
@@ -56,7 +57,7 @@ class CoordinatorDutyCycle:
             self._cycle.add_inbox(reader)
         pool = BufferPool(attachment.pool.view, discard=attachment.pool.discard)
         self._lines = RequestLines(attachment, pool)
-        self._logs = InternalLogs(
+        self._logs = PartitionAccess(
             attachment,
             pool,
             directories={slot: settings.log_directories(slot) for slot in range(settings.slots)},
@@ -70,6 +71,7 @@ class CoordinatorDutyCycle:
             attachment.partitions,
             timers=self._cycle.timers,
             clock=clock,
+            share=Share(attachment.role.index, settings.broker.coordinator_processes),
         )
         self._log_wait = BriefWait(clock.monotonic_ns)
         self._request_wait = BriefWait(clock.monotonic_ns, limit_ns=NEXT_REQUEST_NS)

@@ -69,7 +69,8 @@ TAKEN_FROM_THE_GONE: Final = frozenset(
 class Reply:
     """Where the answer to one request goes.
 
-    `length_bytes` is what the request counts for from `taken` until it is answered. `connection` names the client's
+    `length_bytes` is what the request counts for from `taken` until it is answered. `partitions` is how many partitions
+    the internal topic has, as far as the network process knows. `connection` names the client's
     connection within its network process; a later connection may have the same number. `dropped`: it has closed.
     """
 
@@ -81,6 +82,7 @@ class Reply:
         "header",
         "host",
         "length_bytes",
+        "partitions",
         "peer",
         "request_id",
         "slot",
@@ -98,6 +100,7 @@ class Reply:
         slot: int,
         host: str,
         connection: int = 0,
+        partitions: int = 0,
     ) -> None:
         self.peer = peer
         self.generation = generation
@@ -107,6 +110,7 @@ class Reply:
         self.slot = slot
         self.host = host
         self.connection = connection
+        self.partitions = partitions
         self.answered = False
         self.dropped = False
         self.taken = False

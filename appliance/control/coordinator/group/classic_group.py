@@ -14,9 +14,9 @@ from typing import Final
 from appliance.control.coordinator.group import group_metadata_record as log_record
 from appliance.control.coordinator.group.classic_member import ClassicMember, OnTime, Waiting
 from appliance.control.coordinator.group.classic_state import STATES, ClassicState
-from appliance.control.coordinator.group.effects import Record
 from appliance.control.coordinator.group.held_bytes import HeldBytes
 from appliance.control.coordinator.group.subscription import PROTOCOL_TYPE, subscribed_topics
+from appliance.control.coordinator.runtime.effects import Record
 from appliance.delayed.timing_wheel import Task
 from appliance.errors import ApplianceDefect, MalformedFrame
 from appliance.protocol.apis.join_group import JoinGroupProtocol

@@ -20,11 +20,11 @@ from appliance.control.coordinator.group.consumer_records import (
 )
 from appliance.control.coordinator.group.consumer_turns import fence, restart_session, write
 from appliance.control.coordinator.group.downgrade import assignment_bytes
-from appliance.control.coordinator.group.effects import Client
 from appliance.control.coordinator.group.group_book import GroupBook
 from appliance.control.coordinator.group.held_bytes import weigh_subscription
 from appliance.control.coordinator.group.subscription import PROTOCOL_TYPE, Subscription, read_subscription
 from appliance.control.coordinator.group.upgrade import by_id
+from appliance.control.coordinator.runtime.effects import Client
 from appliance.errors import MalformedFrame
 from appliance.protocol.apis.heartbeat import HeartbeatRequest, HeartbeatResponse
 from appliance.protocol.apis.join_group import NO_MEMBER, JoinGroupRequest, JoinGroupResponse

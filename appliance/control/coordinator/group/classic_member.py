@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from appliance.control.coordinator.group.effects import Client
 from appliance.control.coordinator.group.held_bytes import weigh_member
+from appliance.control.coordinator.runtime.effects import Client
 from appliance.delayed.timing_wheel import Task
 from appliance.protocol.apis.join_group import JoinGroupProtocol
 

@@ -29,12 +29,12 @@ from appliance.control.coordinator.group.consumer_reconciliation import owns_no_
 from appliance.control.coordinator.group.consumer_records import Assignment, MemberSubscription
 from appliance.control.coordinator.group.consumer_turns import fence, restart_session, write
 from appliance.control.coordinator.group.delete_groups import end_of
-from appliance.control.coordinator.group.effects import Client, Record
 from appliance.control.coordinator.group.group_book import GroupBook, shown
 from appliance.control.coordinator.group.held_bytes import weigh_subscription
 from appliance.control.coordinator.group.topic_regex import check_regex
 from appliance.control.coordinator.group.upgrade import upgrade
 from appliance.control.coordinator.pieces import Steps
+from appliance.control.coordinator.runtime.effects import Client, Record
 from appliance.errors import RejectedRequest
 from appliance.protocol.apis.consumer_group_heartbeat import (
     JOIN_GROUP_EPOCH,

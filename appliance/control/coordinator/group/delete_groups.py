@@ -18,9 +18,9 @@ from appliance.control.coordinator.group.classic_rebalance import cancel_timers
 from appliance.control.coordinator.group.classic_state import STATES
 from appliance.control.coordinator.group.consumer_group import ConsumerGroup
 from appliance.control.coordinator.group.consumer_records import record_of
-from appliance.control.coordinator.group.effects import Client, Record
 from appliance.control.coordinator.group.group_book import GroupBook
 from appliance.control.coordinator.group.group_metadata_record import tombstone
+from appliance.control.coordinator.runtime.effects import Client, Record
 from appliance.protocol.apis.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,

@@ -14,20 +14,19 @@ from appliance.config import ConsumerTimes, GroupSettings
 from appliance.control.coordinator.group.classic_group import ClassicGroup
 from appliance.control.coordinator.group.classic_member import OnTime
 from appliance.control.coordinator.group.consumer_group import ConsumerGroup
-from appliance.control.coordinator.group.effects import (
+from appliance.control.coordinator.group.effects import CommittedOffsets, Topics
+from appliance.control.coordinator.group.group_limits import GroupLimits
+from appliance.control.coordinator.group.held_bytes import Total
+from appliance.control.coordinator.group.topic_names import TopicNames
+from appliance.control.coordinator.runtime.effects import (
     Answer,
     AnswerInPieces,
     Append,
     Client,
-    CommittedOffsets,
     Effects,
     GoOn,
     Record,
-    Topics,
 )
-from appliance.control.coordinator.group.group_limits import GroupLimits
-from appliance.control.coordinator.group.held_bytes import Total
-from appliance.control.coordinator.group.topic_names import TopicNames
 from appliance.delayed.timing_wheel import Task, TimingWheel
 from appliance.errors import ApplianceDefect
 

@@ -46,18 +46,13 @@ from appliance.control.coordinator.group.consumer_group import ConsumerGroup
 from appliance.control.coordinator.group.consumer_records import Change, GroupEpochChange, read_change
 from appliance.control.coordinator.group.consumer_turns import restart_session as restart_consumer_session
 from appliance.control.coordinator.group.consumer_turns import watch_rebalance
-from appliance.control.coordinator.group.effects import (
-    Client,
-    CommittedOffsets,
-    Effects,
-    OffsetExpiry,
-    Topics,
-)
+from appliance.control.coordinator.group.effects import CommittedOffsets, OffsetExpiry, Topics
 from appliance.control.coordinator.group.group_book import GroupBook, unique_member_id
 from appliance.control.coordinator.group.group_limits import GroupLimits
 from appliance.control.coordinator.group.held_bytes import HeldBytes
 from appliance.control.coordinator.group.subscription import PROTOCOL_TYPE
 from appliance.control.coordinator.pieces import Steps
+from appliance.control.coordinator.runtime.effects import Client, Effects
 from appliance.errors import ApplianceDefect
 from appliance.protocol.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from appliance.protocol.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest

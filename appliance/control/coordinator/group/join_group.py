@@ -31,9 +31,9 @@ from appliance.control.coordinator.group.classic_rebalance import (
 from appliance.control.coordinator.group.classic_state import ClassicState
 from appliance.control.coordinator.group.consumer_group import ConsumerGroup
 from appliance.control.coordinator.group.consumer_records import record_of
-from appliance.control.coordinator.group.effects import Client
 from appliance.control.coordinator.group.group_book import GroupBook
 from appliance.control.coordinator.group.held_bytes import weigh_member
+from appliance.control.coordinator.runtime.effects import Client
 from appliance.protocol.apis.join_group import NO_MEMBER, UNSET_MS, JoinGroupRequest, JoinGroupResponse
 from appliance.protocol.apis.sync_group import SyncGroupResponse
 from appliance.protocol.errors import ErrorCode

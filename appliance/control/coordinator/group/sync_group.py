@@ -21,9 +21,9 @@ from appliance.control.coordinator.group.classic_rebalance import (
 )
 from appliance.control.coordinator.group.classic_state import STATES, WAITS, ClassicState
 from appliance.control.coordinator.group.consumer_group import ConsumerGroup
-from appliance.control.coordinator.group.effects import Client
 from appliance.control.coordinator.group.group_book import GroupBook
 from appliance.control.coordinator.pieces import PIECE, Steps
+from appliance.control.coordinator.runtime.effects import Client
 from appliance.protocol.apis.sync_group import SyncGroupAssignment, SyncGroupRequest, SyncGroupResponse
 from appliance.protocol.errors import ErrorCode
 

@@ -17,10 +17,11 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from appliance.control.coordinator.group.effects import Record, Topics
+from appliance.control.coordinator.group.effects import Topics
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
 from appliance.control.coordinator.offsets.offset_records import offset_key
 from appliance.control.coordinator.pieces import PIECE, Steps
+from appliance.control.coordinator.runtime.effects import Record
 from appliance.protocol.apis.offset_delete import (
     OffsetDeletePartitionResponse,
     OffsetDeleteRequest,

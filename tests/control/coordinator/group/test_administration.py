@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.control.coordinator.group.effects import Client, OffsetExpiry, Record
+from appliance.control.coordinator.group.effects import OffsetExpiry
+from appliance.control.coordinator.runtime.effects import Client, Record
 from appliance.protocol.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from appliance.protocol.apis.consumer_group_heartbeat import (
     JOIN_GROUP_EPOCH,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.control.coordinator.group.effects import Client, OffsetExpiry
+from appliance.control.coordinator.group.effects import OffsetExpiry
+from appliance.control.coordinator.runtime.effects import Client
 from appliance.protocol.errors import ErrorCode
 from tests.control.coordinator.group.consumer import (
     Consumer,

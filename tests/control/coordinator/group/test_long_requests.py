@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from appliance.control.coordinator.group.consumer_group import ConsumerGroup
-from appliance.control.coordinator.group.effects import Client
 from appliance.control.coordinator.group.join_group import PROTOCOLS_MAX
 from appliance.control.coordinator.pieces import PIECE
+from appliance.control.coordinator.runtime.effects import Client
 from appliance.protocol.apis.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from appliance.protocol.apis.leave_group import LeaveGroupRequest, MemberIdentity
 from appliance.protocol.apis.sync_group import SyncGroupAssignment, SyncGroupRequest

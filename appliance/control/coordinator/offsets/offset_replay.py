@@ -1,4 +1,4 @@
-"""The records of chunks of an internal log, into the book of offsets: what a replay does, quickly.
+"""The records of an internal log, into the book of offsets: what a replay does, quickly.
 
 Nearly all of them are offsets, and of those nearly all in a topic of whose group there was one before. So keys are not
 parsed: partitions are read out of the ends of all of them at once, and what stands before leads to its place in the
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -25,8 +24,7 @@ import numpy.typing as npt
 
 from appliance.control.coordinator.offsets.offset_book import Replay
 from appliance.control.coordinator.offsets.offset_records import KEY_TYPE_BYTES, OFFSET_KEYS, PARTITION_BYTES
-from appliance.log.chunks import Chunk
-from appliance.log.groups import Group, gather
+from appliance.control.coordinator.runtime.record_block import RecordBlock
 from appliance.protocol.records.columns import Longs, RecordColumns
 
 ROW_MIN: Final = 8
@@ -35,30 +33,6 @@ COMPARED_BYTES_MAX: Final = 512
 """Of a key: one longer ends a stretch, or it would be paid for by all records beside it."""
 _WORD_BYTES: Final = 8
 Octets = npt.NDArray[np.uint8]
-
-
-def replay_chunk(
-    chunk: Chunk,
-    replay: Replay,
-    other: Callable[[bytes, bytes | None], None],
-    *,
-    path: Path,
-    from_offset: int,
-    decompressed_bytes_max: int,
-) -> None:
-    """Takes in every record of the chunk's batches that end at `from_offset` or after it, in log order.
-
-    `other` gets those that are no offsets. Records whose key has no type, and control records, say nothing here.
-
-    Raises:
-        CorruptFile: a batch does not decompress, its records do not add up, or a key does not parse.
-    """
-    batches = [batch for batch in chunk.batches if batch.last_offset >= from_offset and not batch.is_control]
-    if not batches:
-        return
-    for group in gather(chunk.data, batches, path=path, decompressed_bytes_max=decompressed_bytes_max):
-        if len(group.starts):
-            _replay_group(group, replay, other)
 
 
 class _Records(NamedTuple):
@@ -74,7 +48,16 @@ class _Records(NamedTuple):
     partitions: npt.NDArray[np.int32]
 
 
-def _replay_group(group: Group, replay: Replay, other: Callable[[bytes, bytes | None], None]) -> None:
+def replay_block(block: RecordBlock, replay: Replay, other: Callable[[bytes, bytes | None], None]) -> None:
+    """Take in every record of the block, in log order.
+
+    `other` gets those that are no offsets. Records whose key has no type say nothing here. Offsets of a transaction are
+    taken for committed ones, because no client can write them yet.
+
+    Raises:
+        CorruptFile, InvalidRecords: its records do not add up, or a key does not parse.
+    """
+    group = block.group
     octets = np.frombuffer(group.data, np.uint8)
     for _, columns in group.columns():
         cuts = columns.keys_at + columns.key_lengths - PARTITION_BYTES

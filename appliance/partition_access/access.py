@@ -1,10 +1,14 @@
-"""Appending to and reading from the logs of `__consumer_offsets`, through the workers that own them.
+"""Append to and read from the logs of any topic, through the workers that own them.
 
     append   batch → a block of our pool → PRODUCE, acks all, on the owner's ring → answered → done
     read     FETCH on the owner's ring → where the records lie → `pread` of the segment → done(records)
 
-The owner answers when the high watermark has passed the batch. An append whose owner dies first, or whose replicas do
-not follow in time, may be in the log for good or not: UNKNOWN_OUTCOME.
+The owner answers an append when the high watermark has passed the batch. If the owner dies first, or the replicas do
+not follow in time, the batch may be in the log for good or not: UNKNOWN_OUTCOME.
+
+`origin` tells the owner who appends. CLIENT is checked like any client's batch. COORDINATOR may append control batches,
+and batches of a producer without sequence numbers; only processes of ours can say it, because a network process packs
+the flags of a request itself and takes none from its client.
 """
 
 from __future__ import annotations
@@ -33,12 +37,13 @@ from appliance.channels.request_channel import (
 )
 from appliance.channels.roles import Role
 from appliance.channels.wiring import Attachment
-from appliance.cluster import CONSUMER_OFFSETS, TopicPartition
-from appliance.control.coordinator.topics import LogPlace
+from appliance.cluster import TopicPartition
 from appliance.errors import HostFault
 from appliance.ipc.buffer_pool import Block, BufferPool
 from appliance.log.chunks import Chunk, read_chunks
 from appliance.log.file_names import LOG, partition_directory_name, segment_file_name
+from appliance.log.producer_state import AppendOrigin
+from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
 
 READ_BYTES: Final = 4 << 20
@@ -47,6 +52,8 @@ COMMIT_TIMEOUT_MS: Final = 5_000
 
 _MIN_ONE_BATCH: Final = int(RequestFlag.MIN_ONE_BATCH)
 _LONE: Final = int(RequestFlag.LONE)
+_COORDINATOR_ORIGIN: Final = int(RequestFlag.COORDINATOR_ORIGIN)
+_TRANSACTION_VERIFIED: Final = int(RequestFlag.TRANSACTION_VERIFIED)
 _ACKS_ALL: Final = -1
 _PRODUCE_VERSION: Final = 9
 
@@ -90,13 +97,13 @@ class _Reading:
         self.done = done
 
 
-class InternalLogs:
-    """The rings to and from the workers, and who waits for what.
+class PartitionAccess:
+    """The rings to and from the workers, and what waits for their answers.
 
     Args:
         pool: this process's own, shared with the answers to clients.
         directories: the log directories of each slot.
-        is_lone: whether an append is of the only request that is under way.
+        is_lone: whether an append belongs to the only request that is in flight.
     """
 
     __slots__ = (
@@ -128,13 +135,13 @@ class InternalLogs:
     # Asking
 
     def serves(self, place: LogPlace) -> bool:
-        """Whether the owner serves the partition now."""
+        """Return whether the owner serves the partition now."""
         return place.worker in self._attachment.outbound and self._attachment.partitions.serves(
             place.row, place.incarnation
         )
 
     def log_end(self, place: LogPlace) -> int:
-        """The owner's log end; meaningful while `serves`."""
+        """Return the owner's log end; meaningful while `serves`."""
         table = self._attachment.partitions
         return table.cells[table.slot_at(place.row, place.leader) + SLOT_LOG_END]
 
@@ -142,8 +149,22 @@ class InternalLogs:
         table = self._attachment.partitions
         return table.cells[table.at(place.row) + HIGH_WATERMARK]
 
-    def append(self, place: LogPlace, batch: bytes, done: Done) -> bool:
-        """Sends a batch; `done` hears 0, or an error code. False: no room now, ask again."""
+    def append(
+        self,
+        place: LogPlace,
+        batch: bytes,
+        done: Done,
+        *,
+        origin: AppendOrigin,
+        transaction_verified: bool = False,
+    ) -> bool:
+        """Send a batch; `done` gets 0, or an error code. False: no room now, ask again.
+
+        Args:
+            origin: CLIENT or COORDINATOR.
+            transaction_verified: the transaction coordinator knows the partition to be part of the producer's open
+                transaction.
+        """
         writer = self._attachment.outbound.get(place.worker)
         if writer is None:
             done(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
@@ -152,13 +173,18 @@ class InternalLogs:
         if block is None:
             return False
         block.view[: len(batch)] = batch
+        flags = _LONE if self._is_lone() else 0
+        if origin is AppendOrigin.COORDINATOR:
+            flags |= _COORDINATOR_ORIGIN
+        if transaction_verified:
+            flags |= _TRANSACTION_VERIFIED
         identity = next(self._ids) % (REQUEST_ID_LIMIT - 1) + 1
         append = produce_request(
             identity,
             0,
             place.row,
             place.incarnation,
-            _LONE if self._is_lone() else 0,
+            flags,
             _ACKS_ALL,
             block.position,
             len(batch),
@@ -174,7 +200,7 @@ class InternalLogs:
         return True
 
     def read(self, place: LogPlace, offset: int, done: Callable[[Read], None]) -> bool:
-        """Reads on from `offset`, at most READ_BYTES or one batch. False: no room on the ring, ask again later."""
+        """Read on from `offset`, at most READ_BYTES or one batch. False: no room on the ring, ask again later."""
         writer = self._attachment.outbound.get(place.worker)
         if writer is None:
             done(Read(error=int(ErrorCode.NOT_LEADER_OR_FOLLOWER)))
@@ -191,7 +217,7 @@ class InternalLogs:
         return True
 
     def publish(self) -> None:
-        """Makes what was asked visible, and wakes the workers that sleep."""
+        """Make what was asked visible, and wake the workers that sleep."""
         for worker in self._touched:
             writer = self._attachment.outbound.get(worker)
             if writer is not None:
@@ -203,11 +229,11 @@ class InternalLogs:
 
     @property
     def is_asked(self) -> bool:
-        """Whether a worker owes an answer."""
+        """Return whether a worker's answer is outstanding."""
         return bool(self._waiting)
 
     def take(self, answers: list[tuple[Any, ...]]) -> None:
-        """Answers of a worker, fields as in `channels.request_channel`."""
+        """Take answers of a worker, fields as in `channels.request_channel`."""
         for answer in answers:
             waiting = self._waiting.pop(answer[REQUEST_ID], None)
             if isinstance(waiting, _Append):
@@ -219,7 +245,7 @@ class InternalLogs:
                 raise AssertionError(f"an answer to request {answer[REQUEST_ID]}, which nobody made")
 
     def worker_down(self, worker: Role) -> None:
-        """A worker died: everybody who waits for it is told."""
+        """A worker died: what waits for it fails."""
         self._touched.discard(worker)
         for identity, waiting in list(self._waiting.items()):
             if waiting.place.worker != worker:
@@ -242,7 +268,7 @@ class InternalLogs:
         if error or not length_bytes:
             return Read((), Path(), high_watermark, log_start, error)
         place = reading.place
-        name = partition_directory_name(TopicPartition(CONSUMER_OFFSETS, place.partition))
+        name = partition_directory_name(TopicPartition(place.topic, place.partition))
         path = self._directories[place.leader][directory] / name / segment_file_name(base_offset, LOG)
         chunks: tuple[Chunk, ...] = ()
         fault: HostFault | None = None
