@@ -14,7 +14,7 @@ from appliance.channels.controller_link import ControllerLink
 from appliance.clock import SystemClock
 from appliance.ipc.agent import freeze_garbage
 from appliance.log.producer_limits import PRODUCER_LIMITS
-from appliance.replicas.duty_cycle import Replica
+from appliance.replicas.agent import Replica
 
 
 def run(child: Child) -> int:

@@ -1,4 +1,4 @@
-"""The cleaner process: wires the duty cycle to what the supervisor gave it. See duty_cycle.py for what it does.
+"""The cleaner process: wires the duty cycle to what the supervisor gave it. See agent.py for what it does.
 
 It cannot fail to start unless shared memory is missing, which is then the end of this life.
 """
@@ -10,7 +10,7 @@ import os
 from appliance.channels.child import EXIT_CLEAN, Child
 from appliance.channels.supervision import Ready
 from appliance.clock import SystemClock
-from appliance.control.cleaner.duty_cycle import CleanerDutyCycle
+from appliance.control.cleaner.agent import CleanerDutyCycle
 from appliance.ipc.agent import freeze_garbage
 from appliance.ipc.process_table import ProcessState
 

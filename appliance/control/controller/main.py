@@ -30,9 +30,9 @@ from appliance.channels.wiring import Attachment
 from appliance.clock import Clock, SystemClock
 from appliance.cluster import BrokerSlot
 from appliance.config import Settings
+from appliance.control.controller.agent import ControllerLoop, Superseded
 from appliance.control.controller.control_socket import ControlSocket
 from appliance.control.controller.controller import Controller
-from appliance.control.controller.duty_cycle import ControllerLoop, Superseded
 from appliance.control.controller.slot_states import SlotStates
 from appliance.control.controller.takeover import Fence, cluster_id, register, take_over, win
 from appliance.control.store.errors import SessionExpired, StoreDamaged, StoreRefusal

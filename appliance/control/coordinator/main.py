@@ -1,4 +1,4 @@
-"""The coordinator process: wires the duty cycle to what the supervisor gave it. See duty_cycle.py for what it does.
+"""The coordinator process: wires the duty cycle to what the supervisor gave it. See agent.py for what it does.
 
 It cannot fail to start unless shared memory is missing, which is then the end of this life. It is ready before it has
 replayed anything: requests are told COORDINATOR_LOAD_IN_PROGRESS until then.
@@ -11,7 +11,7 @@ import os
 from appliance.channels.child import EXIT_CLEAN, Child
 from appliance.channels.supervision import Ready
 from appliance.clock import SystemClock
-from appliance.control.coordinator.duty_cycle import CoordinatorDutyCycle
+from appliance.control.coordinator.agent import CoordinatorDutyCycle
 from appliance.ipc.agent import freeze_garbage
 from appliance.ipc.process_table import ProcessState
 

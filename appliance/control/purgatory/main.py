@@ -1,4 +1,4 @@
-"""The purgatory process: wires the duty cycle to what the supervisor gave it. See duty_cycle.py for what it
+"""The purgatory process: wires the duty cycle to what the supervisor gave it. See agent.py for what it
 does.
 
 It cannot fail to start unless shared memory is missing, which is then the end of this life.
@@ -11,7 +11,7 @@ import os
 from appliance.channels.child import EXIT_CLEAN, Child
 from appliance.channels.supervision import Ready
 from appliance.clock import SystemClock
-from appliance.control.purgatory.duty_cycle import PurgatoryDutyCycle
+from appliance.control.purgatory.agent import PurgatoryDutyCycle
 from appliance.ipc.agent import freeze_garbage
 from appliance.ipc.process_table import ProcessState
 
