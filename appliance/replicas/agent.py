@@ -1,4 +1,4 @@
-"""The duty cycle of a replica: woken by leaders, copies what they have more, says so; sleeps when there is nothing.
+"""The agent of a replica process: woken by leaders, copies what they have more, says so; sleeps when there is nothing.
 
 Does: keeps the logs that its slot follows, and their words in the partition table.
 Never: serves a client; writes to a log that its slot leads; looks whether there is something (it is told).
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import select
-from collections.abc import Callable
 from itertools import takewhile
 from typing import Final
 
@@ -23,24 +22,12 @@ from appliance.channels.control_channel import (
     ReplicaHello,
 )
 from appliance.channels.controller_link import ControllerLink
-from appliance.channels.roles import CONTROLLER, RoleKind
-from appliance.channels.supervision import (
-    Failed,
-    Heartbeat,
-    Message,
-    PeerDown,
-    PeerUp,
-    Ready,
-    Stop,
-    SupervisionSocket,
-)
-from appliance.channels.wiring import Attachment
-from appliance.clock import Clock
+from appliance.channels.roles import CONTROLLER, Role, RoleKind
+from appliance.channels.supervision import Message, Stop
 from appliance.cluster import TopicPartition
 from appliance.config import BrokerConfigs
 from appliance.errors import ApplianceError, HostFault, StorageFault
-from appliance.ipc.agent import DutyCycle
-from appliance.ipc.process_table import ERRORS, ProcessState
+from appliance.ipc.process_table import ERRORS
 from appliance.journal import RateLimited
 from appliance.log.directory_watch import DirectoryWatch
 from appliance.log.flusher import Flusher
@@ -49,6 +36,7 @@ from appliance.log.log_directories import LogDirectories
 from appliance.log.reader_leases import LeaseBook
 from appliance.log.shares import Share
 from appliance.log.state_publisher import StatePublisher
+from appliance.process.agent import AgentProcess
 from appliance.replicas.background import behind_others
 from appliance.replicas.breaths import Breaths
 from appliance.replicas.copy_checkpoints import CopyCheckpoints
@@ -63,38 +51,27 @@ from appliance.replicas.leader_lines import LeaderLines
 
 OPEN_AGAIN_MS: Final = 1_000
 OPEN_AGAIN_MAX_MS: Final = 30_000
-BEAT_MS: Final = 500
-_NS_PER_MS: Final = 1_000_000
 
 _logger = logging.getLogger(__name__)
 
 
-class Replica:
-    """One replica process's loop and its state. `run` returns when the supervisor said stop and the logs are closed."""
+class ReplicaAgent:
+    """A replica process's loop and its state. `run` returns after Stop, when the logs are closed."""
 
-    def __init__(
-        self,
-        attachment: Attachment,
-        controller: ControllerLink,
-        supervision: SupervisionSocket,
-        *,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, process: AgentProcess, controller: ControllerLink) -> None:
+        attachment, clock = process.attachment, process.clock
+        self._process = process
         self._attachment = attachment
         self._controller = controller
-        self._supervision = supervision
         self._clock = clock
-        self._settings = attachment.wiring.settings
+        self._settings = process.settings
         self._slot = attachment.role.slot
-        self._cycle = DutyCycle(attachment.doorbell, attachment.row, monotonic_ns=clock.monotonic_ns)
+        self._cycle = process.cycle
         self._cycle.add_inbox(controller)
         self._cycle.epoll.register(controller.fileno(), select.EPOLLIN)
-        self._cycle.epoll.register(supervision.fileno(), select.EPOLLIN)
-        for reader in attachment.inbound.values():
-            self._cycle.add_inbox(reader)
         self._complain = RateLimited(_logger.warning, clock)
         self._removals = CopyRemovals(
-            self._after_ms,
+            process.after_ms,
             LeaseBook(
                 clock,
                 max_bytes=self._settings.broker.reader_lease_max_bytes,
@@ -127,24 +104,24 @@ class Replica:
         )
         self._cycle.add_inbox(self._durable)
         self._publisher = StatePublisher(
-            self._after_ms,
+            process.after_ms,
             clock,
             interval_ms=self._settings.broker.reader_state_interval_ms,
             warn=self._complain,
         )
         self._checkpoints = CopyCheckpoints(
-            self._after_ms,
+            process.after_ms,
             clock,
             interval_ms=self._settings.broker.log_flush_offset_checkpoint_interval_ms,
             start_interval_ms=self._settings.broker.log_flush_start_offset_checkpoint_interval_ms,
             publisher=self._publisher,
             removals=self._removals,
             look=self._look_at_directories,
-            beat=self._beat,
+            beat=process.beat,
             warn=self._complain,
         )
         self._fetcher = Fetcher(
-            self._after_ms,
+            process.after_ms,
             clock,
             lines=self._lines,
             durable=self._durable,
@@ -154,14 +131,13 @@ class Replica:
         )
         self._running = True
         self._overheard: list[Message] = []
-        self._beaten_ns = 0
         self._say_hello()
 
     # The cycle
 
     def run(self) -> None:
-        """Follows until told to stop."""
-        supervision_fd = self._supervision.fileno()
+        """Follow until Stop."""
+        supervision_fd = self._process.supervision_fd
         while self._running:
             if self._fetcher.turn():
                 wait_ms: int | None = 0
@@ -171,7 +147,7 @@ class Replica:
                 wait_ms = 1 if self._lines.owed else None
             for descriptor, _ in self._cycle.wait(wait_ms):
                 if descriptor == supervision_fd:
-                    self._supervised(self._supervision.receive())
+                    self._process.hear(self)
                 elif descriptor == self._watch.fileno():
                     self._watch.clear()
                     self._look_at_directories()
@@ -179,7 +155,7 @@ class Replica:
                     self._controller.wants_look = True
             if self._controller.wants_look:
                 self._obey(self._controller.receive())
-                self._supervised(self._take_overheard())
+                self._process.carry_out(self, self._take_overheard())
             self._compaction.serve(self._followed_at)
             if self._moves is not None and self._moves.done:
                 self._moves.turn()
@@ -189,18 +165,9 @@ class Replica:
         return None if self._followers is None else self._followers.by_row.get(row)
 
     def _breathe(self) -> None:
-        """In the middle of long work: what there is to copy is copied, and the supervisor hears that it goes on."""
-        self._beat()
+        """Copy what there is to copy in the middle of long work, and send a heartbeat."""
+        self._process.beat()
         self._fetcher.turn()
-
-    def _beat(self) -> None:
-        now_ns = self._clock.monotonic_ns()
-        if now_ns - self._beaten_ns >= BEAT_MS * _NS_PER_MS:
-            self._beaten_ns = now_ns
-            self._supervision.send(Heartbeat(now_ns))
-
-    def _after_ms(self, pause_ms: int, action: Callable[[], None]) -> None:
-        self._cycle.timers.add(self._clock.monotonic_ns() + pause_ms * _NS_PER_MS, action)
 
     def _refused(self, follower: Follower, fault: ApplianceError) -> None:
         self._attachment.row.cells[ERRORS] += 1
@@ -216,36 +183,25 @@ class Replica:
     def _say_hello(self) -> None:
         self._controller.ask(ReplicaHello(self._slot, self._attachment.generation))
 
-    def _supervised(self, messages: list[Message] | None) -> None:
-        if messages is None:
-            _logger.warning("the supervisor is gone; stopping")
-            self._running = False
+    def stop(self, within_ms: int) -> None:
+        """End after this turn; logs are flushed and marked clean then."""
+        self._running = False
+
+    def peer_up(self, peer: Role, *, new_rings: bool) -> None:
+        """Greet a controller; copy what the next life of a leader's worker has."""
+        if peer == CONTROLLER:
+            self._say_hello()
             return
-        attachment = self._attachment
-        for message in messages:
-            match message:
-                case PeerUp() if message.role == CONTROLLER:
-                    self._say_hello()
-                case PeerUp():
-                    if attachment.peer_up(message.role, message.generation):
-                        self._cycle.add_inbox(attachment.inbound[message.role])
-                        self._compaction.peer_up(message.role)
-                    if message.role.kind is RoleKind.IOPROC:
-                        self._fetcher.look_at_all(message.role)
-                case PeerDown():
-                    if attachment.generations.get(message.role) == message.generation:
-                        self._compaction.peer_down(message.role)
-                        reader = attachment.inbound.get(message.role)
-                        if reader is not None:
-                            self._cycle.remove_inbox(reader)
-                        self._lines.peer_down(message.role)
-                        attachment.peer_down(message.role)
-                case Stop():
-                    self._running = False
-                case Heartbeat():
-                    self._supervision.send(message)
-                case _:
-                    _logger.warning("unexpected word of the supervisor: %s", message)
+        if new_rings:
+            self._compaction.peer_up(peer)
+        if peer.kind is RoleKind.IOPROC:
+            self._fetcher.look_at_all(peer)
+
+    def peer_down(self, peer: Role, generation: int, *, had_rings: bool) -> None:
+        """Forget what a dead worker or cleaner shared with this process."""
+        if had_rings:
+            self._compaction.peer_down(peer)
+            self._lines.peer_down(peer)
 
     def _obey(self, envelopes: list[Envelope]) -> None:
         for envelope in takewhile(lambda _: self._running, envelopes):
@@ -278,8 +234,7 @@ class Replica:
                 self._open_later(OPEN_AGAIN_MS)
             if envelope.body.full and not self._serves:
                 self._serves = True
-                self._attachment.row.set_state(ProcessState.RUNNING)
-                self._supervision.send(Ready())
+                self._process.ready()
             if envelope.body.removed:
                 self._removals.remove_partitions()
             self._removals.remove_retired()
@@ -313,7 +268,7 @@ class Replica:
 
         Behind the others, on a host full of work, a command would outlast the time that a stop has.
         """
-        said = self._supervision.receive()
+        said = self._process.supervision.receive()
         self._overheard.extend(said or ())
         if said is None or any(isinstance(message, Stop) for message in said):
             self._running = False
@@ -335,7 +290,7 @@ class Replica:
                 clean_seen_by=self._attachment.clean_seen_by,
             )
         except ApplianceError as error:
-            self._supervision.send(Failed(f"log directory {error}", fatal=not isinstance(error, HostFault)))
+            self._process.failed(f"log directory {error}", fatal=not isinstance(error, HostFault))
             self._running = False
             return None
         for directory in self._directories.serving.values():
@@ -388,7 +343,7 @@ class Replica:
                 if self._followers.unopened:
                     self._open_later(min(2 * pause_ms, OPEN_AGAIN_MAX_MS))
 
-        self._after_ms(pause_ms, again)
+        self._process.after_ms(pause_ms, again)
 
     # Directories that fail
 
@@ -430,7 +385,7 @@ class Replica:
             self._directory_failed(self._directories, self._followers, index, fault=wider)
 
     def _close(self) -> None:
-        self._attachment.row.set_state(ProcessState.STOPPING)
+        self._process.stopping()
         self._durable.close()
         if self._moves is not None:
             self._moves.close()
@@ -450,7 +405,7 @@ class Replica:
                     follower.stop()
                 _logger.warning("not stopped cleanly, the next start recovers: %s", fault)
         self._watch.close()
-        self._cycle.close()
+        self._process.close()
         self._controller.close()
 
     def statistics(self) -> dict[str, int]:

@@ -59,7 +59,7 @@ class CopyCheckpoints:
 
     def __init__(
         self,
-        after_ms: Callable[[int, Callable[[], None]], None],
+        after_ms: Callable[[int, Callable[[], None]], object],
         clock: Clock,
         *,
         interval_ms: int,

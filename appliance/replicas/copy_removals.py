@@ -25,7 +25,7 @@ class CopyRemovals:
 
     def __init__(
         self,
-        after_ms: Callable[[int, Callable[[], None]], None],
+        after_ms: Callable[[int, Callable[[], None]], object],
         leases: LeaseBook,
         *,
         warn: Callable[[str], object],

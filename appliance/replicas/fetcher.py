@@ -58,7 +58,7 @@ class Fetcher:
 
     def __init__(
         self,
-        after_ms: Callable[[int, Callable[[], None]], None],
+        after_ms: Callable[[int, Callable[[], None]], object],
         clock: Clock,
         *,
         lines: LeaderLines,
