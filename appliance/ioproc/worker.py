@@ -1,4 +1,4 @@
-"""The duty cycle of an I/O worker: drain requests, append or locate, answer, poke; sleep when there is nothing.
+"""The agent of an I/O worker: drain requests, append or locate, answer, poke; sleep when there is nothing.
 
 Does: owns mmap'd segments and indexes, offsets, producer state and high watermark of the partitions it leads.
 Never: talks to a client's socket; waits for a disk flush (answers may: `group_commit`); polls while idle.
@@ -9,7 +9,6 @@ under way with a retriable error. Whatever was answered before is in the page ca
 from __future__ import annotations
 
 import select
-from collections.abc import Callable
 from typing import Any, Final
 
 from appliance.channels.control_channel import (
@@ -35,19 +34,7 @@ from appliance.channels.request_channel import (
     refusal,
 )
 from appliance.channels.roles import CONTROLLER, PURGATORY, Role, RoleKind
-from appliance.channels.supervision import (
-    Failed,
-    Heartbeat,
-    Message,
-    PeerDown,
-    PeerUp,
-    Ready,
-    Stop,
-    SupervisionSocket,
-)
-from appliance.channels.wiring import Attachment
 from appliance.channels.worker_counters import FORGOTTEN_PRODUCER_IDS, MOVING_PARTITIONS, PRODUCER_IDS
-from appliance.clock import Clock
 from appliance.cluster import TopicPartition
 from appliance.config import BrokerConfigs
 from appliance.errors import ApplianceError, CorruptFile, HostFault, StorageFault
@@ -73,9 +60,8 @@ from appliance.ioproc.removals import Removals
 from appliance.ioproc.repairs import Repairs
 from appliance.ioproc.retention import Retention
 from appliance.ioproc.storage_failures import StorageFailures
-from appliance.ipc.agent import DutyCycle
 from appliance.ipc.brief_wait import BriefWait
-from appliance.ipc.process_table import BYTES_IN, REQUESTS, ProcessState
+from appliance.ipc.process_table import BYTES_IN, REQUESTS
 from appliance.ipc.ring import RingWriter
 from appliance.journal import RateLimited
 from appliance.log.flusher import Flusher
@@ -85,6 +71,7 @@ from appliance.log.log_moves import NO_FUTURE, LogMoves
 from appliance.log.producer_limits import PRODUCER_LIMITS
 from appliance.log.shares import Share
 from appliance.log.state_publisher import StatePublisher
+from appliance.process.agent import AgentProcess
 from appliance.protocol.errors import ErrorCode
 
 # Answers are published after this many requests or payload bytes, so that one network process's burst of large
@@ -98,7 +85,6 @@ BURSTS_A_LOOK: Final = 8
 END_COMMITS_LOOK_MS: Final = 100
 # Of logs that are opened one after the other, each a quarter to a whole millisecond.
 OPENINGS_A_LOOK: Final = 4
-BEAT_MS: Final = 500
 # From an answer to the client's next request: two socket calls, two wake-ups and the network process twice.
 NEXT_REQUEST_NS: Final = 150_000
 
@@ -117,34 +103,23 @@ _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _INVALID_REQUEST: Final = int(ErrorCode.INVALID_REQUEST)
 _STORAGE_ERROR: Final = int(ErrorCode.KAFKA_STORAGE_ERROR)
 _TIMED_OUT: Final = int(ErrorCode.REQUEST_TIMED_OUT)
-_NS_PER_MS: Final = 1_000_000
 
 
-class Worker:
-    """One worker's loop and its state. `run` returns when the supervisor said stop and the logs are closed."""
+class WorkerAgent:
+    """One worker's loop and its state. `run` returns after Stop, when the logs are closed."""
 
-    def __init__(
-        self,
-        attachment: Attachment,
-        controller: ControllerLink,
-        supervision: SupervisionSocket,
-        *,
-        clock: Clock,
-        warn: Callable[[str], None],
-    ) -> None:
+    def __init__(self, process: AgentProcess, controller: ControllerLink) -> None:
+        attachment, clock, warn = process.attachment, process.clock, process.warn
+        self._process = process
         self._attachment = attachment
         self._controller = controller
-        self._supervision = supervision
         self._clock = clock
         self._warn = warn
-        self._settings = attachment.wiring.settings
+        self._settings = process.settings
         self._slot = attachment.role.slot
-        self._cycle = DutyCycle(attachment.doorbell, attachment.row, monotonic_ns=clock.monotonic_ns)
+        self._cycle = process.cycle
         self._cycle.add_inbox(controller)
         self._cycle.epoll.register(controller.fileno(), select.EPOLLIN)
-        self._cycle.epoll.register(supervision.fileno(), select.EPOLLIN)
-        for reader in attachment.inbound.values():
-            self._cycle.add_inbox(reader)
         self._pokes = Pokes(attachment.partitions)
         self._directories: LogDirectories | None = None
         self._partitions: Partitions | None = None
@@ -181,7 +156,7 @@ class Worker:
             warn=warn,
         )
         self._publisher = StatePublisher(
-            self._after_ms,
+            process.after_ms,
             clock,
             interval_ms=self._settings.broker.reader_state_interval_ms,
             warn=self._complain,
@@ -192,7 +167,7 @@ class Worker:
             settings=self._settings.broker,
             publisher=self._publisher,
             look=self._failures.look,
-            beat=self._beat,
+            beat=process.beat,
             count_producers=self._count_producers,
             warn=warn,
         )
@@ -229,7 +204,6 @@ class Worker:
         )
         self._has_followers = self._settings.slots > 1
         self._running = True
-        self._beaten_ns = 0
         self._say_hello()
 
     def _published(self, partition: Partition) -> None:
@@ -248,8 +222,8 @@ class Worker:
     # The cycle
 
     def run(self) -> None:
-        """Serves until told to stop."""
-        controller_fd, supervision_fd = self._controller.fileno(), self._supervision.fileno()
+        """Serve until Stop."""
+        controller_fd, supervision_fd = self._controller.fileno(), self._process.supervision_fd
         rounds = 0
         while self._running:
             # Under load the rings are looked at again before the sockets are: a system call saved per burst.
@@ -266,7 +240,7 @@ class Worker:
             owed = self._answers.kept_back or self._pokes.owed or self._followed.owed
             for descriptor, _ in self._cycle.wait(1 if owed else None):
                 if descriptor == supervision_fd:
-                    self._supervised(self._supervision.receive())
+                    self._process.hear(self)
                 elif descriptor == controller_fd:
                     self._controller.wants_look = True
                 else:
@@ -416,7 +390,7 @@ class Worker:
             self._note_error(partition, message, answer[ERROR])
         self._answers.reply(peer, answer)
         self._answers.publish_late()
-        self._beat()
+        self._process.beat()
 
     def _connection_closed(self, peer: Role, connection: int) -> None:
         """Answer for a client that has left: the network process keeps its payloads until then."""
@@ -478,40 +452,27 @@ class Worker:
         role = self._attachment.role
         self._controller.ask(WorkerHello(role.slot, role.index, self._attachment.generation))
 
-    def _supervised(self, messages: list[Message] | None) -> None:
-        if messages is None:
-            self._warn("the supervisor is gone; stopping")
-            self._running = False
-            return
-        for message in messages:
-            match message:
-                case PeerUp() if message.role == CONTROLLER:
-                    self._say_hello()
-                    self._followed.new_controller()
-                case PeerUp():
-                    if self._attachment.peer_up(message.role, message.generation):
-                        reader = self._attachment.inbound.get(message.role)
-                        if reader is not None:
-                            self._cycle.add_inbox(reader)
-                        self._compaction.peer_up(message.role)
-                        self._followed.peer_up(message.role, self._led())
-                case PeerDown():
-                    if self._attachment.generations.get(message.role) == message.generation:
-                        self._compaction.peer_down(message.role)
-                        reader = self._attachment.inbound.get(message.role)
-                        if reader is not None:
-                            self._cycle.remove_inbox(reader)
-                        self._answers.peer_down(message.role)
-                        self._costly.drop_peer(message.role)
-                        self._commits.drop_asker(message.role)
-                        self._followed.peer_down(message.role)
-                        self._attachment.peer_down(message.role)
-                case Stop():
-                    self._running = False
-                case Heartbeat():
-                    self._supervision.send(message)
-                case _:
-                    self._warn(f"unexpected word of the supervisor: {message}")
+    def stop(self, within_ms: int) -> None:
+        """End after this turn; logs are flushed and marked clean then."""
+        self._running = False
+
+    def peer_up(self, peer: Role, *, new_rings: bool) -> None:
+        """Greet a controller; serve the next life of a process that has a ring to this one."""
+        if peer == CONTROLLER:
+            self._say_hello()
+            self._followed.new_controller()
+        elif new_rings:
+            self._compaction.peer_up(peer)
+            self._followed.peer_up(peer, self._led())
+
+    def peer_down(self, peer: Role, generation: int, *, had_rings: bool) -> None:
+        """Drop the requests of a dead process: nobody waits for their answers."""
+        if had_rings:
+            self._compaction.peer_down(peer)
+            self._answers.peer_down(peer)
+            self._costly.drop_peer(peer)
+            self._commits.drop_asker(peer)
+            self._followed.peer_down(peer)
 
     def obey(self, envelopes: list[Envelope]) -> None:
         """Carries the controller's commands out."""
@@ -545,8 +506,7 @@ class Worker:
                 self._open_later(OPEN_AGAIN_MS)
             if envelope.body.full and not self._serves:
                 self._serves = True
-                self._attachment.row.set_state(ProcessState.RUNNING)
-                self._supervision.send(Ready())
+                self._process.ready()
             if envelope.body.removed:
                 self._removals.remove_partitions()
 
@@ -576,7 +536,7 @@ class Worker:
                 clean_seen_by=self._attachment.clean_seen_by,
             )
         except ApplianceError as error:
-            self._supervision.send(Failed(f"log directory {error}", fatal=not isinstance(error, HostFault)))
+            self._process.failed(f"log directory {error}", fatal=not isinstance(error, HostFault))
             self._running = False
             return None
         self._partitions = Partitions(
@@ -625,13 +585,10 @@ class Worker:
         self._removals.open(self._directories)
         return self._partitions
 
-    def _after_ms(self, pause_ms: int, action: Callable[[], None]) -> None:
-        self._cycle.timers.add(self._clock.monotonic_ns() + pause_ms * _NS_PER_MS, action)
-
     def _open_later(self, pause_ms: int) -> None:
         if not self._opens_later:
             self._opens_later = True
-            self._after_ms(pause_ms, lambda: self._open_again(pause_ms))
+            self._process.after_ms(pause_ms, lambda: self._open_again(pause_ms))
 
     def _open_again(self, pause_ms: int) -> None:
         self._opens_later = False
@@ -648,7 +605,7 @@ class Worker:
         Before the first command is done nobody knows of us. After that the openings, for which others wait, have at
         least half of the time.
         """
-        self._beat()
+        self._process.beat()
         self._openings += 1
         if not self._serves or self._openings % OPENINGS_A_LOOK:
             return
@@ -660,13 +617,6 @@ class Worker:
             self._answers.publish_late()
         ended_ns = self._clock.monotonic_ns()
         self._look_again_ns = ended_ns + (ended_ns - begun_ns)
-
-    def _beat(self) -> None:
-        """Says in the middle of long work that it goes on, as an answer to who may have asked meanwhile."""
-        now_ns = self._clock.monotonic_ns()
-        if now_ns - self._beaten_ns >= BEAT_MS * _NS_PER_MS:
-            self._beaten_ns = now_ns
-            self._supervision.send(Heartbeat(now_ns))
 
     def _note_start_moved(self) -> None:
         if self._has_followers:
@@ -692,7 +642,7 @@ class Worker:
         self._note_start_moved()
 
     def _close(self) -> None:
-        self._attachment.row.set_state(ProcessState.STOPPING)
+        self._process.stopping()
         self._checkpoints.join()
         self._end_commits()
         if self._moves is not None:
@@ -709,7 +659,7 @@ class Worker:
             except StorageFault as fault:
                 self._warn(f"not stopped cleanly, the next start recovers: {fault}")
         self._failures.close()
-        self._cycle.close()
+        self._process.close()
         self._controller.close()
 
     def _end_commits(self) -> None:

@@ -109,7 +109,7 @@ class AgentProcess:
     )
 
     def __init__(
-        self, child: Child, *, warn: Callable[[str], object] = _logger.warning, clock: Clock | None = None
+        self, child: Child, *, warn: Callable[[str], None] = _logger.warning, clock: Clock | None = None
     ) -> None:
         self.clock: Clock = SystemClock() if clock is None else clock
         self.warn = warn

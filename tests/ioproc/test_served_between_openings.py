@@ -9,17 +9,19 @@ from uuid import UUID
 import pytest
 import zmq
 
+from appliance.channels.child import Child
 from appliance.channels.control_channel import Assign, AssignedPartition, Envelope
 from appliance.channels.controller_link import ControllerLink
 from appliance.channels.request_channel import ERROR, OP, REQUEST_ID, ROW, Op, RequestFlag
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.supervision import SupervisionSocket, socket_pair
 from appliance.channels.wiring import Attachment, Wiring
-from appliance.clock import ManualClock, SystemClock
+from appliance.clock import ManualClock
 from appliance.config import load_settings
-from appliance.ioproc.worker import OPENINGS_A_LOOK, Worker
+from appliance.ioproc.worker import OPENINGS_A_LOOK, WorkerAgent
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.shared_memory import remove_directory
+from appliance.process.agent import AgentProcess
 from tests.support.private_directory import new_private_directory
 
 NETPROC, IOPROC = Role(RoleKind.NETPROC), Role(RoleKind.IOPROC, 0, 0)
@@ -38,13 +40,9 @@ class Served:
         self.wiring.create_for(IOPROC, 1, {NETPROC: 1})
         self.ends = socket_pair()
         self.asker = Attachment(self.wiring, NETPROC, 1, {IOPROC: 1})
-        attachment = Attachment(self.wiring, IOPROC, 1, {NETPROC: 1})
-        self.worker = Worker(
-            attachment,
-            ControllerLink(self.wiring, IOPROC, 1, context=context),
-            SupervisionSocket(self.ends[1]),
-            clock=SystemClock(),
-            warn=print,
+        child = Child(IOPROC, 1, {NETPROC: 1}, self.wiring, SupervisionSocket(self.ends[1]))
+        self.worker = WorkerAgent(
+            AgentProcess(child, warn=print), ControllerLink(self.wiring, IOPROC, 1, context=context)
         )
 
     def obey(self, rows: range, *, full: bool) -> None:
