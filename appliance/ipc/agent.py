@@ -80,6 +80,10 @@ class Timers:
         """Add an action that is due in `pause_ms`."""
         return self.add(self._monotonic_ns() + pause_ms * NS_PER_MS, action)
 
+    def clear(self) -> None:
+        """Drop every action."""
+        self._heap.clear()
+
     @property
     def any(self) -> bool:
         """Whether one may be set."""
