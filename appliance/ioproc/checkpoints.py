@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.cluster import TopicPartition
 from appliance.config import BrokerSettings
 from appliance.errors import StorageFault
@@ -26,7 +26,6 @@ from appliance.log.state_publisher import StatePublisher
 
 # How long a checkpoint waits for another one under way.
 AGAIN_MS: Final = 100
-_NS_PER_MS: Final = 1_000_000
 
 
 class Checkpoints:
@@ -110,7 +109,7 @@ class Checkpoints:
             self._writer.join()
 
     def _after_ms(self, pause_ms: int, action: Callable[[], None]) -> None:
-        self._timers.add(self._clock.monotonic_ns() + pause_ms * _NS_PER_MS, action)
+        self._timers.add(self._clock.monotonic_ns() + pause_ms * NS_PER_MS, action)
 
     def _checkpoint(self) -> None:
         """Partitions that took nothing since the last checkpoint are rolled where they are due and let go of their

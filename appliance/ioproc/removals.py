@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.config import BrokerSettings
 from appliance.ioproc.sweeper import Sweeper
 from appliance.ipc.agent import Timers
 from appliance.log.log_directories import LogDirectories
 from appliance.log.reader_leases import SWEEP_MS, LeaseBook
-
-_NS_PER_MS = 1_000_000
 
 
 class Removals:
@@ -65,7 +63,7 @@ class Removals:
         assert self._directories is not None
         folders = [log.directory for log in self._directories.partitions.values()]
         self._sweeper.add(partial(self._leases.sweep, folders))
-        self._timers.add(self._clock.monotonic_ns() + SWEEP_MS * _NS_PER_MS, self._sweep_leases)
+        self._timers.add(self._clock.monotonic_ns() + SWEEP_MS * NS_PER_MS, self._sweep_leases)
 
     def take_removed(self) -> bool:
         """Whether anything was removed since this was asked last."""

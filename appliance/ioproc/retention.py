@@ -28,7 +28,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable
 
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.errors import ApplianceError
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
@@ -39,7 +39,6 @@ SLICE_NS = 2_000_000
 FIRST_ROUND_MS = 30_000  # Kafka's log.initial.task.delay.ms: starting is busy enough
 RETIRED_AT_ONCE = 16
 CLOCK_JUMP_MS = 60_000
-_NS_PER_MS = 1_000_000
 _log = logging.getLogger(__name__)
 
 
@@ -94,7 +93,7 @@ class Retention:
     def begin(self) -> None:
         """Begins a round."""
         now_ms, now_ns = self._clock.now_ms(), self._clock.monotonic_ns()
-        ahead_ms = now_ms - self._seen_ms - (now_ns - self._seen_ns) // _NS_PER_MS
+        ahead_ms = now_ms - self._seen_ms - (now_ns - self._seen_ns) // NS_PER_MS
         self._seen_ms, self._seen_ns = now_ms, now_ns
         self._trusts_clock = ahead_ms <= CLOCK_JUMP_MS
         if not self._trusts_clock:
@@ -170,4 +169,4 @@ class Retention:
             self._warned_of[partition] = timestamp_ms
 
     def _after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        self._timers.add(self._clock.monotonic_ns() + delay_ms * _NS_PER_MS, action)
+        self._timers.add(self._clock.monotonic_ns() + delay_ms * NS_PER_MS, action)
