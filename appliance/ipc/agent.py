@@ -1,8 +1,7 @@
-"""The parts of a process's duty cycle: sleep until there is work, wake for it, account for both.
+"""The wait of a process's loop: sleep until there is work, wake for it, account for both.
 
-Not a framework: each process writes its own loop in one file, for example
+Not a framework: each process writes its own loop in one file (see `appliance.process`), for example
 
-    cycle = DutyCycle(doorbell, row, monotonic_ns=clock.monotonic_ns)
     cycle.add_inbox(inbox)
     while running:
         for descriptor, events in cycle.wait():
