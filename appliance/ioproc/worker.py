@@ -8,7 +8,6 @@ under way with a retriable error. Whatever was answered before is in the page ca
 
 from __future__ import annotations
 
-import select
 from typing import Any, Final
 
 from appliance.channels.control_channel import (
@@ -118,8 +117,6 @@ class WorkerAgent:
         self._settings = process.settings
         self._slot = attachment.role.slot
         self._cycle = process.cycle
-        self._cycle.add_inbox(controller)
-        self._cycle.epoll.register(controller.fileno(), select.EPOLLIN)
         self._pokes = Pokes(attachment.partitions)
         self._directories: LogDirectories | None = None
         self._partitions: Partitions | None = None

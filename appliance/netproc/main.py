@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import zmq
-
-from appliance.channels.child import EXIT_CLEAN, Child
-from appliance.channels.controller_link import ControllerLink
-from appliance.ipc.agent import freeze_garbage
+from appliance.channels.child import Child
 from appliance.netproc.fan_out import FanOut
 from appliance.netproc.processor import NetworkAgent
-from appliance.process.agent import AgentProcess
+from appliance.process.agent import AgentProcess, run_agent
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.messages import prepare
 
@@ -24,12 +20,11 @@ def before_fork() -> None:
 
 def run(child: Child) -> int:
     """The life of one network process; its exit code."""
-    process = AgentProcess(child)
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    controller = ControllerLink(child.wiring, child.role, child.generation, context=context)
-    fan_out = FanOut(child.wiring, child.role, child.generation, context=context, clock=process.clock)
-    agent = NetworkAgent(process, controller, fan_out=fan_out)
-    freeze_garbage()
-    agent.run()
-    context.term()
-    return EXIT_CLEAN
+    return run_agent(child, _wire)
+
+
+def _wire(process: AgentProcess) -> NetworkAgent:
+    fan_out = FanOut(
+        process.wiring, process.role, process.generation, context=process.context, clock=process.clock
+    )
+    return NetworkAgent(process, process.controller_link(), fan_out=fan_out)

@@ -168,11 +168,9 @@ class NetworkAgent:
         self._draining_until_ns: int | None = None
         self._running = True
         self._sweeping = False
-        self._cycle.add_inbox(controller)
         self._cycle.add_inbox(fan_out)
         self._cycle.add_inbox(self._long)
-        for descriptor in (controller.fileno(), fan_out.fileno()):
-            self._epoll.register(descriptor, _IN)
+        self._epoll.register(fan_out.fileno(), _IN)
 
     # The cycle
 

@@ -1,12 +1,15 @@
 """The skeleton of a process: its shared memory, its duty cycle, and what it does when the supervisor sends something.
 
-Each wing has a `main.py`, which wires, and one class `…Agent`, which has the loop and the state. An agent keeps its
-own loop, because the order of a turn is what makes it fast; the skeleton gives it the pieces:
+Each wing has a `main.py`, which wires, and one class `…Agent`, which has the loop and the state. `main.py` is
 
-    process = AgentProcess(child, warn=_logger.warning)     attached; the doorbell, the rings and the supervisor wake it
+    def run(child):
+        return run_agent(child, wire)                       wire(process) makes the agent
+
+An agent keeps its own loop, because the order of a turn is what makes it fast; the skeleton gives it the pieces:
+
     process.ready()                                         the process serves from now on
     while running:
-        for descriptor, _ in process.cycle.wait():
+        for descriptor, _ in process.cycle.wait():          the doorbell, the rings and the supervisor wake it
             if descriptor == process.supervision_fd:
                 process.hear(agent)                         calls `agent.peer_up`, `peer_down` and `stop`
         …                                                   a turn of the agent's own
@@ -32,7 +35,10 @@ import select
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from appliance.channels.child import Child
+import zmq
+
+from appliance.channels.child import EXIT_CLEAN, Child
+from appliance.channels.controller_link import ControllerLink
 from appliance.channels.counter_names import COUNTER_NAMES
 from appliance.channels.roles import Role
 from appliance.channels.supervision import (
@@ -46,7 +52,7 @@ from appliance.channels.supervision import (
     Stop,
 )
 from appliance.clock import NS_PER_MS, Clock, SystemClock
-from appliance.ipc.agent import DutyCycle, Timer
+from appliance.ipc.agent import DutyCycle, Timer, freeze_garbage
 from appliance.ipc.process_table import COUNTER_0, ProcessState
 
 BEAT_MS: Final = 500
@@ -82,6 +88,28 @@ class Agent(Protocol):
         """Finish what is under way within this time and end; 0 when the supervisor is gone."""
 
 
+class RunningAgent(Protocol):
+    """An agent that has its own loop."""
+
+    def run(self) -> None:
+        """Serve until Stop, and close."""
+
+
+def run_agent(child: Child, wire: Callable[[AgentProcess], RunningAgent]) -> int:
+    """The life of a process that has one agent from its beginning to its end; its exit code.
+
+    Args:
+        child: what the supervisor gave it.
+        wire: makes the agent. What lives when it returns is never looked at by the garbage collector again.
+    """
+    process = AgentProcess(child)
+    agent = wire(process)
+    freeze_garbage()
+    agent.run()
+    process.end()
+    return EXIT_CLEAN
+
+
 class AgentProcess:
     """One life of one process, around its agent.
 
@@ -93,6 +121,7 @@ class AgentProcess:
 
     __slots__ = (
         "_beaten_ns",
+        "_context",
         "_ended",
         "attachment",
         "clock",
@@ -106,6 +135,7 @@ class AgentProcess:
         "supervision",
         "supervision_fd",
         "warn",
+        "wiring",
     )
 
     def __init__(
@@ -116,6 +146,7 @@ class AgentProcess:
         self.role = child.role
         self.generation = child.generation
         self.settings = child.settings
+        self.wiring = child.wiring
         self.supervision = child.supervision
         self.supervision_fd = child.supervision.fileno()
         self.attachment = child.attach()
@@ -135,6 +166,23 @@ class AgentProcess:
         self.on_peer_held: Callable[[Role, int], object] | None = None
         self._ended: dict[Role, int] = {}
         self._beaten_ns = 0
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+
+    # Sockets between processes
+
+    @property
+    def context(self) -> zmq.Context[zmq.Socket[bytes]]:
+        """The process's ZeroMQ context. It is made when it is first wanted, so never before the fork."""
+        if self._context is None:
+            self._context = zmq.Context()
+        return self._context
+
+    def controller_link(self) -> ControllerLink:
+        """Connect to the controller, and wake for what it sends."""
+        link = ControllerLink(self.wiring, self.role, self.generation, context=self.context)
+        self.cycle.add_inbox(link)
+        self.cycle.epoll.register(link.fileno(), select.EPOLLIN)
+        return link
 
     # What the process tells the supervisor
 
@@ -251,3 +299,8 @@ class AgentProcess:
     def close(self) -> None:
         """Close the duty cycle. The doorbell's descriptor stays the supervisor's."""
         self.cycle.close()
+
+    def end(self) -> None:
+        """Wait until what the agent's closed sockets sent has left."""
+        if self._context is not None:
+            self._context.term()

@@ -67,8 +67,6 @@ class ReplicaAgent:
         self._settings = process.settings
         self._slot = attachment.role.slot
         self._cycle = process.cycle
-        self._cycle.add_inbox(controller)
-        self._cycle.epoll.register(controller.fileno(), select.EPOLLIN)
         self._complain = RateLimited(_logger.warning, clock)
         self._removals = CopyRemovals(
             process.after_ms,

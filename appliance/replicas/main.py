@@ -5,25 +5,18 @@ The agent sends Ready, once the controller has named its partitions and their lo
 
 from __future__ import annotations
 
-import zmq
-
-from appliance.channels.child import EXIT_CLEAN, Child
-from appliance.channels.controller_link import ControllerLink
-from appliance.ipc.agent import freeze_garbage
+from appliance.channels.child import Child
 from appliance.log.producer_limits import PRODUCER_LIMITS
-from appliance.process.agent import AgentProcess
+from appliance.process.agent import AgentProcess, run_agent
 from appliance.replicas.agent import ReplicaAgent
 
 
 def run(child: Child) -> int:
     """The life of one replica process; its exit code."""
-    process = AgentProcess(child)
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    controller = ControllerLink(child.wiring, child.role, child.generation, context=context)
-    broker = child.settings.broker
+    return run_agent(child, _wire)
+
+
+def _wire(process: AgentProcess) -> ReplicaAgent:
+    broker = process.settings.broker
     PRODUCER_LIMITS.set(per_log=broker.producer_ids_per_partition_max, in_process=broker.producer_ids_max)
-    agent = ReplicaAgent(process, controller)
-    freeze_garbage()
-    agent.run()
-    context.term()
-    return EXIT_CLEAN
+    return ReplicaAgent(process, process.controller_link())

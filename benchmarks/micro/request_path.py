@@ -21,11 +21,8 @@ import time
 from pathlib import Path
 from uuid import uuid4
 
-import zmq
-
 from appliance.channels.child import Child
 from appliance.channels.control_channel import Assign, AssignedPartition, Envelope
-from appliance.channels.controller_link import ControllerLink
 from appliance.channels.metadata_image import ImagePublisher
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.supervision import SupervisionSocket, socket_pair
@@ -60,7 +57,7 @@ class Bench:
         self.wiring.create_standing_regions()
         self.wiring.create_for(NETPROC, 1, {})
         self.wiring.create_for(IOPROC, 1, {NETPROC: 1})
-        clock, context = SystemClock(), zmq.Context[zmq.Socket[bytes]]()
+        clock = SystemClock()
         self.supervisors = [socket_pair() for _ in range(2)]
         net, io = (
             AgentProcess(Child(role, 1, {peer: 1}, self.wiring, SupervisionSocket(ends[1])), warn=print)
@@ -69,7 +66,7 @@ class Bench:
             )
         )
         topic_id = uuid4()
-        self.worker = WorkerAgent(io, ControllerLink(self.wiring, IOPROC, 1, context=context))
+        self.worker = WorkerAgent(io, io.controller_link())
         assigned = AssignedPartition(TOPIC, topic_id, 0, 0, 1, 0, 0, (0,), (0,), {})
         self.worker.obey([Envelope(1, Assign(1, "bench", True, (assigned,)))])
         partition = PartitionImage(0, 0, 1, 0, 0, (0,), (0,))
@@ -80,8 +77,8 @@ class Bench:
         )
         self.processor = NetworkAgent(
             net,
-            ControllerLink(self.wiring, NETPROC, 1, context=context),
-            fan_out=FanOut(self.wiring, NETPROC, 1, context=context, clock=clock),
+            net.controller_link(),
+            fan_out=FanOut(self.wiring, NETPROC, 1, context=net.context, clock=clock),
         )
         self.client = self._connect(clock)
 

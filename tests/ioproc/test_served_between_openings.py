@@ -7,11 +7,9 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-import zmq
 
 from appliance.channels.child import Child
 from appliance.channels.control_channel import Assign, AssignedPartition, Envelope
-from appliance.channels.controller_link import ControllerLink
 from appliance.channels.request_channel import ERROR, OP, REQUEST_ID, ROW, Op, RequestFlag
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.supervision import SupervisionSocket, socket_pair
@@ -31,7 +29,7 @@ TOPIC_ID = UUID(int=7)
 class Served:
     """A worker, and the network process's end of the rings between them."""
 
-    def __init__(self, data_dir: Path, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    def __init__(self, data_dir: Path) -> None:
         settings = load_settings(None, {"data.dir": str(data_dir), "network.processes": "1"})
         doorbells = {role: Doorbell.create_eventfd() for role in (NETPROC, IOPROC)}
         self.wiring = Wiring(settings, "appliance-test", new_private_directory(), doorbells)
@@ -41,9 +39,8 @@ class Served:
         self.ends = socket_pair()
         self.asker = Attachment(self.wiring, NETPROC, 1, {IOPROC: 1})
         child = Child(IOPROC, 1, {NETPROC: 1}, self.wiring, SupervisionSocket(self.ends[1]))
-        self.worker = WorkerAgent(
-            AgentProcess(child, warn=print), ControllerLink(self.wiring, IOPROC, 1, context=context)
-        )
+        self.process = AgentProcess(child, warn=print)
+        self.worker = WorkerAgent(self.process, self.process.controller_link())
 
     def obey(self, rows: range, *, full: bool) -> None:
         partitions = tuple(
@@ -65,13 +62,12 @@ class Served:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    context = zmq.Context[zmq.Socket[bytes]]()
-    made = Served(tmp_path, context)
+    made = Served(tmp_path)
     yield made
     made.worker._close()
     for end in made.ends:
         end.close()
-    context.destroy(linger=0)
+    made.process.end()
     remove_directory(made.wiring.runtime_dir)
 
 

@@ -5,15 +5,11 @@ It cannot fail to start unless shared memory is missing, which is then the end o
 
 from __future__ import annotations
 
-from appliance.channels.child import EXIT_CLEAN, Child
+from appliance.channels.child import Child
 from appliance.control.cleaner.agent import CleanerAgent
-from appliance.ipc.agent import freeze_garbage
-from appliance.process.agent import AgentProcess
+from appliance.process.agent import run_agent
 
 
 def run(child: Child) -> int:
     """One life of the cleaner; its exit code."""
-    agent = CleanerAgent(AgentProcess(child))
-    freeze_garbage()
-    agent.run()
-    return EXIT_CLEAN
+    return run_agent(child, CleanerAgent)

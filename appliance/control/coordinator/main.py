@@ -6,15 +6,11 @@ replayed anything: requests are answered with COORDINATOR_LOAD_IN_PROGRESS until
 
 from __future__ import annotations
 
-from appliance.channels.child import EXIT_CLEAN, Child
+from appliance.channels.child import Child
 from appliance.control.coordinator.agent import CoordinatorAgent
-from appliance.ipc.agent import freeze_garbage
-from appliance.process.agent import AgentProcess
+from appliance.process.agent import run_agent
 
 
 def run(child: Child) -> int:
     """One life of the coordinator; its exit code."""
-    agent = CoordinatorAgent(AgentProcess(child))
-    freeze_garbage()
-    agent.run()
-    return EXIT_CLEAN
+    return run_agent(child, CoordinatorAgent)
