@@ -207,6 +207,15 @@ class AgentProcess:
 
     # What the supervisor tells the process
 
+    def wait(self, agent: Agent, timeout_ms: int | None = None) -> None:
+        """Sleep until there is work, at most `timeout_ms`, and carry out what the supervisor has sent.
+
+        For agents that wait for no descriptor but the supervisor's. One call more a turn than the loop of a hot agent,
+        which asks the duty cycle itself.
+        """
+        if self.cycle.wait(timeout_ms):
+            self.hear(agent)
+
     def hear(self, agent: Agent) -> None:
         """Carry out what the supervisor has sent."""
         self.carry_out(agent, self.supervision.receive())

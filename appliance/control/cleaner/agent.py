@@ -68,8 +68,7 @@ class CleanerAgent:
         process.publish_counters(self.counters)
         process.ready()
         while self._running:
-            for _ in process.cycle.wait(self._timeout_ms()):
-                process.hear(self)
+            process.wait(self, self._timeout_ms())
             self._hear()
             if self._running:
                 self._work()

@@ -86,8 +86,7 @@ class PurgatoryAgent:
         process.publish_counters(self.counters)
         process.ready()
         while self._running:
-            for _ in process.cycle.wait(self._timeout_ms()):
-                process.hear(self)
+            process.wait(self, self._timeout_ms())
             self._hear()
             self._expire()
             self._publish()
