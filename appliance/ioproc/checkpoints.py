@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from appliance.clock import NS_PER_MS, Clock
+from appliance.clock import Clock
 from appliance.cluster import TopicPartition
 from appliance.config import BrokerSettings
 from appliance.errors import StorageFault
@@ -93,13 +93,13 @@ class Checkpoints:
         """A log has taken records. Once for each request: cheap."""
         if not self._is_dirty:
             self._is_dirty = True
-            self._after_ms(self._settings.log_flush_offset_checkpoint_interval_ms, self._checkpoint)
+            self._timers.after_ms(self._settings.log_flush_offset_checkpoint_interval_ms, self._checkpoint)
 
     def note_start_moved(self) -> None:
         """A log start has moved: on disk soon, so that deleted records do not come back with the next life."""
         if not self._starts_moved:
             self._starts_moved = True
-            self._after_ms(
+            self._timers.after_ms(
                 self._settings.log_flush_start_offset_checkpoint_interval_ms, self._checkpoint_starts
             )
 
@@ -107,9 +107,6 @@ class Checkpoints:
         """Waits for what is being written."""
         if self._writer is not None:
             self._writer.join()
-
-    def _after_ms(self, pause_ms: int, action: Callable[[], None]) -> None:
-        self._timers.add(self._clock.monotonic_ns() + pause_ms * NS_PER_MS, action)
 
     def _checkpoint(self) -> None:
         """Partitions that took nothing since the last checkpoint are rolled where they are due and let go of their
@@ -141,7 +138,7 @@ class Checkpoints:
             return
         if self._is_writing():
             self._starts_moved = True
-            self._after_ms(AGAIN_MS, self._checkpoint_starts)
+            self._timers.after_ms(AGAIN_MS, self._checkpoint_starts)
         else:
             self._write("log-starts", self._directories.log_starts_task())
 

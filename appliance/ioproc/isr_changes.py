@@ -173,7 +173,7 @@ class IsrChanges:
         """Looks at everything again soon: nobody may say anything more on a host at rest."""
         if not self._again_soon:
             self._again_soon = True
-            self._timers.add(self._clock.monotonic_ns() + AGAIN_MS * NS_PER_MS, self._try_again)
+            self._timers.after_ms(AGAIN_MS, self._try_again)
 
     def _try_again(self) -> None:
         self._again_soon = False

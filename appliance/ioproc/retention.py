@@ -88,7 +88,7 @@ class Retention:
         self._seen_ms, self._seen_ns = clock.now_ms(), clock.monotonic_ns()
         self._trusts_clock = True
         self._warned_of: dict[Partition, int] = {}
-        self._after(min(interval_ms, FIRST_ROUND_MS), self.begin)
+        self._timers.after_ms(min(interval_ms, FIRST_ROUND_MS), self.begin)
 
     def begin(self) -> None:
         """Begins a round."""
@@ -120,9 +120,9 @@ class Retention:
         if retired:
             self._retired()
         if left:
-            self._after(0, self._slice)
+            self._timers.after_ms(0, self._slice)
         else:
-            self._after(self._interval_ms, self.begin)
+            self._timers.after_ms(self._interval_ms, self.begin)
 
     def _look(self, partition: Partition) -> bool:
         """Deletes what has had its time; whether there was any."""
@@ -167,6 +167,3 @@ class Retention:
             f" of {timestamp_ms} ms, which is in the future"
         ):
             self._warned_of[partition] = timestamp_ms
-
-    def _after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        self._timers.add(self._clock.monotonic_ns() + delay_ms * NS_PER_MS, action)
