@@ -63,7 +63,7 @@ STEPS = (
 )
 """Step and the files of its functions; the first that fits."""
 SMALLEST_SHOWN_US = 0.05
-TURN = ("Processor.turn (", "Worker.serve_rings (")
+TURN = ("NetworkAgent.turn (", "WorkerAgent.serve_rings (")
 
 
 README = ROOT / "benchmarks" / "README.md"
