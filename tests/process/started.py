@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,7 @@ from typing import Final
 from appliance.channels.child import Child
 from appliance.channels.control_channel import Assign, AssignedPartition, Envelope, ReplicaHello, WorkerHello
 from appliance.channels.controller_link import CONTROLLER_SOCKET
-from appliance.channels.roles import Role, RoleKind
+from appliance.channels.roles import Role, RoleKind, running_roles
 from appliance.channels.supervision import (
     Heartbeat,
     Message,
@@ -42,18 +42,16 @@ ALARM_S: Final = 240
 SLOTS: Final = 2
 
 
-class Started:
-    """A process of this kind, the first of its kind, and the test's ends of everything that it shares."""
+class Shared:
+    """The shared memory of an instance whose processes all are in their first life, as one of them meets it."""
 
-    def __init__(
-        self, kind: RoleKind, directory: Path, *, partitions: Sequence[AssignedPartition] = ()
-    ) -> None:
+    def __init__(self, kind: RoleKind, directory: Path) -> None:
         data_dir = directory / "data"
         data_dir.mkdir()
         settings = load_settings(
             None, {"data.dir": str(data_dir), "slots": str(SLOTS), "network.processes": "2"}
         )
-        bells = {role: Doorbell.create_eventfd() for role in Wiring(settings, "", directory, {}).running}
+        bells = {role: Doorbell.create_eventfd() for role in running_roles(settings)}
         self.wiring = Wiring(settings, "appliance-test", new_private_directory(), bells)
         self.wiring.create_standing_regions()
         self.generations: dict[Role, int] = {}
@@ -61,6 +59,30 @@ class Started:
             self.wiring.create_for(role, 1, self.generations)
             self.generations[role] = 1
         self.role = next(role for role in self.wiring.running if role.kind is kind)
+
+    @property
+    def peers(self) -> dict[Role, int]:
+        """The living generation of every other process."""
+        return {role: generation for role, generation in self.generations.items() if role is not self.role}
+
+    def child(self, theirs: socket.socket, listeners: Mapping[int, socket.socket] | None = None) -> Child:
+        """What the supervisor gives the process."""
+        return Child(self.role, 1, self.peers, self.wiring, SupervisionSocket(theirs), listeners or {})
+
+    def remove(self) -> None:
+        """Remove everything that was shared."""
+        remove_directory(self.wiring.runtime_dir)
+        for eventfd in self.wiring.doorbells.values():
+            os.close(eventfd)
+
+
+class Started(Shared):
+    """A process of this kind, the first of its kind, and the test's ends of everything that it shares."""
+
+    def __init__(
+        self, kind: RoleKind, directory: Path, *, partitions: Sequence[AssignedPartition] = ()
+    ) -> None:
+        super().__init__(kind, directory)
         self._table = Region.open(self.wiring.processes_name)
         self._partitions = tuple(partitions)
         self._errors = directory / "errors"
@@ -76,7 +98,7 @@ class Started:
             listeners = {slot: socket.create_server(("127.0.0.1", 0)) for slot in range(SLOTS)}
             for listener in listeners.values():
                 listener.setblocking(False)
-        child = Child(self.role, 1, self.peers, self.wiring, SupervisionSocket(theirs), listeners)
+        child = self.child(theirs, listeners)
 
         def let_go() -> None:
             ours.close()
@@ -89,11 +111,6 @@ class Started:
         for listener in listeners.values():
             listener.close()
         return SupervisionSocket(ours)
-
-    @property
-    def peers(self) -> dict[Role, int]:
-        """The living generation of every other process."""
-        return {role: generation for role, generation in self.generations.items() if role is not self.role}
 
     @property
     def row(self) -> ProcessRow:
@@ -174,13 +191,11 @@ class Started:
     def close(self) -> None:
         """End it, and remove everything that was shared."""
         with suppress(ProcessLookupError, ChildProcessError):
-            os.kill(self.pid, signal.SIGKILL)
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             os.waitpid(self.pid, 0)
         os.close(self._pidfd)
         self.supervision.close()
         if self._control is not None:
             self._control.close()
         self._table.close()
-        remove_directory(self.wiring.runtime_dir)
-        for eventfd in self.wiring.doorbells.values():
-            os.close(eventfd)
+        self.remove()

@@ -59,7 +59,7 @@ class CleanerAgent:
         self._looks = LOOKS
         self._may_look_ns = 0
         self._settings_version = 0
-        self._seen: dict[str, int] = {}
+        self._compacted_logs = self._uncleanable_partitions = 0
         self._running = True
 
     def run(self) -> None:
@@ -79,7 +79,12 @@ class CleanerAgent:
 
     def counters(self) -> Mapping[str, int]:
         """Logs that are compacted, as of the last round, and what all rounds have done."""
-        return {**self._seen, "rounds": self._rounds.rounds, "freed_bytes": self._rounds.freed_bytes}
+        return {
+            "compacted_logs": self._compacted_logs,
+            "uncleanable_partitions": self._uncleanable_partitions,
+            "rounds": self._rounds.rounds,
+            "freed_bytes": self._rounds.freed_bytes,
+        }
 
     def _timeout_ms(self) -> int | None:
         """How long nothing is to be done; None: until somebody says something."""
@@ -191,10 +196,8 @@ class CleanerAgent:
         self._may_look_ns = self._clock.monotonic_ns() + self._backoff_ns
         self._attachment.row.cells[ERRORS] = self._rounds.failures
         counted = self._logs.statistics()
-        self._seen = {
-            "compacted_logs": counted["compacted"],
-            "uncleanable_partitions": counted["uncleanable"],
-        }
+        self._compacted_logs = counted["compacted"]
+        self._uncleanable_partitions = counted["uncleanable"]
 
     # The supervisor and the peers
 
