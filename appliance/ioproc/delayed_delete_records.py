@@ -20,14 +20,13 @@ from typing import Final
 
 from appliance.channels.request_channel import LOW_WATERMARK
 from appliance.channels.roles import Role
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.ioproc.handlers.produce import Answer
 from appliance.ioproc.partition import Partition
 from appliance.ipc.agent import Timers
 from appliance.protocol.errors import ErrorCode
 
 _TIMED_OUT: Final = int(ErrorCode.REQUEST_TIMED_OUT)
-_NS_PER_MS: Final = 1_000_000
 
 _Held = tuple[int, int, Role, Answer]
 """Where the low watermark has to come, when time is over in ns, who asked, the answer."""
@@ -63,7 +62,7 @@ class DelayedDeleteRecords:
         start = answer[LOW_WATERMARK]
         if self._low_watermark(partition) >= start:
             return False
-        due_ns = self._clock.monotonic_ns() + max(0, timeout_ms) * _NS_PER_MS
+        due_ns = self._clock.monotonic_ns() + max(0, timeout_ms) * NS_PER_MS
         self._held.setdefault(partition, []).append((start, due_ns, peer, answer))
         if self._armed_ns is None or due_ns < self._armed_ns:
             self._arm(due_ns)

@@ -21,7 +21,7 @@ from typing import Final
 
 from appliance.channels.request_channel import refusal
 from appliance.channels.roles import Role
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.ioproc.handlers.produce import Answer
 from appliance.ioproc.partition import Partition
 from appliance.ipc.agent import Timers
@@ -29,7 +29,6 @@ from appliance.protocol.errors import ErrorCode
 
 _TIMED_OUT: Final = int(ErrorCode.REQUEST_TIMED_OUT)
 _NOT_ENOUGH: Final = int(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-_NS_PER_MS: Final = 1_000_000
 
 _Held = tuple[int, int, Role, Answer]
 """Where the high watermark has to come, when time is over in ns, who asked, the answer."""
@@ -57,7 +56,7 @@ class DelayedProduce:
         """Keeps the answer until the high watermark is at `end_offset`; False where it is there already."""
         if partition.high_watermark >= end_offset:
             return False
-        due_ns = self._clock.monotonic_ns() + timeout_ms * _NS_PER_MS
+        due_ns = self._clock.monotonic_ns() + timeout_ms * NS_PER_MS
         waiting = self._held.get(partition.row)
         if waiting is None:
             waiting = self._held[partition.row] = deque()

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from appliance.channels.partition_table import PartitionTable
 from appliance.channels.roles import Role
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.config import Settings
 from appliance.control.coordinator.group.effects import (
     Answer,
@@ -75,7 +75,6 @@ MAKE_ROOM_PAUSE_MS: Final = 10_000
 """After a search for groups that nobody needs, which costs a look at all of them."""
 EXPIRY_PAUSE_MS: Final = 5
 """Heartbeats are served between these many offsets that are looked at."""
-_NS_PER_MS: Final = 1_000_000
 _NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _NOT_COORDINATOR: Final = int(ErrorCode.NOT_COORDINATOR)
 _LOADING: Final = int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -285,7 +284,7 @@ class Coordinator:
         )
         if not self._makes_room and self._clock.monotonic_ns() >= self._room_not_before_ns:
             self._makes_room = True
-            self._room_not_before_ns = self._clock.monotonic_ns() + MAKE_ROOM_PAUSE_MS * _NS_PER_MS
+            self._room_not_before_ns = self._clock.monotonic_ns() + MAKE_ROOM_PAUSE_MS * NS_PER_MS
             self._remove_idle(iter(self.groups.idle()))
 
     def _list(self, request: Any, received: Received) -> None:
@@ -475,7 +474,7 @@ class Coordinator:
         if self._topics.refresh():
             self._follow()
         deadline_ms = self.groups.next_deadline_ms()
-        if deadline_ms is not None and deadline_ms * _NS_PER_MS <= self._clock.monotonic_ns():
+        if deadline_ms is not None and deadline_ms * NS_PER_MS <= self._clock.monotonic_ns():
             self._carry_out(self.groups.expire())
         if not self._dirty:
             return True
@@ -488,7 +487,7 @@ class Coordinator:
     def next_due_ns(self) -> int | None:
         """When `turn` has something to do that nobody says."""
         deadline_ms = self.groups.next_deadline_ms()
-        return None if deadline_ms is None else deadline_ms * _NS_PER_MS
+        return None if deadline_ms is None else deadline_ms * NS_PER_MS
 
     # The image, the workers
 
@@ -607,7 +606,7 @@ class Coordinator:
         self._dirty.add(shard)
 
     def later(self, delay_ms: int, action: Callable[[], None]) -> None:
-        self._timers.add(self._clock.monotonic_ns() + delay_ms * _NS_PER_MS, action)
+        self._timers.add(self._clock.monotonic_ns() + delay_ms * NS_PER_MS, action)
 
     def warn(self, text: str) -> None:
         self._complain(text)

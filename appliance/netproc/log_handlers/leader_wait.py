@@ -24,7 +24,7 @@ from appliance.channels.partition_table import (
     SERVING_INCARNATION,
     PartitionTable,
 )
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.cluster import NO_LEADER
 from appliance.ipc.agent import Timers
 from appliance.netproc.topic_routes import TopicRoutes
@@ -33,7 +33,6 @@ HOLD_MS: Final = 100
 """The pause that clients make of their own accord before they ask again (`retry.backoff.ms`)."""
 LOOK_MS: Final = 5
 WAITING_MAX: Final = 1024
-_NS_PER_MS: Final = 1_000_000
 
 
 class _Waiting(NamedTuple):
@@ -84,7 +83,7 @@ class LeaderWait:
                 route.leader_epoch,
                 self._table.files_version(route.row),
                 self._routes.version,
-                self._clock.monotonic_ns() + min(HOLD_MS, max(timeout_ms, 0)) * _NS_PER_MS,
+                self._clock.monotonic_ns() + min(HOLD_MS, max(timeout_ms, 0)) * NS_PER_MS,
                 answer,
             )
         )
@@ -94,7 +93,7 @@ class LeaderWait:
     def _look_later(self) -> None:
         if not self._armed:
             self._armed = True
-            self._timers.add(self._clock.monotonic_ns() + LOOK_MS * _NS_PER_MS, self._look)
+            self._timers.add(self._clock.monotonic_ns() + LOOK_MS * NS_PER_MS, self._look)
 
     def _look(self) -> None:
         self._armed = False

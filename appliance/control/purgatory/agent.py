@@ -19,8 +19,8 @@ and are cleared then.
 from __future__ import annotations
 
 import logging
-import select
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from appliance.channels.partition_table import ACTIVE_SEGMENT, HIGH_WATERMARK, WATCHERS
@@ -40,18 +40,13 @@ from appliance.channels.purgatory_channel import (
     PurgatoryOp,
 )
 from appliance.channels.roles import Role, RoleKind
-from appliance.channels.supervised import obey_supervisor
-from appliance.channels.supervision import SupervisionSocket
-from appliance.channels.wiring import Attachment
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS
 from appliance.delayed.delayed_operation import DelayedFetch
-from appliance.delayed.purgatory import Purgatory, PurgatoryStatistics
+from appliance.delayed.purgatory import Purgatory
 from appliance.errors import ApplianceDefect
-from appliance.ipc.agent import DutyCycle
 from appliance.ipc.fence import full_fence
-from appliance.ipc.process_table import COUNTER_0, ERRORS, REQUESTS, ProcessState
-
-# The process row's counters of its own, by place.
+from appliance.ipc.process_table import ERRORS, REQUESTS
+from appliance.process.agent import AgentProcess
 
 # How soon a full completion ring is tried again; its reader does not ring when it has made room.
 OWED_RETRY_MS = 1
@@ -59,26 +54,22 @@ OWED_RETRY_MS = 1
 _COMPLETE, _WATCH, _ARM = int(PurgatoryOp.COMPLETE), int(PurgatoryOp.WATCH), int(PurgatoryOp.ARM)
 _CANCEL, _POKE = int(PurgatoryOp.CANCEL), int(PurgatoryOp.POKE)
 _SATISFIED, _EXPIRED = int(CompletionReason.SATISFIED), int(CompletionReason.EXPIRED)
-_NS_PER_MS = 1_000_000
 _REQUEST_ID_BITS = 32
 _REQUEST_ID_MASK = (1 << _REQUEST_ID_BITS) - 1
 
 log = logging.getLogger(__name__)
 
 
-class PurgatoryDutyCycle:
-    """The loop and its state; `run` returns when the supervisor said stop, or is gone."""
+class PurgatoryAgent:
+    """The loop and its state; `run` returns when the supervisor sends Stop, or is gone."""
 
-    def __init__(self, attachment: Attachment, supervision: SupervisionSocket, *, clock: Clock) -> None:
+    def __init__(self, process: AgentProcess) -> None:
+        attachment = process.attachment
+        self._process = process
         self._attachment = attachment
-        self._supervision = supervision
-        self._clock = clock
+        self._clock = process.clock
         self._table = attachment.partitions
-        self._purgatory: Purgatory[DelayedFetch] = Purgatory(clock.monotonic_ns() // _NS_PER_MS)
-        self._cycle = DutyCycle(attachment.doorbell, attachment.row, monotonic_ns=clock.monotonic_ns)
-        self._cycle.epoll.register(supervision.fileno(), select.EPOLLIN)
-        for reader in attachment.inbound.values():
-            self._cycle.add_inbox(reader)
+        self._purgatory: Purgatory[DelayedFetch] = Purgatory(process.clock.monotonic_ns() // NS_PER_MS)
         self._askers = {peer.index: peer for peer in attachment.outbound}
         # Operations are named by network process and request id, in one integer; so are half-made
         # registrations: what is watched, and the rows that are read from within a segment.
@@ -90,20 +81,29 @@ class PurgatoryDutyCycle:
         self._clear_left_watchers()
 
     def run(self) -> None:
-        """Serves until told to stop."""
-        supervision_fd = self._supervision.fileno()
+        """Serve until Stop."""
+        process = self._process
+        process.publish_counters(self.counters)
+        process.ready()
         while self._running:
-            for descriptor, _ in self._cycle.wait(self._timeout_ms()):
-                if descriptor == supervision_fd:
-                    self._supervised()
+            process.wait(self, self._timeout_ms())
             self._hear()
             self._expire()
             self._publish()
-        self._attachment.row.set_state(ProcessState.STOPPING)
-        self._cycle.close()
+        process.stopping()
+        process.close()
 
-    def statistics(self) -> PurgatoryStatistics:
-        return self._purgatory.statistics()
+    def counters(self) -> Mapping[str, int]:
+        """Operations that wait, how those that left did so, and completions that found a full ring."""
+        counted = self._purgatory.statistics()
+        return {
+            "waiting": counted.waiting,
+            "watched_keys": counted.watched_keys,
+            "satisfied": counted.satisfied,
+            "expired": counted.expired,
+            "cancelled": counted.cancelled,
+            "unsent": sum(map(len, self._owed.values())),
+        }
 
     # A round
 
@@ -111,7 +111,7 @@ class PurgatoryDutyCycle:
         if self._owed:
             return OWED_RETRY_MS
         due_ms = self._purgatory.next_expiry_ms()
-        return None if due_ms is None else max(0, due_ms - self._clock.monotonic_ns() // _NS_PER_MS)
+        return None if due_ms is None else max(0, due_ms - self._clock.monotonic_ns() // NS_PER_MS)
 
     def _hear(self) -> None:
         registrations: list[tuple[Role, list[tuple[Any, ...]]]] = []
@@ -189,7 +189,7 @@ class PurgatoryDutyCycle:
             return False
         try:
             # Rounded up: never before the deadline.
-            self._purgatory.wait(operation, -(-deadline_ns // _NS_PER_MS))
+            self._purgatory.wait(operation, -(-deadline_ns // NS_PER_MS))
         except ApplianceDefect as error:
             # The first of that name still waits and will be answered.
             self._wrong(str(error))
@@ -215,7 +215,7 @@ class PurgatoryDutyCycle:
         self._look_again(self._purgatory.operations())
 
     def _expire(self) -> None:
-        for operation in self._purgatory.expire(self._clock.monotonic_ns() // _NS_PER_MS):
+        for operation in self._purgatory.expire(self._clock.monotonic_ns() // NS_PER_MS):
             self._complete(operation, _EXPIRED)
 
     def _complete(self, operation: DelayedFetch, reason: int) -> None:
@@ -243,7 +243,6 @@ class PurgatoryDutyCycle:
             self._attachment.outbound[peer].publish()
             self._attachment.bells[peer].ring()
         self._touched.clear()
-        self._count()
 
     # Words in shared memory
 
@@ -268,62 +267,37 @@ class PurgatoryDutyCycle:
                 if partition.row < len(self._table):
                     self._note_watchers(partition.row)
 
-    def _count(self) -> None:
-        cells, statistics = self._attachment.row.cells, self._purgatory.statistics()
-        cells[COUNTER_0] = statistics.waiting
-        cells[COUNTER_0 + 1] = statistics.watched_keys
-        cells[COUNTER_0 + 2] = statistics.satisfied
-        cells[COUNTER_0 + 3] = statistics.expired
-        cells[COUNTER_0 + 4] = statistics.cancelled
-        cells[COUNTER_0 + 5] = sum(map(len, self._owed.values()))
-
     def _wrong(self, what: str) -> None:
         """A mistake of ours elsewhere: counted and said, and nobody waits for ever because of it."""
         self._attachment.row.cells[ERRORS] += 1
         log.error("%s", what)
 
-    # Peers
+    # The supervisor and the peers
 
-    def _supervised(self) -> None:
-        obey_supervisor(
-            self._supervision,
-            self._attachment,
-            peer_up=self._peer_up,
-            peer_down=self._peer_down,
-            stop=self._stop,
-            warn=log.warning,
-        )
-
-    def _stop(self) -> None:
+    def stop(self, within_ms: int) -> None:
+        """End after this turn: network processes drop what waits here by themselves."""
         self._running = False
 
-    def _peer_up(self, peer: Role, generation: int) -> None:
-        if self._attachment.generations.get(peer) != generation:
-            self._peer_down(peer)
-            if not self._attachment.peer_up(peer, generation):
-                return
-            self._cycle.add_inbox(self._attachment.inbound[peer])
-            if peer.kind is RoleKind.NETPROC:
-                self._askers[peer.index] = peer
+    def peer_up(self, peer: Role, *, new_rings: bool) -> None:
+        """A network process may register; a worker may have recovered more than operations wait for."""
+        if new_rings and peer.kind is RoleKind.NETPROC:
+            self._askers[peer.index] = peer
         if peer.kind is RoleKind.IOPROC:
             self._look_at_everybody()
 
-    def _peer_down(self, peer: Role) -> None:
-        """What a dead network process asked for is forgotten; who waits for a dead worker waits for the next one.
+    def peer_down(self, peer: Role, generation: int, *, had_rings: bool) -> None:
+        """Forget what a dead network process asked for. Operations that wait for a dead worker wait for the next one.
 
-        Its pokes that were not read yet go unread: the look at everybody when it is back makes up for them.
+        Pokes of the worker that were not read yet are lost: the look at every operation when it is back makes up for
+        them.
         """
-        reader = self._attachment.inbound.get(peer)
-        if reader is None:
+        if not had_rings or peer.kind is not RoleKind.NETPROC:
             return
-        self._cycle.remove_inbox(reader)
-        if peer.kind is RoleKind.NETPROC:
-            self._owed.pop(peer, None)
-            self._touched.discard(peer)
-            for operation in self._purgatory.operations():
-                if operation.key >> _REQUEST_ID_BITS == peer.index:
-                    self._purgatory.cancel(operation.key)
-                    self._forget_watches(operation)
-            for key in [key for key in self._half_made if key >> _REQUEST_ID_BITS == peer.index]:
-                del self._half_made[key]
-        self._attachment.peer_down(peer)
+        self._owed.pop(peer, None)
+        self._touched.discard(peer)
+        for operation in self._purgatory.operations():
+            if operation.key >> _REQUEST_ID_BITS == peer.index:
+                self._purgatory.cancel(operation.key)
+                self._forget_watches(operation)
+        for key in [key for key in self._half_made if key >> _REQUEST_ID_BITS == peer.index]:
+            del self._half_made[key]
