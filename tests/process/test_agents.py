@@ -33,7 +33,8 @@ KINDS = sorted(ENTRY_POINTS)
 BOUND_S = 20.0
 """In which a process that leads nothing ends; a fraction of a second where the host is idle."""
 TOPIC_ID = UUID(int=7)
-MANY = 2_000
+MANY = 10_000
+"""As many as the partition table holds. An idle host opens 2,000 within the 0.5 s between two heartbeats."""
 WIRES: Mapping[RoleKind, Callable[[AgentProcess], Counting]] = {
     RoleKind.NETPROC: wire_netproc,
     RoleKind.PURGATORY: PurgatoryAgent,
