@@ -97,7 +97,7 @@ class ExpiryLine:
 
     def peer_up(self, role: Role) -> None:
         """After the attachment has the ring of a new life of the purgatory, and the duty cycle looks at it."""
-        if role is PURGATORY:
+        if role == PURGATORY:
             if self._reader is not None:
                 self.peer_down(role)
             self._take_reader()
@@ -105,7 +105,7 @@ class ExpiryLine:
 
     def peer_down(self, role: Role) -> None:
         """Before the attachment lets go of the ring."""
-        if role is not PURGATORY:
+        if role != PURGATORY:
             return
         if self._is_inbox and self._reader is not None:
             self._cycle.remove_inbox(self._reader)

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from appliance.channels.control_channel import AlteredPartitions, AlterPartitions, WantedIsr
 from appliance.channels.controller_link import ControllerLink
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.cluster import TopicPartition
 from appliance.ioproc.partition import Partition
 from appliance.ipc.agent import Timers
@@ -24,7 +24,6 @@ from appliance.protocol.errors import ErrorCode
 
 AGAIN_MS: Final = 500
 _ASK_ANEW: Final = frozenset({0, int(ErrorCode.INVALID_UPDATE_VERSION)})
-_NS_PER_MS: Final = 1_000_000
 
 
 class IsrChanges:
@@ -66,7 +65,7 @@ class IsrChanges:
         self._clock = clock
         self._slot = slot
         self._lag_ms = lag_ms
-        self._interval_ns = max(lag_ms // 2, 1) * _NS_PER_MS
+        self._interval_ns = max(lag_ms // 2, 1) * NS_PER_MS
         self._listener = listener
         self._led: Mapping[TopicPartition, Partition] = {}
         self._asked: dict[tuple[str, int], tuple[int, Partition]] = {}
@@ -128,7 +127,7 @@ class IsrChanges:
 
     def _now_ms(self) -> int:
         """Not the time of day: that may jump."""
-        return self._clock.monotonic_ns() // _NS_PER_MS
+        return self._clock.monotonic_ns() // NS_PER_MS
 
     def _want(self, partition: Partition, isr: tuple[int, ...]) -> None:
         assert partition.replication is not None
@@ -174,7 +173,7 @@ class IsrChanges:
         """Looks at everything again soon: nobody may say anything more on a host at rest."""
         if not self._again_soon:
             self._again_soon = True
-            self._timers.add(self._clock.monotonic_ns() + AGAIN_MS * _NS_PER_MS, self._try_again)
+            self._timers.after_ms(AGAIN_MS, self._try_again)
 
     def _try_again(self) -> None:
         self._again_soon = False

@@ -33,8 +33,8 @@ from appliance.log.log_directories import LogDirectories
 from appliance.log.producer_limits import PRODUCER_LIMITS
 from appliance.log.shares import Share
 from appliance.partition_host.host import PartitionHost
-from appliance.partition_host.host_process import HostProcess
 from appliance.partition_host.run_state import RunState
+from appliance.process.agent import AgentProcess
 
 END_COMMITS_LOOK_MS: Final = 100
 # Of logs that are opened one after the other, each a quarter to a whole millisecond.
@@ -50,7 +50,7 @@ class LeaderHost(PartitionHost[Partition]):
 
     def __init__(
         self,
-        process: HostProcess,
+        process: AgentProcess,
         controller: ControllerLink,
         *,
         run_state: RunState,

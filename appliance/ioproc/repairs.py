@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from appliance.channels.worker_counters import REPAIRED_BATCHES
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.cluster import TopicPartition
 from appliance.errors import ApplianceError, DamagedLog
 from appliance.ioproc.partition import Partition
@@ -38,7 +38,6 @@ VERIFIED_BYTES_MAX: Final = 4 << 20
 """Of one look: others wait for the worker meanwhile. Damage further on is met by the follower, or the reader, later."""
 AGAIN_MS: Final = 60_000
 LOOKS_KEPT_MAX: Final = 1_000
-_NS_PER_MS: Final = 1_000_000
 
 _logger = logging.getLogger(__name__)
 
@@ -87,7 +86,7 @@ class Repairs:
     def _put_off(self, name: TopicPartition, offset: int) -> None:
         if len(self._again_ns) >= LOOKS_KEPT_MAX:
             self._again_ns.clear()
-        self._again_ns[name, offset] = self._clock.monotonic_ns() + AGAIN_MS * _NS_PER_MS
+        self._again_ns[name, offset] = self._clock.monotonic_ns() + AGAIN_MS * NS_PER_MS
 
     def _repair(self, partition: Partition, offset: int) -> None:
         log, name = partition.log, partition.topic_partition

@@ -46,9 +46,9 @@ from appliance.ioproc.storage_failures import ServedFailures
 from appliance.ipc.process_table import BYTES_IN, REQUESTS
 from appliance.ipc.ring import RingReader, RingWriter
 from appliance.partition_host.checkpoints import Checkpoints
-from appliance.partition_host.host_process import HostProcess
 from appliance.partition_host.listener import PartitionListener
 from appliance.partition_host.log_moves import NO_FUTURE, LogMoves
+from appliance.process.agent import AgentProcess
 from appliance.protocol.errors import ErrorCode
 
 # Answers are published after this many requests or payload bytes, so that one network process's burst of large
@@ -84,7 +84,7 @@ class RequestRings:
 
     def __init__(
         self,
-        process: HostProcess,
+        process: AgentProcess,
         *,
         answers: AnswerRings,
         pokes: Pokes,

@@ -1,4 +1,4 @@
-"""The duty cycle of an I/O worker: serve the rings, obey controller and supervisor; sleep when there is nothing.
+"""The agent of an I/O worker: serve the rings, obey controller and supervisor; sleep when there is nothing.
 
 Does: owns mmap'd segments and indexes, offsets, producer state and high watermark of the partitions it leads.
 Never: talks to a client's socket; waits for a disk flush (answers may: `group_commit`); polls while idle.
@@ -10,58 +10,39 @@ under way with a retriable error. Whatever was answered before is in the page ca
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from appliance.channels.control_channel import WorkerHello
 from appliance.channels.controller_link import ControllerLink
-from appliance.channels.roles import CONTROLLER
-from appliance.channels.supervision import (
-    Heartbeat,
-    Message,
-    PeerDown,
-    PeerUp,
-    Stop,
-    SupervisionSocket,
-)
-from appliance.channels.wiring import Attachment
-from appliance.clock import Clock
+from appliance.channels.roles import CONTROLLER, Role
 from appliance.ioproc.leader_host import LeaderHost
 from appliance.ipc.brief_wait import BriefWait
-from appliance.partition_host.host_process import HostProcess
 from appliance.partition_host.run_state import RunState
+from appliance.process.agent import AgentProcess
 
 BURSTS_A_LOOK: Final = 8
 # From an answer to the client's next request: two socket calls, two wake-ups and the network process twice.
 NEXT_REQUEST_NS: Final = 150_000
 
 
-class Worker:
-    """One worker's loop and its state. `run` returns when the supervisor said stop and the logs are closed."""
+class WorkerAgent:
+    """One worker's loop and its state. `run` returns after Stop, when the logs are closed."""
 
-    def __init__(
-        self,
-        attachment: Attachment,
-        controller: ControllerLink,
-        supervision: SupervisionSocket,
-        *,
-        clock: Clock,
-        warn: Callable[[str], None],
-    ) -> None:
-        self._attachment = attachment
+    def __init__(self, process: AgentProcess, controller: ControllerLink) -> None:
+        self._process = process
+        self._attachment = process.attachment
         self._controller = controller
-        self._process = HostProcess(attachment, controller, supervision, clock=clock, warn=warn)
-        self._cycle = self._process.cycle
-        self._brief_wait = BriefWait(clock.monotonic_ns, limit_ns=NEXT_REQUEST_NS)
-        self._run_state = RunState(supervision)
-        self.host = LeaderHost(self._process, controller, run_state=self._run_state)
+        self._cycle = process.cycle
+        self._brief_wait = BriefWait(process.clock.monotonic_ns, limit_ns=NEXT_REQUEST_NS)
+        self._run_state = RunState(process.supervision)
+        self.host = LeaderHost(process, controller, run_state=self._run_state)
         self.rings = self.host.rings
         self._say_hello()
 
     # The cycle
 
     def run(self) -> None:
-        """Serves until told to stop."""
+        """Serve until Stop."""
         controller_fd, supervision_fd = self._controller.fileno(), self._process.supervision_fd
         controller, run_state, host, rings = self._controller, self._run_state, self.host, self.rings
         rounds = 0
@@ -75,7 +56,7 @@ class Worker:
             host.before_sleep()
             for descriptor, _ in self._cycle.wait(1 if rings.owed else None):
                 if descriptor == supervision_fd:
-                    self._supervised(self._process.supervision.receive())
+                    self._process.hear(self)
                 elif descriptor == controller_fd:
                     controller.wants_look = True
                 else:
@@ -87,42 +68,29 @@ class Worker:
         rings.serve()
         self._close()
 
-    # The supervisor's and the controller's words
+    # What the supervisor and the controller send
 
     def _say_hello(self) -> None:
         """To each life of the controller: it answers the first hello of ours that it hears with all our partitions."""
         role = self._attachment.role
         self._controller.ask(WorkerHello(role.slot, role.index, self._attachment.generation))
 
-    def _supervised(self, messages: list[Message] | None) -> None:
-        if messages is None:
-            self._process.warn("the supervisor is gone; stopping")
-            self._run_state.is_running = False
-            return
-        for message in messages:
-            match message:
-                case PeerUp() if message.role == CONTROLLER:
-                    self._say_hello()
-                    self.host.new_controller()
-                case PeerUp():
-                    if self._attachment.peer_up(message.role, message.generation):
-                        reader = self._attachment.inbound.get(message.role)
-                        if reader is not None:
-                            self._cycle.add_inbox(reader)
-                        self.host.peer_up(message.role)
-                case PeerDown():
-                    if self._attachment.generations.get(message.role) == message.generation:
-                        reader = self._attachment.inbound.get(message.role)
-                        if reader is not None:
-                            self._cycle.remove_inbox(reader)
-                        self.host.peer_down(message.role)
-                        self._attachment.peer_down(message.role)
-                case Stop():
-                    self._run_state.is_running = False
-                case Heartbeat():
-                    self._process.supervision.send(message)
-                case _:
-                    self._process.warn(f"unexpected word of the supervisor: {message}")
+    def stop(self, within_ms: int) -> None:
+        """End after this turn; logs are flushed and marked clean then."""
+        self._run_state.is_running = False
+
+    def peer_up(self, peer: Role, *, new_rings: bool) -> None:
+        """Greet a controller; serve the next life of a process that has a ring to this one."""
+        if peer == CONTROLLER:
+            self._say_hello()
+            self.host.new_controller()
+        elif new_rings:
+            self.host.peer_up(peer)
+
+    def peer_down(self, peer: Role, generation: int, *, had_rings: bool) -> None:
+        """Drop the requests of a dead process: nobody waits for their answers."""
+        if had_rings:
+            self.host.peer_down(peer)
 
     def _close(self) -> None:
         self.host.close()

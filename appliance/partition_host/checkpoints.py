@@ -34,7 +34,6 @@ from appliance.partition_host.rolled_flush import RolledFlush
 AGAIN_MS: Final = 100
 """How long the log starts wait for a checkpoint under way."""
 CUT_CHECKPOINT_MS: Final = 100
-_NS_PER_MS: Final = 1_000_000
 
 
 class Checkpointed(Protocol):
@@ -127,19 +126,19 @@ class Checkpoints:
         """Note that a log has taken records. Called for each request, so it is cheap."""
         if not self._is_dirty:
             self._is_dirty = True
-            self._after_ms(self._settings.log_flush_offset_checkpoint_interval_ms, self._checkpoint)
+            self._timers.after_ms(self._settings.log_flush_offset_checkpoint_interval_ms, self._checkpoint)
 
     def note_cut(self) -> None:
         """Note that a log was cut."""
         if not self._is_cut:
             self._is_cut = True
-            self._after_ms(CUT_CHECKPOINT_MS, self._checkpoint)
+            self._timers.after_ms(CUT_CHECKPOINT_MS, self._checkpoint)
 
     def note_start_moved(self) -> None:
         """Note that a log start has moved."""
         if not self._starts_moved:
             self._starts_moved = True
-            self._after_ms(
+            self._timers.after_ms(
                 self._settings.log_flush_start_offset_checkpoint_interval_ms, self._checkpoint_starts
             )
 
@@ -147,9 +146,6 @@ class Checkpoints:
         """Wait for the checkpoint under way."""
         if self._writer is not None:
             self._writer.join()
-
-    def _after_ms(self, pause_ms: int, action: Callable[[], None]) -> None:
-        self._timers.add(self._clock.monotonic_ns() + pause_ms * _NS_PER_MS, action)
 
     def _checkpoint(self) -> None:
         """Partitions that took nothing since the last checkpoint close their descriptors. One more checkpoint follows
@@ -188,7 +184,7 @@ class Checkpoints:
             return
         if self._is_writing():
             self._starts_moved = True
-            self._after_ms(AGAIN_MS, self._checkpoint_starts)
+            self._timers.after_ms(AGAIN_MS, self._checkpoint_starts)
         else:
             self._write("log-starts", self._directories.log_starts_task())
 

@@ -33,12 +33,12 @@ from appliance.log.state_publisher import Published, StatePublisher
 from appliance.partition_host.checkpoints import Checkpointed, Checkpoints
 from appliance.partition_host.compaction import Compacted, Compaction
 from appliance.partition_host.copy_holder import CopyHolder, HeldCopy
-from appliance.partition_host.host_process import HostProcess
 from appliance.partition_host.listener import PartitionListener
 from appliance.partition_host.log_moves import FlushGaps, LogMoves, Movable
 from appliance.partition_host.removals import Removals
 from appliance.partition_host.run_state import RunState
 from appliance.partition_host.storage_failures import StorageFailures
+from appliance.process.agent import AgentProcess
 
 
 class Hosted(HeldCopy, Movable, Compacted, Checkpointed, Published, Protocol):
@@ -64,7 +64,7 @@ class PartitionHost(PartitionListener[Held], ABC):
 
     def __init__(
         self,
-        process: HostProcess,
+        process: AgentProcess,
         controller: ControllerLink,
         *,
         run_state: RunState,

@@ -16,13 +16,11 @@ from appliance.log.log_directories import LogDirectories
 from appliance.log.reader_leases import SWEEP_MS, LeaseBook
 from appliance.partition_host.sweeper import Sweeper
 
-_NS_PER_MS = 1_000_000
-
 
 class Removals:
     """What waits for its removal in one process; nothing is removed before `open`. Arguments as `Sweeper`'s."""
 
-    __slots__ = ("_clock", "_directories", "_leases", "_sweeper", "_timers")
+    __slots__ = ("_directories", "_leases", "_sweeper", "_timers")
 
     def __init__(
         self,
@@ -38,7 +36,6 @@ class Removals:
             clock, max_bytes=settings.reader_lease_max_bytes, max_ms=settings.reader_lease_max_ms, warn=warn
         )
         self._timers = timers
-        self._clock = clock
         self._directories: LogDirectories | None = None
 
     def open(self, directories: LogDirectories) -> None:
@@ -65,7 +62,7 @@ class Removals:
         assert self._directories is not None
         folders = [log.directory for log in self._directories.partitions.values()]
         self._sweeper.add(partial(self._leases.sweep, folders))
-        self._timers.add(self._clock.monotonic_ns() + SWEEP_MS * _NS_PER_MS, self._sweep_leases)
+        self._timers.after_ms(SWEEP_MS, self._sweep_leases)
 
     def take_removed(self) -> bool:
         """Whether anything was removed since this was asked last."""

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.ipc.agent import Timers
 
 FLUSH_ROLLED_MS: Final = 1_000
-_NS_PER_MS: Final = 1_000_000
 
 
 class RolledFlush:
@@ -32,7 +31,7 @@ class RolledFlush:
         """A flush waits. May be called as often as one likes."""
         if not self._is_due:
             self._is_due = True
-            self._timers.add(self._clock.monotonic_ns() + FLUSH_ROLLED_MS * _NS_PER_MS, self._run)
+            self._timers.add(self._clock.monotonic_ns() + FLUSH_ROLLED_MS * NS_PER_MS, self._run)
 
     def _run(self) -> None:
         self._is_due = False

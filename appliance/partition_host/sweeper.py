@@ -17,12 +17,10 @@ from collections.abc import Callable
 from itertools import count
 from queue import SimpleQueue
 
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.errors import StorageFault
 from appliance.ipc.agent import Timer, Timers
 from appliance.log.reader_leases import Again
-
-_NS_PER_MS = 1_000_000
 
 Action = Callable[[], object]
 
@@ -68,7 +66,7 @@ class Sweeper:
 
         Where it returns `Again`, it is run again; False: it has removed nothing that others need to know of.
         """
-        due_ns = self._clock.monotonic_ns() + delay_ms * _NS_PER_MS
+        due_ns = self._clock.monotonic_ns() + delay_ms * NS_PER_MS
         heapq.heappush(self._due, (due_ns, next(self._number), action))
         self._arm()
 

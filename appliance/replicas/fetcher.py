@@ -31,7 +31,6 @@ COPY_NS_A_TURN: Final = 20_000_000
 AGAIN_MS: Final = 5
 REFUSED_AGAIN_MS: Final = 200
 REFUSED_AGAIN_MAX_MS: Final = 30_000
-_NS_PER_MS: Final = 1_000_000
 
 
 class Fetcher:
@@ -167,9 +166,6 @@ class Fetcher:
         self._lines.owe(follower)
         return more
 
-    def _after_ms(self, pause_ms: int, action: Callable[[], None]) -> None:
-        self._timers.add(self._clock.monotonic_ns() + pause_ms * _NS_PER_MS, action)
-
     def _later(self, row: int, follower: Follower, pause_ms: int) -> None:
         """Looks at a partition again in a while."""
         self._due.pop(row, None)
@@ -178,7 +174,7 @@ class Fetcher:
             if self._by_row.get(row) is follower:
                 self._due[row] = follower
 
-        self._after_ms(pause_ms, again)
+        self._timers.after_ms(pause_ms, again)
 
     def _must_wait(self, row: int, follower: Follower, how: Throttled) -> bool:
         """Whether its rates leave no room: then it is looked at later, once for however many words of its leader."""
@@ -187,7 +183,7 @@ class Fetcher:
             del self._due[row]
         elif pause_ms:
             self._throttled_rows.add(row)
-            self._after_ms(pause_ms, lambda: self._throttled_rows.discard(row))
+            self._timers.after_ms(pause_ms, lambda: self._throttled_rows.discard(row))
             self._later(row, follower, pause_ms)
         return bool(pause_ms)
 

@@ -34,9 +34,9 @@ from appliance.log.producer_limits import PRODUCER_LIMITS
 from appliance.log.shares import Share
 from appliance.partition_host.copy_holder import CopyHolder
 from appliance.partition_host.host import PartitionHost
-from appliance.partition_host.host_process import HostProcess
 from appliance.partition_host.run_state import RunState
 from appliance.partition_host.storage_failures import StorageFailures
+from appliance.process.agent import AgentProcess
 from appliance.protocol.errors import ErrorCode, code_for
 from appliance.replicas.background import behind_others
 from appliance.replicas.breaths import Breaths
@@ -56,7 +56,7 @@ class FollowerHost(PartitionHost[Follower]):
 
     def __init__(
         self,
-        process: HostProcess,
+        process: AgentProcess,
         controller: ControllerLink,
         *,
         run_state: RunState,

@@ -30,7 +30,7 @@ from functools import partial
 from typing import Final
 
 from appliance.channels.control_channel import Body
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.requests.questions import Question, Questions
 from appliance.requests.session import Request, Session
@@ -45,7 +45,6 @@ SHORT_MAX: Final = 64
 LONG_MAX: Final = 8
 LARGE_BYTES: Final = 64 << 10
 LARGE_BYTES_MAX: Final = 2 << 20
-_NS_PER_MS: Final = 1_000_000
 
 
 class _Task:
@@ -262,7 +261,7 @@ class LongRequests:
     def _ask(self, task: _Task, ask: Ask) -> None:
         now_ns = self._clock.monotonic_ns()
         if not task.due_ns:
-            task.due_ns = now_ns + ask.timeout_ms * _NS_PER_MS
+            task.due_ns = now_ns + ask.timeout_ms * NS_PER_MS
         elif now_ns >= task.due_ns:
             self._answered(task, None)
             return

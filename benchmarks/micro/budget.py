@@ -66,7 +66,7 @@ STEPS = (
 )
 """Step and the files of its functions; the first that fits."""
 SMALLEST_SHOWN_US = 0.05
-TURN = ("Processor.turn (", "RequestRings.serve (")
+TURN = ("NetworkAgent.turn (", "RequestRings.serve (")
 
 
 README = ROOT / "benchmarks" / "README.md"

@@ -51,7 +51,7 @@ class Proposing(PartitionListener[Partition]):
         self.led.follower(2, 10)
         self.partition = cast(Partition, cast(Any, Leading(self.led.replication)))
         self.clock = ManualClock(0)
-        self.timers = Timers()
+        self.timers = Timers(self.clock.monotonic_ns)
         self.line = Line()
         self.damaged: list[int] = []
         self.changes = IsrChanges(

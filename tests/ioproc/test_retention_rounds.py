@@ -49,7 +49,7 @@ class Worker(PartitionListener[Partition]):
 
     def __init__(self, path: Path) -> None:
         self.clock = ManualClock(NOW_MS)
-        self.timers = Timers()
+        self.timers = Timers(self.clock.monotonic_ns)
         self.said: list[str] = []
         self.slices_with_retired = 0
         self.failed: list[TopicPartition] = []
@@ -298,7 +298,7 @@ class Swept:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.timers = Timers()
+        self.timers = Timers(self.clock.monotonic_ns)
         self.said: list[str] = []
         self.eventfd = os.eventfd(0)
         self.sweeper = Sweeper(self.timers, self.clock, eventfd=self.eventfd, warn=self.said.append)

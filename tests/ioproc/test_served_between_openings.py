@@ -7,20 +7,20 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-import zmq
 
+from appliance.channels.child import Child
 from appliance.channels.control_channel import Assign, AssignedPartition, Envelope
-from appliance.channels.controller_link import ControllerLink
 from appliance.channels.request_channel import ERROR, OP, REQUEST_ID, ROW, Op, RequestFlag
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.supervision import SupervisionSocket, socket_pair
 from appliance.channels.wiring import Attachment, Wiring
-from appliance.clock import ManualClock, SystemClock
+from appliance.clock import ManualClock
 from appliance.config import load_settings
 from appliance.ioproc.leader_host import OPENINGS_A_LOOK
-from appliance.ioproc.worker import Worker
+from appliance.ioproc.worker import WorkerAgent
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.shared_memory import remove_directory
+from appliance.process.agent import AgentProcess
 from tests.support.private_directory import new_private_directory
 
 NETPROC, IOPROC = Role(RoleKind.NETPROC), Role(RoleKind.IOPROC, 0, 0)
@@ -30,7 +30,7 @@ TOPIC_ID = UUID(int=7)
 class Served:
     """A worker, and the network process's end of the rings between them."""
 
-    def __init__(self, data_dir: Path, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    def __init__(self, data_dir: Path) -> None:
         settings = load_settings(None, {"data.dir": str(data_dir), "network.processes": "1"})
         doorbells = {role: Doorbell.create_eventfd() for role in (NETPROC, IOPROC)}
         self.wiring = Wiring(settings, "appliance-test", new_private_directory(), doorbells)
@@ -39,14 +39,9 @@ class Served:
         self.wiring.create_for(IOPROC, 1, {NETPROC: 1})
         self.ends = socket_pair()
         self.asker = Attachment(self.wiring, NETPROC, 1, {IOPROC: 1})
-        attachment = Attachment(self.wiring, IOPROC, 1, {NETPROC: 1})
-        self.worker = Worker(
-            attachment,
-            ControllerLink(self.wiring, IOPROC, 1, context=context),
-            SupervisionSocket(self.ends[1]),
-            clock=SystemClock(),
-            warn=print,
-        )
+        child = Child(IOPROC, 1, {NETPROC: 1}, self.wiring, SupervisionSocket(self.ends[1]))
+        self.process = AgentProcess(child, warn=print)
+        self.worker = WorkerAgent(self.process, self.process.controller_link())
 
     def obey(self, rows: range, *, full: bool) -> None:
         partitions = tuple(
@@ -68,13 +63,12 @@ class Served:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    context = zmq.Context[zmq.Socket[bytes]]()
-    made = Served(tmp_path, context)
+    made = Served(tmp_path)
     yield made
     made.worker._close()
     for end in made.ends:
         end.close()
-    context.destroy(linger=0)
+    made.process.end()
     remove_directory(made.wiring.runtime_dir)
 
 

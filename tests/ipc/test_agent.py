@@ -140,6 +140,36 @@ def test_busy_and_idle_add_up_to_the_time_that_passed(doorbell: Doorbell, row: P
     cycle.close()
 
 
+def test_a_report_is_made_at_the_end_of_a_turn_and_no_more_than_one_in_its_interval(
+    doorbell: Doorbell, row: ProcessRow
+) -> None:
+    clock, work, reported = ManualClock(), 0, list[int]()
+    cycle = DutyCycle(doorbell, row, monotonic_ns=clock.monotonic_ns)
+    cycle.report_every(100, lambda: reported.append(work))
+    for _ in range(30):
+        work += 1
+        cycle.wait(0)
+        clock.advance(10)
+    assert reported == [1, 11, 21]
+    cycle.close()
+
+
+def test_the_last_turn_is_reported_and_then_the_process_sleeps(cycle: DutyCycle, row: ProcessRow) -> None:
+    work, reported = 0, list[int]()
+    cycle.report_every(20, lambda: reported.append(work))
+    for _ in range(5):
+        work += 1
+        cycle.wait(0)
+    began = time.monotonic_ns()
+    while reported[-1] != work or cycle.timers.next_due_ns() is not None:
+        cycle.wait(PATIENCE_MS)
+        assert time.monotonic_ns() - began < PATIENCE_MS * MS
+    loops = row.snapshot().loops
+    cycle.wait(200)
+    assert row.snapshot().loops == loops + 1
+    assert row.snapshot().idle_ns >= 199 * MS
+
+
 def test_timers_run_in_order_and_those_added_meanwhile_wait_for_the_next_call() -> None:
     timers, ran = Timers(), list[int]()
 
@@ -155,6 +185,19 @@ def test_timers_run_in_order_and_those_added_meanwhile_wait_for_the_next_call() 
     assert timers.next_due_ns() == 0
     assert timers.run_due(25) == 2
     assert ran == [0, 10, 0, 20]
+
+
+def test_a_timer_may_be_set_by_how_long_it_takes() -> None:
+    clock = ManualClock(monotonic_ns=7)
+    timers, ran = Timers(clock.monotonic_ns), list[int]()
+    timers.after_ms(3, lambda: ran.append(3)).cancel()
+    timers.after_ms(5, lambda: ran.append(5))
+    assert timers.next_due_ns() == 7 + 5 * MS
+    assert (timers.run_due(6 + 5 * MS), timers.run_due(7 + 5 * MS)) == (0, 1)
+    timers.after_ms(1, lambda: ran.append(1))
+    timers.clear()
+    assert timers.next_due_ns() is None
+    assert ran == [5]
 
 
 def test_a_cancelled_timer_does_not_wake_anybody() -> None:

@@ -8,21 +8,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
 
-import zmq
-
+from appliance.channels.child import Child
 from appliance.channels.control_channel import Assign, AssignedPartition, Envelope
-from appliance.channels.controller_link import ControllerLink
 from appliance.channels.request_channel import produce_request
 from appliance.channels.roles import Role, RoleKind, replica_of
 from appliance.channels.supervision import SupervisionSocket, socket_pair
 from appliance.channels.wiring import Attachment, Wiring
-from appliance.clock import Clock, SystemClock
+from appliance.clock import Clock
 from appliance.config import load_settings
 from appliance.ioproc.leader_host import LeaderHost
-from appliance.ioproc.worker import Worker
+from appliance.ioproc.worker import WorkerAgent
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.shared_memory import remove_directory
-from appliance.replicas.duty_cycle import Replica
+from appliance.process.agent import AgentProcess
+from appliance.replicas.agent import ReplicaAgent
 from appliance.replicas.follower_host import FollowerHost
 from tests.support.private_directory import new_private_directory
 
@@ -43,32 +42,31 @@ class Slot:
         self.wiring.create_for(NETPROC, 1, {})
         self.wiring.create_for(role, 1, {NETPROC: 1})
         self.ends = socket_pair()
-        self.context = zmq.Context[zmq.Socket[bytes]]()
-        controller = ControllerLink(self.wiring, role, 1, context=self.context)
-        supervision, clock = SupervisionSocket(self.ends[1]), clock or SystemClock()
-        self.clock = clock
-        self.process: Worker | Replica
+        peers = {NETPROC: 1} if role == IOPROC else {}
+        child = Child(role, 1, peers, self.wiring, SupervisionSocket(self.ends[1]))
+        self.process = AgentProcess(child, warn=print, clock=clock)
+        self.clock = self.process.clock
+        self.attachment = self.process.attachment
+        controller = self.process.controller_link()
+        self.agent: WorkerAgent | ReplicaAgent
         if role == IOPROC:
             self.asker = Attachment(self.wiring, NETPROC, 1, {IOPROC: 1})
-            attachment = Attachment(self.wiring, IOPROC, 1, {NETPROC: 1})
-            self.process = Worker(attachment, controller, supervision, clock=clock, warn=print)
+            self.agent = WorkerAgent(self.process, controller)
         else:
-            attachment = Attachment(self.wiring, REPLICA, 1, {})
-            self.process = Replica(attachment, controller, supervision, clock=clock)
-        self.attachment = attachment
+            self.agent = ReplicaAgent(self.process, controller)
 
     @property
     def host(self) -> LeaderHost | FollowerHost:
-        return self.process.host
+        return self.agent.host
 
     @property
-    def worker(self) -> Worker:
-        assert isinstance(self.process, Worker)
-        return self.process
+    def worker(self) -> WorkerAgent:
+        assert isinstance(self.agent, WorkerAgent)
+        return self.agent
 
     def hold(self, count: int = 1, *, configs: Mapping[str, str] | None = None) -> None:
         """Have the controller's first command lead, or follow, so many partitions of one topic."""
-        leader = 0 if isinstance(self.process, Worker) else 1
+        leader = 0 if isinstance(self.agent, WorkerAgent) else 1
         isr = (leader,)
         partitions = tuple(
             AssignedPartition(
@@ -101,10 +99,10 @@ class Slot:
         self.host.turn()
 
     def close(self) -> None:
-        self.process._close()
+        self.agent._close()
         for end in self.ends:
             end.close()
-        self.context.destroy(linger=0)
+        self.process.context.destroy(linger=0)
         remove_directory(self.wiring.runtime_dir)
         for eventfd in self.wiring.doorbells.values():
             os.close(eventfd)

@@ -27,7 +27,7 @@ class Owner:
 
     def __init__(self, root: Path) -> None:
         self.clock = ManualClock()
-        self.timers = Timers()
+        self.timers = Timers(self.clock.monotonic_ns)
         self.directories = LogDirectories.open([root], node_id=0, cluster_id="tests", clock=self.clock)
         self.leases = []
         for number in range(3):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,7 +36,7 @@ class Fetching(PartitionListener[Follower]):
 
     def __init__(self, follower: Follower) -> None:
         self.clock = ManualClock()
-        self.timers = Timers()
+        self.timers = Timers(self.clock.monotonic_ns)
         self.faults: list[ApplianceError] = []
         row = ProcessTable(memoryview(bytearray(process_table_size_bytes(1)))).row(0)
         nobody = cast("Attachment", SimpleNamespace(inbound={}, outbound={}, bells={}, row=row))
@@ -51,7 +51,7 @@ class Fetching(PartitionListener[Follower]):
                 self.timers,
                 self.clock,
                 settings=settings,
-                publisher=StatePublisher(self.after_ms, self.clock, interval_ms=60_000, warn=print),
+                publisher=StatePublisher(self.timers.after_ms, self.clock, interval_ms=60_000, warn=print),
                 removals=removals,
                 listener=self,
                 complain=RateLimited(print, self.clock),
@@ -63,9 +63,6 @@ class Fetching(PartitionListener[Follower]):
 
     def refused(self, partition: Follower, fault: ApplianceError) -> None:
         self.faults.append(fault)
-
-    def after_ms(self, pause_ms: int, action: Callable[[], None]) -> None:
-        self.timers.add(self.clock.monotonic_ns() + pause_ms * 1_000_000, action)
 
     def told(self) -> None:
         """A word of the leader, and turns until there is no more."""

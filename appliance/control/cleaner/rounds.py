@@ -1,4 +1,4 @@
-"""What the cleaner does, as one sequence of steps; who drives it (`duty_cycle`) waits, asks and slows down.
+"""What the cleaner does, as one sequence of steps; who drives it (`agent`) waits, asks and slows down.
 
     examine    every log that is to be looked at: SURVEY its owner, then its files
     clean      the dirtiest that is dirty enough: SURVEY again, then `LogCleaning`; SWAP for each group

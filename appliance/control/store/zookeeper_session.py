@@ -42,7 +42,7 @@ from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandl
 from kazoo.protocol.connection import _CONNECTION_DROP
 from kazoo.protocol.states import KazooState
 
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.control.store.errors import SessionExpired, StoreUnavailable
 from appliance.control.store.left_sessions import LeftSessions
 from appliance.control.store.session_lease import SessionLease
@@ -52,7 +52,6 @@ CONNECT_TIMEOUT_S: Final = 4.0
 REQUEST_TIMEOUT_S: Final = 4.0
 CLOSE_TIMEOUT_S: Final = 2.0
 
-_NS_PER_MS: Final = 1_000_000
 _BEATS_PER_TIMEOUT: Final = 8
 _BEATS_UNANSWERED_MAX: Final = 2
 _NOT_ANSWERED: Final = (ConnectionLoss, ConnectionClosedError, OperationTimeoutError, KazooTimeoutError)
@@ -299,7 +298,7 @@ class ZooKeeperSession:
     def _attempt_left_ms(self) -> int:
         """How much longer the server that is being connected with has to answer."""
         left_ns = self._attempt_ns - self._clock.monotonic_ns()
-        return max(0, round(_attempt_s(self.lease.timeout_ms) * 1000) + left_ns // _NS_PER_MS)
+        return max(0, round(_attempt_s(self.lease.timeout_ms) * 1000) + left_ns // NS_PER_MS)
 
     def _leave_server(self) -> None:
         """Ends the connection; kazoo goes on with the next server, and the session with it."""

@@ -40,7 +40,7 @@ from appliance.channels.supervision import (
     socket_pair,
 )
 from appliance.channels.wiring import Wiring
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.control.supervisor import stop_order
 from appliance.control.supervisor.back_off import BackOff
 from appliance.control.supervisor.child_states import Event, State
@@ -67,8 +67,6 @@ HELD_LOOK_MS = 1_000
 EXIT_CLEAN = 0
 EXIT_FAILED = 1
 EXIT_KILLED = 4
-
-_NS_PER_MS = 1_000_000
 
 _logger = logging.getLogger(__name__)
 
@@ -119,7 +117,7 @@ class Supervisor:
         }
         self._by_pidfd: dict[int, ChildRecord] = {}
         self._by_socket: dict[int, ChildRecord] = {}
-        self._timers = Timers()
+        self._timers = Timers(clock.monotonic_ns)
         self._epoll = select.epoll()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._epoll.register(self._wake_read, select.EPOLLIN)
@@ -297,7 +295,7 @@ class Supervisor:
         up = PeerUp(role.kind, role.index, role.slot, child.generation)
         self._tell_others(child, up)
         if child.generation > 1:
-            took_ms = (self._clock.monotonic_ns() - child.forked_ns) // _NS_PER_MS
+            took_ms = (self._clock.monotonic_ns() - child.forked_ns) // NS_PER_MS
             _logger.info("%s is running again as generation %d after %d ms", role, child.generation, took_ms)
         if all(other.state is State.SERVING for other in self._children.values()):
             if self._was_ready:
@@ -344,7 +342,7 @@ class Supervisor:
                 _logger.warning("%s %s while it stopped", child.role, end)
                 self._exit_code = self._exit_code or EXIT_KILLED
             return False
-        lived_ms = (self._clock.monotonic_ns() - child.forked_ns) // _NS_PER_MS
+        lived_ms = (self._clock.monotonic_ns() - child.forked_ns) // NS_PER_MS
         delay_ms = child.back_off.after_death(lived_ms)
         why = f": {failure.why}" if failure is not None else ""
         if self._stopping is not None:
@@ -366,7 +364,7 @@ class Supervisor:
             self._notifier.status(f"{child.role} restarts")
         if not delay_ms:
             return True
-        self._after(delay_ms, lambda: self._start_when_due(child))
+        self._timers.after_ms(delay_ms, lambda: self._start_when_due(child))
         return False
 
     def _start_when_due(self, child: ChildRecord) -> None:
@@ -461,7 +459,7 @@ class Supervisor:
         allowed_ms = self._notifier.watchdog_ms
         self._notifier.alive()
         self._ask_whether_they_live(self._children.values(), allowed_ms)
-        self._after(max(1, allowed_ms // 3), self._watch)
+        self._timers.after_ms(max(1, allowed_ms // 3), self._watch)
 
     def _watch_workers(self) -> None:
         """Whoever leads and hangs keeps its partitions from everybody, and another slot or its next life could lead
@@ -472,13 +470,13 @@ class Supervisor:
         period_ms = self._hang_timeout_ms // 3
         kinds = (RoleKind.IOPROC, RoleKind.REPLICA)
         workers = [child for child in self._children.values() if child.role.kind in kinds]
-        if now_ns - self._asked_workers_ns > 2 * period_ms * _NS_PER_MS:
+        if now_ns - self._asked_workers_ns > 2 * period_ms * NS_PER_MS:
             # It is we who stood still, or the host: what was asked before may not have been heard.
             for child in workers:
                 child.silence.answered()
         self._asked_workers_ns = now_ns
         self._ask_whether_they_live(workers, self._hang_timeout_ms)
-        self._after(period_ms, self._watch_workers)
+        self._timers.after_ms(period_ms, self._watch_workers)
 
     def _ask_whether_they_live(self, children: Iterable[ChildRecord], allowed_ms: int) -> None:
         """Asks who has answered the last time; kills who hangs (see silence.py). Any word of it is an answer."""
@@ -491,7 +489,7 @@ class Supervisor:
                 child.silence.asked(now_ns, ran_ns)
                 self._tell(child, Heartbeat(now_ns))
             elif (
-                child.silence.is_hang(now_ns, ran_ns, allowed_ns=allowed_ms * _NS_PER_MS) and not child.killed
+                child.silence.is_hang(now_ns, ran_ns, allowed_ns=allowed_ms * NS_PER_MS) and not child.killed
             ):
                 _logger.error("%s did not answer for %d ms and was killed", child.role, allowed_ms)
                 self._kill(child)
@@ -499,8 +497,8 @@ class Supervisor:
     def _kill(self, child: ChildRecord) -> None:
         child.kill()
         generation = child.generation
-        self._after(HELD_LOOK_MS, lambda: self._look_whether_held(child, generation))
-        self._after(UNKILLABLE_MS, lambda: self._look_after_kill(child, generation))
+        self._timers.after_ms(HELD_LOOK_MS, lambda: self._look_whether_held(child, generation))
+        self._timers.after_ms(UNKILLABLE_MS, lambda: self._look_after_kill(child, generation))
 
     def _look_whether_held(self, child: ChildRecord, generation: int) -> None:
         """Whoever runs no more writes no word of shared memory: others may lead what it led (decision 0036). Its next
@@ -508,7 +506,7 @@ class Supervisor:
         if child.generation != generation or not child.is_alive or child.held:
             return
         if not runs_no_more(child.pid):
-            self._after(HELD_LOOK_MS, lambda: self._look_whether_held(child, generation))
+            self._timers.after_ms(HELD_LOOK_MS, lambda: self._look_whether_held(child, generation))
             return
         child.held = True
         _logger.error(
@@ -563,9 +561,6 @@ class Supervisor:
     def _unregister(self, table: dict[int, ChildRecord], descriptor: int) -> None:
         if table.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
-
-    def _after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        self._timers.add(self._clock.monotonic_ns() + delay_ms * _NS_PER_MS, action)
 
     def _take_signals(self) -> None:
         for number in SUPERVISOR_SIGNALS:

@@ -36,7 +36,7 @@ from appliance.channels.partition_table import (
 )
 from appliance.channels.request_channel import ITEM, RequestFlag, fetch_request
 from appliance.channels.roles import Role
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.errors import RejectedRequest
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.fetch_request import (
@@ -69,7 +69,6 @@ _OUT_OF_RANGE: Final = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 ASKED_AT_ONCE: Final = 64
 # A request of more bytes names thousands of partitions: it waits for its turn between others.
 LARGE_BYTES: Final = 64 << 10
-_NS_PER_MS: Final = 1_000_000
 
 
 class FetchHandler:
@@ -130,12 +129,12 @@ class FetchHandler:
 
     def _go(self, pending: Request, request: FetchRequest) -> None:
         now_ns = self._clock.monotonic_ns()
-        turn = self._turn(request, now_ns // _NS_PER_MS)
+        turn = self._turn(request, now_ns // NS_PER_MS)
         if turn.error:
             self._responder.refuse(pending, turn.error)
             return
         max_wait_ms = 0 if pending.session.hung_up else max(0, request.max_wait_ms)
-        deadline_ns = now_ns + max_wait_ms * _NS_PER_MS
+        deadline_ns = now_ns + max_wait_ms * NS_PER_MS
         max_bytes = min(self._max_bytes, request.max_bytes) if request.max_bytes > 0 else self._max_bytes
         asker = _Asker(self, pending, request, turn, deadline_ns=deadline_ns, max_bytes=max_bytes)
         self._lines.enter(asker)

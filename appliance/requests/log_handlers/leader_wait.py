@@ -25,7 +25,7 @@ from appliance.channels.partition_table import (
     SERVING_INCARNATION,
     PartitionTable,
 )
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.cluster import NO_LEADER
 from appliance.delayed.held_answers import Deadlines, HeldAnswers
 from appliance.ipc.agent import Timers
@@ -35,7 +35,6 @@ HOLD_MS: Final = 100
 """The pause that clients make of their own accord before they ask again (`retry.backoff.ms`)."""
 LOOK_MS: Final = 5
 WAITING_MAX: Final = 1024
-_NS_PER_MS: Final = 1_000_000
 _QUEUE: Final = 0
 
 
@@ -96,7 +95,7 @@ class LeaderWait:
             answer,
         )
         now_ns = self._clock.monotonic_ns()
-        due_ns = now_ns + min(HOLD_MS, max(timeout_ms, 0)) * _NS_PER_MS
+        due_ns = now_ns + min(HOLD_MS, max(timeout_ms, 0)) * NS_PER_MS
         self._held.hold(_QUEUE, 0, None, waiting, now_ns=now_ns, due_ns=due_ns)
         self._look_later()
         return True
@@ -104,7 +103,7 @@ class LeaderWait:
     def _look_later(self) -> None:
         if not self._armed:
             self._armed = True
-            self._timers.add(self._clock.monotonic_ns() + LOOK_MS * _NS_PER_MS, self._look)
+            self._timers.add(self._clock.monotonic_ns() + LOOK_MS * NS_PER_MS, self._look)
 
     def _look(self) -> None:
         self._armed = False

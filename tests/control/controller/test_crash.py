@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -29,10 +30,11 @@ from appliance.channels.control_channel import (
 )
 from appliance.channels.metadata_image import ImagePublisher
 from appliance.channels.partition_table import INCARNATION
-from appliance.channels.supervision import Ready
+from appliance.channels.supervision import Heartbeat, Ready
 from appliance.control.controller.control_socket import ControlSocket
 from appliance.control.controller.controller import Controller
 from appliance.control.controller.partition_rows import PartitionRows
+from appliance.control.controller.slot_states import START_GRACE_MS
 from appliance.control.store.embedded_store import EmbeddedStore
 from appliance.control.store.zookeeper_store import ZooKeeperStore
 from appliance.protocol.errors import ErrorCode
@@ -285,6 +287,31 @@ def test_second_controller_stands_by_until_the_first_is_killed(new_instance: New
     assert instance.hear_child() == [Ready()]
     assert instance.image.controller_epoch == epoch + 1
     assert "t" in instance.image.topics
+
+
+def test_a_death_while_a_controller_stands_by_is_known_when_it_leads(new_instance: NewInstance) -> None:
+    """It would else presume that the process lives, and leave its partitions without a leader for START_GRACE_MS."""
+    instance = new_instance(slots=3)
+    instance.start()
+    instance.start_slots()
+    instance.create(NewTopic("t", assignments={0: (0, 1, 2)}))
+    assert instance.partition("t").leader == 0
+    first_pid, first_supervision = instance.pid, instance.supervision
+    assert first_supervision is not None
+    instance.launch()
+    assert not instance.speaks(timeout_ms=500)
+    instance.lose(instance.workers[0], instance.replicas[0])
+    instance.tell_child(Heartbeat(1))
+    assert instance.hear_child() == [Heartbeat(1)]
+    os.kill(first_pid, signal.SIGKILL)
+    os.waitpid(first_pid, 0)
+    first_supervision.close()
+    assert instance.hear_child() == [Ready()]
+    began = time.monotonic()
+    for each in instance.processes():
+        each.hello()
+    instance.until(lambda: instance.partition("t").leader == 1)
+    assert time.monotonic() - began < 0.75 * START_GRACE_MS / 1000
 
 
 def test_an_alteration_survives_a_kill_between_any_two_steps(new_instance: NewInstance) -> None:

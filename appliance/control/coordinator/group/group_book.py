@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.config import ConsumerTimes, GroupSettings
 from appliance.control.coordinator.group.classic_group import ClassicGroup
 from appliance.control.coordinator.group.classic_member import OnTime
@@ -30,7 +30,6 @@ from appliance.control.coordinator.runtime.effects import (
 from appliance.delayed.timing_wheel import Task, TimingWheel
 from appliance.errors import ApplianceDefect
 
-_NS_PER_MS = 1_000_000
 _SHOWN_MAX = 255
 """Characters. A string of the protocol has 32,767 bytes, and what a client sends may be as long."""
 
@@ -142,7 +141,7 @@ class GroupBook:
         return [task.take() for task in self._wheel.advance(self._monotonic_ms())]
 
     def _monotonic_ms(self) -> int:
-        return self.clock.monotonic_ns() // _NS_PER_MS
+        return self.clock.monotonic_ns() // NS_PER_MS
 
     # ── effects ───────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,4 +1,4 @@
-"""The duty cycle of the coordinator: requests of groups in, appends and reads out to the workers, answers back.
+"""The agent of the coordinator: requests of groups in, appends and reads out to the workers, answers back.
 
 Does: consumer groups and their committed offsets, which lie in `__consumer_offsets`.
 Never: opens a log for writing (it asks the owner), talks to a client's socket, keeps state that is not in that topic
@@ -14,47 +14,36 @@ the logs together, one batch each; what was asked and answered becomes visible. 
 
 from __future__ import annotations
 
-import logging
-import select
+from collections.abc import Mapping
 
 from appliance.channels.roles import Role, RoleKind
-from appliance.channels.supervised import obey_supervisor
-from appliance.channels.supervision import SupervisionSocket
-from appliance.channels.wiring import Attachment
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS
 from appliance.control.coordinator.coordinator import Coordinator
 from appliance.control.coordinator.request_lines import RequestLines
 from appliance.control.coordinator.runtime.runtime import Share
 from appliance.control.coordinator.topics import ImageTopics
-from appliance.ipc.agent import DutyCycle
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
-from appliance.ipc.process_table import BYTES_IN, COUNTER_0, REQUESTS, ProcessState
+from appliance.ipc.process_table import BYTES_IN, REQUESTS
 from appliance.ipc.ring import RingReader
 from appliance.partition_access.access import PartitionAccess
+from appliance.process.agent import AgentProcess
 
 CONGESTED_LOOK_MS = 1
 NEXT_REQUEST_NS = 200_000
 """From an answer to the client's next request: two socket calls, two wake-ups and the network process twice. With a
 quarter less, p50 of a lone member's commits is a twelfth longer (decision 0071)."""
-_NS_PER_MS = 1_000_000
-
-_log = logging.getLogger(__name__)
 
 
-class CoordinatorDutyCycle:
-    """The loop and its state; `run` returns when the supervisor said stop, or is gone."""
+class CoordinatorAgent:
+    """The loop and its state; `run` returns when the supervisor sends Stop, or is gone."""
 
-    def __init__(self, attachment: Attachment, supervision: SupervisionSocket, *, clock: Clock) -> None:
-        settings = attachment.wiring.settings
+    def __init__(self, process: AgentProcess) -> None:
+        attachment, clock, settings = process.attachment, process.clock, process.settings
         assert attachment.pool is not None
+        self._process = process
         self._attachment = attachment
-        self._supervision = supervision
         self._clock = clock
-        self._cycle = DutyCycle(attachment.doorbell, attachment.row, monotonic_ns=clock.monotonic_ns)
-        self._cycle.epoll.register(supervision.fileno(), select.EPOLLIN)
-        for reader in attachment.inbound.values():
-            self._cycle.add_inbox(reader)
         pool = BufferPool(attachment.pool.view, discard=attachment.pool.discard)
         self._lines = RequestLines(attachment, pool)
         self._logs = PartitionAccess(
@@ -69,7 +58,7 @@ class CoordinatorDutyCycle:
             self._lines,
             self._logs,
             attachment.partitions,
-            timers=self._cycle.timers,
+            timers=process.cycle.timers,
             clock=clock,
             share=Share(attachment.role.index, settings.broker.coordinator_processes),
         )
@@ -80,26 +69,28 @@ class CoordinatorDutyCycle:
         self._running = True
 
     def run(self) -> None:
-        """Works until told to stop."""
-        supervision_fd = self._supervision.fileno()
+        """Work until Stop."""
+        process = self._process
+        cycle = process.cycle
+        process.publish_counters(self.counters)
+        process.ready()
         self._end_turn()
         while self._running:
-            for descriptor, _ in self._cycle.wait(self._timeout_ms()):
-                if descriptor == supervision_fd:
-                    self._supervised()
+            for _ in cycle.wait(self._timeout_ms()):
+                process.hear(self)
             was_lone = self._lines.under_way == 1
             self._hear()
             self._end_turn()
             self._look_out(was_lone=was_lone)
-        self._attachment.row.set_state(ProcessState.STOPPING)
-        self._cycle.close()
+        process.stopping()
+        process.close()
 
     def _timeout_ms(self) -> int | None:
         """How long nothing is to be done; None: until somebody says something."""
         if self._coordinator.has_work:
             return 0
         due_ns = self._coordinator.next_due_ns()
-        due_ms = None if due_ns is None else max(0, -(-(due_ns - self._clock.monotonic_ns()) // _NS_PER_MS))
+        due_ms = None if due_ns is None else max(0, -(-(due_ns - self._clock.monotonic_ns()) // NS_PER_MS))
         if self._no_room or self._lines.congested:
             return CONGESTED_LOOK_MS if due_ms is None else min(due_ms, CONGESTED_LOOK_MS)
         return due_ms
@@ -137,48 +128,39 @@ class CoordinatorDutyCycle:
         self._no_room = not self._coordinator.turn()
         self._logs.publish()
         self._lines.publish()
-        # Their names stand in channels.counter_names.
-        cells = self._attachment.row.cells
-        cells[COUNTER_0] = self._coordinator.commits
-        cells[COUNTER_0 + 1] = self._coordinator.appends
-        cells[COUNTER_0 + 2] = self._lines.dropped
+
+    def counters(self) -> Mapping[str, int]:
+        """What was done since the start, and the groups that there are."""
         groups = self._coordinator.groups
-        cells[COUNTER_0 + 3] = len(groups)
-        cells[COUNTER_0 + 4] = groups.limits.refused_groups
-        cells[COUNTER_0 + 5] = groups.limits.refused_members
-        cells[COUNTER_0 + 6] = groups.limits.forgotten_members
-        cells[COUNTER_0 + 7] = groups.limits.held.bytes
+        return {
+            "commits": self._coordinator.commits,
+            "appends": self._coordinator.appends,
+            "dropped_requests": self._lines.dropped,
+            "groups": len(groups),
+            "refused_groups": groups.limits.refused_groups,
+            "refused_members": groups.limits.refused_members,
+            "forgotten_member_ids": groups.limits.forgotten_members,
+            "member_bytes": groups.limits.held.bytes,
+        }
 
-    # Peers
+    # The supervisor and the peers
 
-    def _supervised(self) -> None:
-        obey_supervisor(
-            self._supervision,
-            self._attachment,
-            peer_up=self._peer_up,
-            peer_down=self._peer_down,
-            stop=self._stop,
-            warn=_log.warning,
-        )
-
-    def _stop(self) -> None:
+    def stop(self, within_ms: int) -> None:
+        """End after this turn: whoever waits for an answer gets a retriable error from its network process."""
         self._running = False
 
-    def _peer_up(self, peer: Role, generation: int) -> None:
-        if self._attachment.generations.get(peer, generation) != generation:
-            self._peer_down(peer)
-        if self._attachment.peer_up(peer, generation):
-            self._cycle.add_inbox(self._attachment.inbound[peer])
+    def peer_up(self, peer: Role, *, new_rings: bool) -> None:
+        """A worker serves: partitions that were unavailable may be loaded."""
         if peer.kind is RoleKind.IOPROC:
             self._coordinator.follow_image()
             self._coordinator.worker_up(peer)
 
-    def _peer_down(self, peer: Role) -> None:
-        reader = self._attachment.inbound.get(peer)
-        if reader is not None:
-            self._cycle.remove_inbox(reader)
-        # First the rings, then those who wait: what they ask next must not go into a dead worker's ring.
-        self._attachment.peer_down(peer)
+    def peer_down(self, peer: Role, generation: int, *, had_rings: bool) -> None:
+        """Forget what a network process asked, or what was asked of a worker."""
+        if not had_rings:
+            return
+        # First the rings, then the requests that wait: what they ask next must not go into a dead worker's ring.
+        self._process.release(peer)
         if peer.kind is RoleKind.IOPROC:
             self._coordinator.worker_down(peer)
         else:

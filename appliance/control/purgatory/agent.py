@@ -22,8 +22,8 @@ that the dead one left above zero cost a needless poke each and are cleared then
 from __future__ import annotations
 
 import logging
-import select
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from appliance.channels.partition_table import ACTIVE_SEGMENT, HIGH_WATERMARK, WATCHERS
@@ -45,18 +45,13 @@ from appliance.channels.purgatory_channel import (
     PurgatoryOp,
 )
 from appliance.channels.roles import Role, RoleKind
-from appliance.channels.supervised import obey_supervisor
-from appliance.channels.supervision import SupervisionSocket
-from appliance.channels.wiring import Attachment
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS
 from appliance.delayed.delayed_operation import DelayedAnswer, DelayedFetch
-from appliance.delayed.purgatory import Purgatory, PurgatoryStatistics
+from appliance.delayed.purgatory import Purgatory
 from appliance.errors import ApplianceDefect
-from appliance.ipc.agent import DutyCycle
 from appliance.ipc.fence import full_fence
-from appliance.ipc.process_table import COUNTER_0, ERRORS, REQUESTS, ProcessState
-
-# The process row's counters of its own, by place.
+from appliance.ipc.process_table import ERRORS, REQUESTS
+from appliance.process.agent import AgentProcess
 
 # How soon a full completion ring is tried again; its reader does not ring when it has made room.
 OWED_RETRY_MS = 1
@@ -65,7 +60,6 @@ _COMPLETE, _WATCH, _ARM = int(PurgatoryOp.COMPLETE), int(PurgatoryOp.WATCH), int
 _CANCEL, _POKE = int(PurgatoryOp.CANCEL), int(PurgatoryOp.POKE)
 _HOLD, _RELEASE, _OVER = int(PurgatoryOp.HOLD), int(PurgatoryOp.RELEASE), int(PurgatoryOp.OVER)
 _SATISFIED, _EXPIRED = int(CompletionReason.SATISFIED), int(CompletionReason.EXPIRED)
-_NS_PER_MS = 1_000_000
 _REQUEST_ID_MASK = (1 << 32) - 1
 _IS_ANSWER = 1 << 32
 _PEER_SHIFT = 33
@@ -75,19 +69,16 @@ log = logging.getLogger(__name__)
 Operation = DelayedFetch | DelayedAnswer
 
 
-class PurgatoryDutyCycle:
-    """The loop and its state; `run` returns when the supervisor said stop, or is gone."""
+class PurgatoryAgent:
+    """The loop and its state; `run` returns when the supervisor sends Stop, or is gone."""
 
-    def __init__(self, attachment: Attachment, supervision: SupervisionSocket, *, clock: Clock) -> None:
+    def __init__(self, process: AgentProcess) -> None:
+        attachment = process.attachment
+        self._process = process
         self._attachment = attachment
-        self._supervision = supervision
-        self._clock = clock
+        self._clock = process.clock
         self._table = attachment.partitions
-        self._purgatory: Purgatory[Operation] = Purgatory(clock.monotonic_ns() // _NS_PER_MS)
-        self._cycle = DutyCycle(attachment.doorbell, attachment.row, monotonic_ns=clock.monotonic_ns)
-        self._cycle.epoll.register(supervision.fileno(), select.EPOLLIN)
-        for reader in attachment.inbound.values():
-            self._cycle.add_inbox(reader)
+        self._purgatory: Purgatory[Operation] = Purgatory(process.clock.monotonic_ns() // NS_PER_MS)
         # An operation's key is one integer: who asked, by its row in the process table, whether it is an answer that is
         # held, and the asker's own number for it. Half-made registrations have such keys, too: what is watched, and the
         # rows that are read from within a segment.
@@ -102,20 +93,31 @@ class PurgatoryDutyCycle:
         self._clear_left_watchers()
 
     def run(self) -> None:
-        """Serves until told to stop."""
-        supervision_fd = self._supervision.fileno()
+        """Serve until Stop."""
+        process = self._process
+        process.publish_counters(self.counters)
+        process.ready()
         while self._running:
-            for descriptor, _ in self._cycle.wait(self._timeout_ms()):
-                if descriptor == supervision_fd:
-                    self._supervised()
+            process.wait(self, self._timeout_ms())
             self._hear()
             self._expire()
             self._publish()
-        self._attachment.row.set_state(ProcessState.STOPPING)
-        self._cycle.close()
+        process.stopping()
+        process.close()
 
-    def statistics(self) -> PurgatoryStatistics:
-        return self._purgatory.statistics()
+    def counters(self) -> Mapping[str, int]:
+        """Operations that wait, how those that left did so, and completions that found a full ring."""
+        counted = self._purgatory.statistics()
+        return {
+            "waiting": counted.waiting,
+            "watched_keys": counted.watched_keys,
+            "satisfied": counted.satisfied,
+            "expired": counted.expired,
+            "cancelled": counted.cancelled,
+            "unsent": sum(map(len, self._owed.values())),
+            "held_answers": self._held_answers,
+            "expired_answers": self._expired_answers,
+        }
 
     # A round
 
@@ -123,7 +125,7 @@ class PurgatoryDutyCycle:
         if self._owed:
             return OWED_RETRY_MS
         due_ms = self._purgatory.next_expiry_ms()
-        return None if due_ms is None else max(0, due_ms - self._clock.monotonic_ns() // _NS_PER_MS)
+        return None if due_ms is None else max(0, due_ms - self._clock.monotonic_ns() // NS_PER_MS)
 
     def _hear(self) -> None:
         registrations: list[tuple[Role, list[tuple[Any, ...]]]] = []
@@ -215,7 +217,7 @@ class PurgatoryDutyCycle:
             return False
         try:
             # Rounded up: never before the deadline.
-            self._purgatory.wait(operation, -(-deadline_ns // _NS_PER_MS))
+            self._purgatory.wait(operation, -(-deadline_ns // NS_PER_MS))
         except ApplianceDefect as error:
             # The first of that name still waits and will be answered.
             self._wrong(str(error))
@@ -229,7 +231,7 @@ class PurgatoryDutyCycle:
         """Put the deadline of an answer that `peer` holds onto the wheel."""
         operation = DelayedAnswer(self._key(peer, identity) | _IS_ANSWER)
         try:
-            self._purgatory.wait(operation, -(-deadline_ns // _NS_PER_MS))
+            self._purgatory.wait(operation, -(-deadline_ns // NS_PER_MS))
         except ApplianceDefect as error:
             self._wrong(str(error))
             return
@@ -260,7 +262,7 @@ class PurgatoryDutyCycle:
         self._look_again([each for each in self._purgatory.operations() if isinstance(each, DelayedFetch)])
 
     def _expire(self) -> None:
-        for operation in self._purgatory.expire(self._clock.monotonic_ns() // _NS_PER_MS):
+        for operation in self._purgatory.expire(self._clock.monotonic_ns() // NS_PER_MS):
             if isinstance(operation, DelayedAnswer):
                 self._expired_answers += 1
             self._complete(operation, _EXPIRED)
@@ -291,7 +293,6 @@ class PurgatoryDutyCycle:
             self._attachment.outbound[peer].publish()
             self._attachment.bells[peer].ring()
         self._touched.clear()
-        self._count()
 
     # Words in shared memory
 
@@ -316,55 +317,30 @@ class PurgatoryDutyCycle:
                 if partition.row < len(self._table):
                     self._note_watchers(partition.row)
 
-    def _count(self) -> None:
-        cells, statistics = self._attachment.row.cells, self._purgatory.statistics()
-        cells[COUNTER_0] = statistics.waiting
-        cells[COUNTER_0 + 1] = statistics.watched_keys
-        cells[COUNTER_0 + 2] = statistics.satisfied
-        cells[COUNTER_0 + 3] = statistics.expired
-        cells[COUNTER_0 + 4] = statistics.cancelled
-        cells[COUNTER_0 + 5] = sum(map(len, self._owed.values()))
-        cells[COUNTER_0 + 6] = self._held_answers
-        cells[COUNTER_0 + 7] = self._expired_answers
-
     def _wrong(self, what: str) -> None:
         """A mistake of ours elsewhere: counted and said, and nobody waits for ever because of it."""
         self._attachment.row.cells[ERRORS] += 1
         log.error("%s", what)
 
-    # Peers
+    # The supervisor and the peers
 
-    def _supervised(self) -> None:
-        obey_supervisor(
-            self._supervision,
-            self._attachment,
-            peer_up=self._peer_up,
-            peer_down=self._peer_down,
-            stop=self._stop,
-            warn=log.warning,
-        )
-
-    def _stop(self) -> None:
+    def stop(self, within_ms: int) -> None:
+        """End after this turn: network processes drop what waits here by themselves."""
         self._running = False
 
-    def _peer_up(self, peer: Role, generation: int) -> None:
-        if self._attachment.generations.get(peer) != generation:
-            self._peer_down(peer)
-            if not self._attachment.peer_up(peer, generation):
-                return
-            self._cycle.add_inbox(self._attachment.inbound[peer])
+    def peer_up(self, peer: Role, *, new_rings: bool) -> None:
+        """A network process may register; a worker may have recovered more than operations wait for."""
         if peer.kind is RoleKind.IOPROC:
             self._look_at_everybody()
 
-    def _peer_down(self, peer: Role) -> None:
-        """What a dead process asked for is forgotten; who waits for a dead worker's records waits for the next one.
+    def peer_down(self, peer: Role, generation: int, *, had_rings: bool) -> None:
+        """Forget what a dead process asked for. Operations that wait for a dead worker's records wait for the next one.
 
-        Its pokes that were not read yet go unread: the look at everybody when it is back makes up for them.
+        Pokes of the worker that were not read yet are lost: the look at every operation when it is back makes up for
+        them.
         """
-        reader = self._attachment.inbound.get(peer)
-        if reader is None:
+        if not had_rings:
             return
-        self._cycle.remove_inbox(reader)
         self._owed.pop(peer, None)
         self._touched.discard(peer)
         place = self._places[peer]
@@ -374,4 +350,3 @@ class PurgatoryDutyCycle:
                 self._forget_watches(operation)
         for key in [key for key in self._half_made if key >> _PEER_SHIFT == place]:
             del self._half_made[key]
-        self._attachment.peer_down(peer)

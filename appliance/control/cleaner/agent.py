@@ -10,40 +10,32 @@ a log needs nothing from it.
 
 from __future__ import annotations
 
-import logging
-import select
+from collections.abc import Mapping
 
 from appliance.channels.cleaner_channel import OP, ROW, CleanerOp
 from appliance.channels.roles import Role, RoleKind
-from appliance.channels.supervised import obey_supervisor
-from appliance.channels.supervision import SupervisionSocket
-from appliance.channels.wiring import Attachment
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS
 from appliance.config import BrokerConfigs
 from appliance.config.dynamic import CLEANER_BACKOFF_MS, CLEANER_BUFFER_BYTES, CLEANER_RATE, shared_value
 from appliance.control.cleaner.compacted_logs import CompactedLogs
 from appliance.control.cleaner.rounds import Answer, Ask, Moved, OwnerLost, Rounds, Steps
 from appliance.control.cleaner.throttle import Throttle
-from appliance.ipc.agent import DutyCycle
-from appliance.ipc.process_table import BYTES_IN, COUNTER_0, ERRORS, REQUESTS, ProcessState
+from appliance.ipc.process_table import BYTES_IN, ERRORS, REQUESTS
+from appliance.process.agent import AgentProcess
 
 _LOOK = int(CleanerOp.LOOK)
-_NS_PER_MS = 1_000_000
 LOOKS = 2
-"""Looks after a LOOK: a worker may say it a moment before the metadata image says why."""
-"""The process row's counters of its own, by place."""
-
-_log = logging.getLogger(__name__)
+"""Looks after a LOOK: a worker may send it a moment before the metadata image has the reason."""
 
 
-class CleanerDutyCycle:
-    """The loop and its state; `run` returns when the supervisor said stop, or is gone."""
+class CleanerAgent:
+    """The loop and its state; `run` returns when the supervisor sends Stop, or is gone."""
 
-    def __init__(self, attachment: Attachment, supervision: SupervisionSocket, *, clock: Clock) -> None:
+    def __init__(self, process: AgentProcess) -> None:
+        attachment, clock, settings = process.attachment, process.clock, process.settings
+        self._process = process
         self._attachment = attachment
-        self._supervision = supervision
         self._clock = clock
-        settings = attachment.wiring.settings
         broker = settings.broker
         self._logs = CompactedLogs(
             {slot: settings.log_directories(slot) for slot in range(settings.slots)},
@@ -58,11 +50,7 @@ class CleanerDutyCycle:
             retry_ms=max(1, broker.log_cleaner_backoff_ms),
         )
         self._throttle = Throttle(broker.log_cleaner_io_max_bytes_per_second)
-        self._backoff_ns = broker.log_cleaner_backoff_ms * _NS_PER_MS
-        self._cycle = DutyCycle(attachment.doorbell, attachment.row, monotonic_ns=clock.monotonic_ns)
-        self._cycle.epoll.register(supervision.fileno(), select.EPOLLIN)
-        for reader in attachment.inbound.values():
-            self._cycle.add_inbox(reader)
+        self._backoff_ns = broker.log_cleaner_backoff_ms * NS_PER_MS
         self._steps: Steps | None = None
         self._asked: Role | None = None
         self._answer: Answer | None = None
@@ -71,22 +59,32 @@ class CleanerDutyCycle:
         self._looks = LOOKS
         self._may_look_ns = 0
         self._settings_version = 0
+        self._compacted_logs = self._uncleanable_partitions = 0
         self._running = True
 
     def run(self) -> None:
-        """Works until told to stop."""
-        supervision_fd = self._supervision.fileno()
+        """Work until Stop."""
+        process = self._process
+        process.publish_counters(self.counters)
+        process.ready()
         while self._running:
-            for descriptor, _ in self._cycle.wait(self._timeout_ms()):
-                if descriptor == supervision_fd:
-                    self._supervised()
+            process.wait(self, self._timeout_ms())
             self._hear()
             if self._running:
                 self._work()
-        self._attachment.row.set_state(ProcessState.STOPPING)
+        process.stopping()
         if self._steps is not None:
             self._steps.close()
-        self._cycle.close()
+        process.close()
+
+    def counters(self) -> Mapping[str, int]:
+        """Logs that are compacted, as of the last round, and what all rounds have done."""
+        return {
+            "compacted_logs": self._compacted_logs,
+            "uncleanable_partitions": self._uncleanable_partitions,
+            "rounds": self._rounds.rounds,
+            "freed_bytes": self._rounds.freed_bytes,
+        }
 
     def _timeout_ms(self) -> int | None:
         """How long nothing is to be done; None: until somebody says something."""
@@ -149,8 +147,8 @@ class CleanerDutyCycle:
         stored = {} if image is None else image.broker_configs
         settings = self._attachment.wiring.settings
         backoff_ms = shared_value(settings, stored, CLEANER_BACKOFF_MS)
-        self._may_look_ns += backoff_ms * _NS_PER_MS - self._backoff_ns
-        self._backoff_ns = backoff_ms * _NS_PER_MS
+        self._may_look_ns += backoff_ms * NS_PER_MS - self._backoff_ns
+        self._backoff_ns = backoff_ms * NS_PER_MS
         self._rounds.set_limits(
             map_bytes_max=shared_value(settings, stored, CLEANER_BUFFER_BYTES), retry_ms=max(1, backoff_ms)
         )
@@ -196,47 +194,29 @@ class CleanerDutyCycle:
     def _done(self) -> None:
         self._steps = None
         self._may_look_ns = self._clock.monotonic_ns() + self._backoff_ns
-        cells, told = self._attachment.row.cells, self._logs.statistics()
-        cells[ERRORS] = self._rounds.failures
-        cells[COUNTER_0] = told["compacted"]
-        cells[COUNTER_0 + 1] = told["uncleanable"]
-        cells[COUNTER_0 + 2] = self._rounds.rounds
-        cells[COUNTER_0 + 3] = self._rounds.freed_bytes
+        self._attachment.row.cells[ERRORS] = self._rounds.failures
+        counted = self._logs.statistics()
+        self._compacted_logs = counted["compacted"]
+        self._uncleanable_partitions = counted["uncleanable"]
 
-    # Peers
+    # The supervisor and the peers
 
-    def _supervised(self) -> None:
-        obey_supervisor(
-            self._supervision,
-            self._attachment,
-            peer_up=self._peer_up,
-            peer_down=self._peer_down,
-            stop=self._stop,
-            warn=_log.warning,
-        )
-
-    def _stop(self) -> None:
+    def stop(self, within_ms: int) -> None:
+        """End after this step: what is half cleaned is removed by the next life."""
         self._running = False
 
-    def _peer_up(self, peer: Role, generation: int) -> None:
-        if self._attachment.peer_up(peer, generation):
-            self._cycle.add_inbox(self._attachment.inbound[peer])
-            self._look_at(peer)
-
-    def _look_at(self, owner: Role) -> None:
-        if owner.kind in (RoleKind.IOPROC, RoleKind.REPLICA):
-            self._logs.look_at_owner(owner)
+    def peer_up(self, peer: Role, *, new_rings: bool) -> None:
+        """Look at what the next life of a worker or a replica process has opened."""
+        if new_rings and peer.kind in (RoleKind.IOPROC, RoleKind.REPLICA):
+            self._logs.look_at_owner(peer)
             self._looks = LOOKS
 
-    def _peer_down(self, peer: Role) -> None:
-        reader = self._attachment.inbound.get(peer)
-        if reader is not None:
-            self._cycle.remove_inbox(reader)
-        self._attachment.peer_down(peer)
-        if self._steps is not None and self._rounds.working_for is peer:
+    def peer_down(self, peer: Role, generation: int, *, had_rings: bool) -> None:
+        """Give up the log whose owner has died."""
+        if had_rings and self._steps is not None and self._rounds.working_for is peer:
             self._asked = None
             self._lost = OwnerLost(f"{peer} is gone")
 
 
 def _until_ms(due_ns: int, now_ns: int) -> int:
-    return max(0, -(-(due_ns - now_ns) // _NS_PER_MS))
+    return max(0, -(-(due_ns - now_ns) // NS_PER_MS))
