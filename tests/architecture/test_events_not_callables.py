@@ -42,7 +42,7 @@ def test_few_parts_of_worker_and_replica_are_wired_by_callables() -> None:
 
 
 def test_the_worker_is_made_of_few_parts() -> None:
-    (made,) = (made for name, made in constructors(ROOT / "ioproc/worker.py") if name == "Worker")
+    (made,) = (made for name, made in constructors(ROOT / "ioproc/worker.py") if name == "WorkerAgent")
     attributes = {
         node.attr
         for node in ast.walk(made)
