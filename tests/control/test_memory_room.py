@@ -34,7 +34,11 @@ def test_what_is_too_small_is_named(shared_bytes: int, memory_bytes: int, named:
 
 
 def test_every_coordinator_has_a_pool() -> None:
-    each = {"coordinator.pool.bytes": "300 MiB", "network.pool.bytes": "10 MiB"}
+    each = {
+        "coordinator.pool.bytes": "300 MiB",
+        "network.pool.bytes": "10 MiB",
+        "socket.request.max.bytes": "10 MiB",
+    }
     settings = load_settings(overrides=each)
     refuse_too_large_pools(settings, shared_bytes=GIB, memory_bytes=GIB)
     settings = load_settings(overrides={**each, "coordinator.processes": "4"})

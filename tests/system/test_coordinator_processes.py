@@ -114,6 +114,23 @@ def test_requests_of_many_groups_are_answered_for_all_of_them_by_all_coordinator
         assert ask(connection, ApiKey.LIST_GROUPS, ListGroupsRequest()).groups == ()
 
 
+def test_request_that_is_worked_on_in_pieces_is_answered_once_for_each_group(broker: Appliance) -> None:
+    groups = names(1000)
+    commit_all(broker.port, groups[:20], 5)
+    with WireSocket(broker.port, timeout_s=30) as connection:
+        asked = DescribeGroupsRequest(tuple(groups))
+        described = until_served(connection, ApiKey.DESCRIBE_GROUPS, asked, "groups", "group_id")
+        assert set(described) == set(groups)
+        wanted = OffsetFetchRequest(groups=tuple(OffsetFetchGroup(group) for group in groups))
+        fetched = until_served(connection, ApiKey.OFFSET_FETCH, wanted, "groups", "group_id")
+        assert set(fetched) == set(groups)
+        assert {name for name, one in fetched.items() if one.topics} == set(groups[:20])
+        deleted = until_served(
+            connection, ApiKey.DELETE_GROUPS, DeleteGroupsRequest(tuple(groups)), "results", "group_id"
+        )
+        assert {name for name, one in deleted.items() if not one.error_code} == set(groups[:20])
+
+
 def test_groups_of_one_coordinator_are_served_while_another_stands_still_and_dies(broker: Appliance) -> None:
     groups = names(20)
     commit_all(broker.port, groups, 1)
