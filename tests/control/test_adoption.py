@@ -262,7 +262,7 @@ def test_a_data_directory_that_holds_something_is_refused(tmp_path: Path) -> Non
 
 
 def test_a_directory_in_use_or_not_kafkas_is_not_held(tmp_path: Path) -> None:
-    with pytest.raises(OperatorFault, match="no log directory"), held(tmp_path):
+    with pytest.raises(OperatorFault, match="not a log directory"), held(tmp_path):
         pass
     root = tmp_path / "kafka"
     directory = LogDirectory.open(root, node_id=1, cluster_id=CLUSTER, clock=CLOCK)

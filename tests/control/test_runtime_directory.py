@@ -28,7 +28,7 @@ def test_a_name_that_is_taken_is_survived_and_said(
             made = create(tmp_path)
         assert made != taken
         assert find(tmp_path) == made
-        assert [f"{taken} is taken" in line for line in caplog.messages] == [True, True]
+        assert [f"{taken} belongs to another user" in line for line in caplog.messages] == [True, True]
         assert remove(tmp_path) == 0
         assert (taken / "not ours").exists()
     assert not made.exists()
@@ -122,7 +122,7 @@ def test_a_copy_of_a_data_directory_that_is_served_leaves_the_original_its_memor
         assert made.exists()
         assert find(original) == made
         assert find(copy) is None
-        assert "stays" in caplog.text
+        assert "belongs to a running instance with another data directory; not removed" in caplog.text
     finally:
         os.close(held)
     assert remove(original) > 0
