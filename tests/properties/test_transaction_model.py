@@ -80,6 +80,7 @@ class ManyClients(RuleBasedStateMachine):
     )
     def a_client_works(
         self,
+        *,
         data: st.DataObject,
         sets: list[frozenset[TopicPartition]],
         settles: bool,
