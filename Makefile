@@ -8,7 +8,7 @@ DATA   ?= ./data
 # Byte code must be kept: without it every start compiles the house again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run compiled pure build test test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-spark system clients judges reformat
+.PHONY: help run compiled pure build compiled-build system-alone crash installation test quick test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-spark system clients judges reformat
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,14 +18,18 @@ run: ## serve on 127.0.0.1:$(PORT), data in $(DATA); PORT=9192 DATA=/srv/log; Ct
 	@$(PYTHON) scripts/install.py $(VENV)
 	@exec $(BIN)/appliance serve --data-dir $(DATA) --port $(PORT) --slots 1
 
-pure: ## from now on run the sources of this tree uncompiled; a change takes effect at the next start
+pure: ## run the sources of this tree uncompiled from now on; a change takes effect at the next start
 	@$(PYTHON) scripts/install.py $(VENV) --pure
 
-compiled: ## take `make pure` back: run the compiled build
+compiled: ## undo `make pure`: run the compiled build again
 	@$(PYTHON) scripts/install.py $(VENV) --auto
 
-build: ## make the compiled build and print where it is; `make test` tests this one
+build: ## make the compiled build that `make test` tests, and print its path
 	@$(PYTHON) scripts/install.py $(VENV)
+	@$(BIN)/python scripts/build.py compiled
+
+# For a tree that is installed already.
+compiled-build:
 	@$(BIN)/python scripts/build.py compiled
 
 # The tests' own needs, beside the build that `make run` runs.
@@ -53,6 +57,9 @@ SECOND_TRY := --reruns 1 --max-suite-reruns 3
 # Rooms whose tests have no process that serves, and wait for no time.
 PURE := $(addprefix tests/,config control/coordinator log properties protocol)
 
+# Of these and of a few more what takes longest is left out: tests of properties, and what is marked slow.
+QUICK_ROOMS := $(addprefix tests/,architecture config control/coordinator delayed log protocol)
+
 # Rooms that test what is shipped: the compiled build, made once for each state of the sources. The other rooms test the
 # sources as they are.
 SHIPPED  := $(addprefix tests/,checker clients crash spark system)
@@ -60,20 +67,21 @@ COMPILED := scripts/on-compiled.sh $(PYTEST) --import-mode=append
 
 STEP = @echo "== make test, step $(1): $(2) (`date +%H:%M:%S`) =="
 
-# What is checked computes, and what the judges are made of is waited for: in a fresh tree the two go side by side. So do
-# the types and the tests that wait for nothing, and the clients and Spark, who have brokers of their own and no bounds to keep.
-test: ## the gate: format, lint, types, contracts, and every test that is not marked slow; under 30 minutes
-	$(call STEP,1 of 5,install the tests' needs: 1.3 GB at the first time)
+# Two lanes at a time, for two cores (`scripts/side_by_side.py`). Step 3 computes and has no bounds on time to keep: the
+# checks, the tests that wait for nothing, installations by pip, and the clients and Spark, each with a broker of its own.
+# Step 4 keeps bounds and mostly waits, so nothing that computes runs beside it. Each run of pytest has ports and
+# directories of its own.
+SIDE_BY_SIDE := @MAKE="$(MAKE)" $(BIN)/python scripts/side_by_side.py
+
+test: ## the gate: format, lint, types, contracts, and every test that is not marked slow; about 20 minutes
+	$(call STEP,1 of 4,install the tests' needs: 1.3 GB at the first time)
 	@$(MAKE) --no-print-directory $(VENV)/.installed-test
-	$(call STEP,2 of 5,make the compiled build: one to two minutes unless these sources were compiled before)
-	@$(BIN)/python scripts/build.py compiled
-	$(call STEP,3 of 5,format and lint and types and contracts beside the unit tests without processes)
-	@$(MAKE) --no-print-directory --jobs=2 check unit-pure
-	$(call STEP,4 of 5,unit tests with processes and then the system on the compiled build)
-	@$(MAKE) --no-print-directory unit-processes
-	@$(MAKE) --no-print-directory system
-	$(call STEP,5 of 5,Kafka clients beside Spark on the compiled build)
-	@$(MAKE) --no-print-directory --jobs=2 clients unit-spark
+	$(call STEP,2 of 4,fetch the judges beside the compiled build: one to two minutes unless these sources were compiled before)
+	$(SIDE_BY_SIDE) judges compiled-build
+	$(call STEP,3 of 4,checks and installations and Spark beside the unit tests without processes and the Kafka clients)
+	$(SIDE_BY_SIDE) "check installation unit-spark" "unit-pure clients"
+	$(call STEP,4 of 4,the system beside the unit tests with processes and the crash and checker tests)
+	$(SIDE_BY_SIDE) system-alone "unit-processes crash"
 	@echo "== make test: passed (`date +%H:%M:%S`) =="
 
 # Adds what is marked slow, examples that the gate does not try, librdkafka's own test-runner, all clients against three
@@ -90,8 +98,8 @@ test-all: check judges ## the gate and what is marked slow, more clients, ZooKee
 # wait; each starts a ZooKeeper. Left out is what is about the embedded store's file (its damage, a disk without room for it),
 # what chooses its store itself and is in `make test-all` anyhow, and fuzzing for minutes, which comes near no store.
 ON_ZOOKEEPER := $(filter-out $(addprefix tests/,control/controller/test_damage.py control/controller/test_zookeeper.py \
-	system/test_full_disk.py system/test_adoption_zookeeper.py system/test_kafkas_tree.py system/test_zookeeper.py \
-	system/test_zookeeper_ensemble.py),$(wildcard tests/control/controller/test_*.py tests/system/test_*.py)) \
+	system/test_full_disk.py system/test_adoption_zookeeper.py system/test_kafkas_tree.py system/test_restored_metadata.py \
+	system/test_zookeeper.py system/test_zookeeper_ensemble.py),$(wildcard tests/control/controller/test_*.py tests/system/test_*.py)) \
 	tests/crash/test_supervision_of_the_appliance.py
 FIRST_HALF := $(filter-out tests/system/%,$(ON_ZOOKEEPER)) $(filter $(wildcard tests/system/test_[a-h]*.py),$(ON_ZOOKEEPER))
 SECOND_HALF := $(filter-out $(FIRST_HALF),$(ON_ZOOKEEPER))
@@ -110,11 +118,13 @@ zookeeper-second: judges
 
 check: format lint types contracts
 
-format: $(VENV)/.installed-test ## check the format; `make reformat` mends it
+format: $(VENV)/.installed-test ## check the format; `make reformat` corrects it
 	$(BIN)/ruff format --check --quiet
 
-lint: $(VENV)/.installed-test
+lint: $(VENV)/.installed-test ## ruff, typing errors (codespell), and words of the old prose (scripts/prose.py)
 	$(BIN)/ruff check --quiet
+	$(BIN)/codespell
+	$(BIN)/python scripts/prose.py
 
 types: $(VENV)/.installed-test
 	$(BIN)/mypy $(SOURCES)
@@ -126,16 +136,28 @@ contracts: $(VENV)/.installed-test
 compiles: $(VENV)/.installed-test
 	$(BIN)/python scripts/compiles.py
 
-unit: unit-pure unit-processes ## the unit tests, on the sources as they are
+unit: unit-pure unit-processes installation ## the unit tests, on the sources as they are
+
+quick: $(VENV)/.installed-test ## unit tests that need no process, in about a minute; not part of the gate
+	$(PYTEST) -q -x -m "not slow" $(QUICK_ROOMS)
 
 unit-pure: judges
 	$(PYTEST) -q -m "not slow" $(PURE)
 
 unit-processes: judges
-	$(PYTEST) -q -m "not slow" $(SECOND_TRY) $(addprefix --ignore=,$(SHIPPED) $(PURE))
+	$(PYTEST) -q -m "not slow" $(SECOND_TRY) $(addprefix --ignore=,$(SHIPPED) $(PURE) tests/installation)
+
+installation: judges ## each kind of installation, made by pip
+	$(PYTEST) -q -m "not slow" tests/installation
 
 system: judges ## the system, crash and checker tests, on the compiled build
 	$(COMPILED) -q -m "not slow" $(SECOND_TRY) $(filter-out tests/clients tests/spark,$(SHIPPED))
+
+system-alone: judges
+	$(COMPILED) -q -m "not slow" $(SECOND_TRY) tests/system
+
+crash: judges ## the crash and checker tests, on the compiled build
+	$(COMPILED) -q -m "not slow" $(SECOND_TRY) tests/crash tests/checker
 
 unit-spark: judges ## the Spark tests, on the compiled build
 	$(COMPILED) -q -m "not slow" $(SECOND_TRY) tests/spark
@@ -177,7 +199,7 @@ demo-spark: $(VENV)/.installed-test ## a broker, a stream, a table and a plot in
 #   make bench-spark                  the Spark connector beside spark-sql-kafka, Parquet and a ceiling, 15 minutes; kept
 #   make bench-plan                   what it would do, with the time of each case
 #   make bench-wakes                  how soon a core is woken here, by what idle cores do (docs/latency.md)
-#   make bench-publish                README, docs/scaling.md and pages anew from the newest kept runs
+#   make bench-publish                README, docs/scaling.md and pages again from the newest kept runs
 #   make bench-all                    the log by itself, every case, the heavy ones and Spark's too
 #   make budget                       µs of one produce and one fetch from socket to socket, by process and by step; KEEP=1: into benchmarks/README.md
 #   make profile CASE=requests_64     a flame graph of each process of the pure build; NATIVE=1: of the compiled one;
@@ -193,7 +215,7 @@ $(BENCH)/.installed-bench: pyproject.toml
 ifneq ($(filter spark_%,$(CASE)),)
 bench: bench-spark
 else
-bench: $(BENCH)/.installed-bench ## beside Apache Kafka and a mock in C, 25 to 45 minutes; CASE=latency ROUNDS=3
+bench: $(BENCH)/.installed-bench ## compare with Apache Kafka and a mock in C, 25 to 45 minutes; CASE=latency ROUNDS=3
 	@scripts/install-librdkafka.sh
 	@$(BENCH)/bin/python -m benchmarks run $(CASE) --rounds $(ROUNDS) --brokers $(BROKERS) $(if $(QUICK),--quick) $(if $(ALL),--all) $(if $(ALSO),--also $(ALSO))
 endif

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
+
+NS_PER_MS: Final = 1_000_000
 
 
 class Clock(Protocol):
@@ -24,7 +26,7 @@ class SystemClock:
     __slots__ = ()
 
     def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
+        return time.time_ns() // NS_PER_MS
 
     # Asked twice in every turn of every duty cycle: the builtin itself, without a call of ours around it.
     monotonic_ns = staticmethod(time.monotonic_ns)
@@ -48,7 +50,7 @@ class ManualClock:
     def advance(self, duration_ms: int) -> None:
         """Moves both clocks on by `duration_ms` milliseconds."""
         self._now_ms += duration_ms
-        self._monotonic_ns += duration_ms * 1_000_000
+        self._monotonic_ns += duration_ms * NS_PER_MS
 
     def set_wall(self, now_ms: int) -> None:
         """Lets the wall clock jump, in either direction; the monotonic clock stays."""

@@ -87,28 +87,28 @@ def told(made: Sequence[Row], *kept: Sequence[Row], since: str) -> str:
         return f"No row could be compared with {since}."
     fell, slid = _apart(fallen(made, *kept))
     over = _looked_back(kept)
-    moved = f"what a row moved by over the last {over} kept runs is part of it"
+    moved = f"which includes the changes of a row over the last {over} kept runs"
     if fell:
         parts = [
             f"## {_fell_title(since)}",
-            f"Of {compared} rows these got worse by more than the noise"
-            + (f" ({moved}), or are worse than in all of these:" if over else ":"),
+            f"{compared} rows were compared. These got worse by more than the noise"
+            + (f" ({moved}), or are worse than in all of these runs:" if over else ":"),
             _listed(fell),
         ]
     else:
         parts = [
-            f"None of {compared} rows fell by more than the noise since {since}{f'; {moved}' if over else ''}."
+            f"None of {compared} rows fell since {since} by more than the noise{f', {moved}' if over else ''}."
         ]
     if slid:
         parts += [
             f"## {_slid_title(over)}",
-            f"Of {compared} rows these did not fall since, but are worse than the median of the last {over} kept runs "
-            "by more than the noise:",
+            f"{compared} rows were compared. These did not fall since the last run, but are worse than the median of "
+            f"the last {over} kept runs by more than the noise:",
             _listed(slid),
         ]
     if lost := gone(made, kept[-1]):
         titles = "; ".join(row.figure.title for row in lost)
-        parts.append(f"Without a figure now, of those that {since} had: {titles}.")
+        parts.append(f"Rows that {since} had and this run does not have: {titles}.")
     return "\n\n".join(parts)
 
 

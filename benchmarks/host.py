@@ -66,9 +66,9 @@ def arithmetic(run: Run, growth: Run | None = None, *log_pages: str, host: Host 
     host = host or Host()
     taken = _Taken(run)
     lines = [
-        f"From the [run of {run.date}](../benchmarks/results/{run.name}.md), appliance {run.versions[OURS]}.",
+        f"Source: the [run of {run.date}](../benchmarks/results/{run.name}.md), appliance {run.versions[OURS]}.",
         "",
-        "| question | arithmetic | answer | what bounds it |",
+        "| question | arithmetic | answer | limited by |",
         "|---|---|---|---|",
         *filter(None, (_requests(taken, host), *_bytes(taken, host), _partition(taken))),
         *filter(None, (_memory(taken, growth, host), _start(growth, host), _recovery(log_pages, host))),
@@ -100,8 +100,8 @@ def _requests(taken: _Taken, host: Host) -> str:
             millions = host.network_processes / network, host.all_workers / worker
             bound = "network processes" if millions[0] < millions[1] else "workers"
             return (
-                f"| one-record requests | {network:.1f} µs of processor each in a network process, "
-                f"{worker:.1f} in a worker: "
+                f"| one-record requests | each takes {network:.1f} µs of processor time in a network process and "
+                f"{worker:.1f} µs in a worker: "
                 f"{host.network_processes} / {network:.1f} µs, {host.all_workers} / {worker:.1f} µs "
                 f"| {min(millions):.1f} million/s | {bound} |"
             )
@@ -115,13 +115,14 @@ def _bytes(taken: _Taken, host: Host) -> tuple[str, ...]:
         (
             "in",
             "",
-            f"the card; with spinning disks ({host.disks} × {host.slow_disk_gb_s * 1000:.0f} MB/s) {disks:.1f} GB/s",
+            f"the network card; with spinning disks ({host.disks} × {host.slow_disk_gb_s * 1000:.0f} MB/s) "
+            f"{disks:.1f} GB/s",
         ),
         (
             "out",
-            " to clients of this host, which are sent a copy (decision 0025)",
-            "the card, while the page cache holds what is read, if `sendfile`, by which clients on other hosts are "
-            "sent it, costs no more: **not measured** over a card",
+            " to clients on the same host, which get copies (decision 0025)",
+            "the network card, if the records are in the page cache, and if `sendfile`, which clients on other hosts "
+            "get, costs no more: **not measured** over a network card",
         ),
     ):
         price, of_workers = (taken[f"throughput_1k.{way}_{part}cpu_s_per_gb"] for part in ("", "worker_"))
@@ -131,11 +132,11 @@ def _bytes(taken: _Taken, host: Host) -> tuple[str, ...]:
             asked = ""
             if of_workers:
                 limits.append((host.all_workers / of_workers, f"the workers' cores, then {more}"))
-                asked = f"; of it {of_workers:.2f} in a worker: {host.all_workers} / {of_workers:.2f}"
+                asked = f"; {of_workers:.2f} of it in a worker: {host.all_workers} / {of_workers:.2f}"
             most, bound = min(limits)
             told.append(
                 f"| bytes {way}, 1 KiB records | {price:.2f} CPU s/GB{where} × {host.card_gb_s} GB/s "
-                f"of a 100 Gbit/s card = {needed:.0f} cores, of {host.cores // 2}{asked} | {most:.1f} GB/s | {bound} |"
+                f"of a 100 Gbit/s card = {needed:.0f} of {host.cores // 2} cores{asked} | {most:.1f} GB/s | {bound} |"
             )
     return tuple(told)
 
@@ -146,11 +147,11 @@ def _partition(taken: _Taken) -> str:
         return ""
     where = "pinned" if taken["pinned/throughput_1k.in_mb_s"] else "as shipped"
     of_worker = taken["throughput_1k.in_worker_cpu_s_per_gb"]
-    alone = f", or 1 / {of_worker:.2f} CPU s/GB where it has the core to itself" if of_worker else ""
+    alone = f", or 1 / {of_worker:.2f} CPU s/GB if the worker has a core of its own" if of_worker else ""
     most = f" to {number(1000 / of_worker)}" if of_worker and 1000 / of_worker > speed else ""
     return (
-        f"| one partition, in | one worker is one core, whatever the host: as measured ({where}), network process and "
-        f"worker on one core{alone} | {number(speed)}{most} MB/s | that core |"
+        f"| one partition, in | one worker uses one core on any host: as measured ({where}), with the network process "
+        f"and the worker on one core{alone} | {number(speed)}{most} MB/s | that core |"
     )
 
 
@@ -166,7 +167,7 @@ def _memory(taken: _Taken, growth: Run | None, host: Host) -> str:
         return ""
     more = [
         (host.network_processes - 2, "more network processes", network),
-        (host.slots - 1, "more slots, a worker and a replica each,", slot),
+        (host.slots - 1, "more slots with a worker and a replica process each", slot),
         (host.all_workers - host.slots, "more workers", worker),
     ]
     whole = (
@@ -198,8 +199,8 @@ def _start(growth: Run | None, host: Host) -> str:
     if many is None:
         return ""
     return (
-        f"| clean start, {host.partitions:,} partitions | as measured, by one worker | {many / 1000:.1f} s at most "
-        f"| opening segments; shared by {host.all_workers} workers, not measured |"
+        f"| clean start, {host.partitions:,} partitions | as measured with one worker | {many / 1000:.1f} s at most "
+        f"| opening segments; with {host.all_workers} workers not measured |"
     )
 
 
@@ -215,11 +216,11 @@ def _recovery(log_pages: Sequence[str], host: Host) -> str:
     pages = f", {len(speeds)} kept pages" if len(speeds) > 1 else ""
     return (
         f"| start after `kill -9`, {host.recovered_gib} GiB past the recovery points | {gigabytes:.0f} GB / "
-        f"{_span(speeds[0], speeds[-1], '.2f')} GB/s that a worker reads again "
+        f"{_span(speeds[0], speeds[-1], '.2f')} GB/s read by one worker "
         f"(`make bench-log`, warm{''.join(builds)}{pages}) / {host.all_workers} workers "
-        f"= {_span(fastest_s, slowest_s, '.0f')} s; from {host.disks} disks "
-        f"{fast:.0f} s at {host.fast_disk_gb_s:g} GB/s each, {slow:.0f} s at {host.slow_disk_gb_s:g} "
-        f"| {max(fastest_s, fast):.0f} to {max(slowest_s, slow):.0f} s | the larger of the two |"
+        f"= {_span(fastest_s, slowest_s, '.0f')} s; {host.disks} disks take "
+        f"{fast:.0f} s at {host.fast_disk_gb_s:g} GB/s each, {slow:.0f} s at {host.slow_disk_gb_s:g} GB/s "
+        f"| {max(fastest_s, fast):.0f} to {max(slowest_s, slow):.0f} s | the slower of the two |"
     )
 
 

@@ -78,17 +78,17 @@ def _outcome(run: Run, kept: Sequence[Run]) -> str:
         without = f", {beside_others.count(None)} without a ratio" if None in beside_others else ""
         without += f"; {absent_ones} of their rows without a figure" if absent_ones else ""
         told.append(
-            f"Of {len(beside_others)} bounds of the goals beside another broker: {beside_others.count(True)} "
-            f"[reached](#goals), {beside_others.count(False)} missed; of {len(absolute)} that stand beside nobody: "
+            f"Goals relative to another broker: {len(beside_others)} bounds, {beside_others.count(True)} "
+            f"[reached](#goals), {beside_others.count(False)} missed. Absolute goals: {len(absolute)} bounds, "
             f"{absolute.count(True)} reached, {absolute.count(False)} missed{without}. "
-            "Spark's are of a page of its own, and not among them."
+            "The goals for Spark are on a page of their own and are not counted here."
         )
         missed, carried = missed_elsewhere(run)
         if carried:
             told.append(
-                f"Of {carried} bounds that other rows carry {len(missed)} are [missed](#missed-in-other-rows)."
+                f"Other rows have {carried} bounds; {len(missed)} are [missed](#missed-in-other-rows)."
                 if missed
-                else f"All {carried} bounds that other rows carry are reached."
+                else f"Other rows have {carried} bounds, and all are reached."
             )
     voids = sum(1 for void in run.voids if void.round)
     told.append(
@@ -124,7 +124,7 @@ def _how(run: Run) -> str:
         *((name, version) for name, version in run.versions.items()),
         (
             "run",
-            f"{rounds}{minutes}; the load generators ran on the same cores, alike for all{pinned}",
+            f"{rounds}{minutes}; the load generators ran on the same cores, in the same way for all brokers{pinned}",
         ),
         *((("idle cores, where they are kept awake", _awake(run)),) if run.wakes_us else ()),
         *((("command", f"`{run.command}`"),) if run.command else ()),
@@ -137,12 +137,12 @@ def _how(run: Run) -> str:
     lines = ["## How", "", "| | |", "|---|---|", *(f"| {what} | {how} |" for what, how in told), ""]
     if "mock" in run.versions:
         lines.append(
-            "The **mock** is librdkafka's broker in memory, in C: it checks no CRC, writes no file and keeps no "
-            "promise, so its figures are an upper bound and no rival's."
+            "The **mock** is librdkafka's broker in memory, in C. It checks no CRC and writes no file, so its figures "
+            "are an upper bound and not those of a usable broker."
         )
     lines.append(
-        "How each row is made, and what makes it void: [benchmarks/README.md](../README.md); where each µs of one "
-        "request goes: [the budget](../README.md#where-the-time-of-one-request-goes)."
+        "[benchmarks/README.md](../README.md) describes how each row is measured and what makes it void. "
+        "[The budget](../README.md#where-the-time-of-one-request-goes) shows the time of one request by step."
     )
     return "\n".join(lines)
 
@@ -158,7 +158,7 @@ def _missing(run: Run) -> str:
     lines = []
     for void in run.voids:
         if void.round == 0:
-            ratios = " Ratios to it are missing on this page." if void.broker in RIVALS else ""
+            ratios = " This page has no ratios to it." if void.broker in RIVALS else ""
             lines.append(f"**{void.broker} is missing.**{ratios} {_one_line(void.why)}")
     return "\n\n".join(lines)
 
@@ -230,7 +230,8 @@ def _elsewhere(run: Run) -> str:
     lines = [
         "### Missed in other rows",
         "",
-        f"Other settings and variants carry the bounds of the goals too; of {carried} these {len(missed)} are missed.",
+        f"Rows of other settings and variants have the bounds of the goals, too. Of {carried} bounds, "
+        f"{len(missed)} are missed:",
         "",
         *(
             f"- {row.figure.title}: {_shown(row, bound)} ({bound.text(row.figure.better)})"
@@ -298,9 +299,9 @@ def _table(run: Run, made: list[Row]) -> str:
     lines = [
         "## All figures",
         "",
-        "A cell is the median of so many *rounds*, with the lowest and highest below it; long cases take one round and "
-        "have no spread, variants a few. A ratio is ours by theirs, the median of the rounds' own. "
-        "↑: more is better, ↓: less.",
+        "A cell shows the median of all *rounds*, and below it the lowest and the highest value. Long cases have one "
+        "round and no spread; variants have a few. A ratio is our figure divided by the other broker's: the median of "
+        "the ratios of all rounds. ↑: more is better, ↓: less is better.",
         "",
         f"| {' | '.join(head)} | goal |",
         "|---" * 2 + "|--:" * (len(head) - 2) + "|---|",
@@ -350,11 +351,11 @@ def _growth(run: Run) -> str:
     if not told:
         return ""
     words = (
-        "The law is `a + b·m^p`, m being how many more than in the first column: *constant* moves less than a "
-        "quarter over the whole range, *no trend* moves more than that and ends where it began, *nearly constant* has "
-        "p below 0.4 and rose by less than a half, *linear* has p between 0.8 and 1.2, and its last column is b. "
-        "Shapes are named by `benchmarks/shapes.py`; what they mean for a bigger machine: "
-        "[docs/scaling.md](../../docs/scaling.md)."
+        "The law is `a + b·m^p`, where m is the difference to the first column. *Constant* changes by less than a "
+        "quarter over the whole range. *No trend* changes by more and ends where it started. *Nearly constant* has "
+        "p below 0.4 and rises by less than a half. *Linear* has p between 0.8 and 1.2; its last column is b. "
+        "`benchmarks/shapes.py` names the shapes; [docs/scaling.md](../../docs/scaling.md) says what they mean for a "
+        "bigger machine."
     )
     return f"## Growth\n\n{words}\n\n{told}"
 
@@ -388,8 +389,8 @@ def _used(run: Run) -> str:
                 cells.append(number(statistics.median(got)) if got else "")
         lines.append(f"| {case} | {' | '.join(cells)} |")
     words = (
-        "From the creation of the case's topic to the last look at it, warm-up of the generator and reading back "
-        "included: so much work was done for the figures above. Cases that start a broker of their own are not here."
+        "Measured from the creation of the case's topic to the end of the case, with warm-up and reading back. "
+        "Cases that start a broker of their own are not listed."
     )
     return "\n".join(["## What each case took of the broker", "", words, "", *lines])
 
@@ -415,8 +416,8 @@ def _guard(run: Run, kept: Sequence[Run]) -> str:
     if last.awake_by == run.awake_by:
         return text
     return (
-        f"{text}\n\nNot compared with {last.name}: what cores were kept awake for, which was {last.awake_by} then and "
-        f"is {run.awake_by} now."
+        f"{text}\n\nCases with cores kept awake are not compared with {last.name}, which used {last.awake_by}; "
+        f"this run used {run.awake_by}."
     )
 
 

@@ -68,12 +68,12 @@ KEYS = (
 )
 PURE: Final = "pure"
 WITH_PURE: Final = (
-    "The column `appliance` is of what `make run` installs, the compiled build (decision 0080). "
-    "The column `pure` is of the same source uncompiled, as it runs where there is no C compiler."
+    "The column `appliance` shows the compiled build, which `make run` installs (decision 0080). "
+    "The column `pure` shows the same source uncompiled, as it runs on a machine without a C compiler."
 )
 WITHOUT_PURE: Final = (
-    "Measured is the build of `make compiled` (decision 0013); without it the same source runs in pure Python, "
-    "for 1.6 to 2 times the processor time a request."
+    "The figures are those of the compiled build, which `make run` installs. Without a C compiler the same source runs "
+    "in pure Python and needs 1.6 to 2 times the processor time per request (decision 0013)."
 )
 """Of the runs that were kept while `make run` started the pure build."""
 
@@ -125,8 +125,8 @@ def growing(run: Run) -> str:
     where = f"../benchmarks/results/{run.name}"
     rounds = "one round" if run.rounds == 1 else f"{run.rounds} rounds"
     rivals = ", ".join(f"{name} {version}" for name, version in run.versions.items() if name != OURS)
-    beside = f", beside {rivals}" if rivals else ""
-    told = f"From the [run of {run.date}]({where}.md), {rounds}: appliance {run.versions[OURS]}{beside}."
+    beside = f"; compared with {rivals}" if rivals else ""
+    told = f"Source: the [run of {run.date}]({where}.md), {rounds}, appliance {run.versions[OURS]}{beside}."
     return "\n\n".join(filter(None, (told, _fell(run, where), scaling_page.tables(run, where))))
 
 
@@ -141,12 +141,15 @@ def _fell(run: Run, where: str) -> str:
     parts = []
     if alone:
         parts.append(
-            f"{len(alone)} have no figure of another broker beside them, so that a slower machine lowers them "
-            f"alike ({_by_metric(alone)})"
+            f"{len(alone)} have no figure of another broker to compare with, so a slower machine also makes them fall "
+            f"({_by_metric(alone)})"
         )
     if by_ratio:
-        parts.append(f"{len(by_ratio)} are ratios to one ({_by_metric(by_ratio)})")
-    return f"{outcome(found, kept, f'{where}.md')} Of all {len(found)}, {', '.join(parts)}. Why, the run does not tell."
+        parts.append(f"{len(by_ratio)} are ratios to another broker ({_by_metric(by_ratio)})")
+    return (
+        f"{outcome(found, kept, f'{where}.md')} Of these {len(found)}, {', '.join(parts)}. "
+        "The run does not show the cause."
+    )
 
 
 def _by_metric(fell: list[Fall]) -> str:
@@ -166,21 +169,25 @@ def between(text: str, name: str, block: str) -> str:
 
 
 def summary(run: Run) -> str:
-    """The few figures and the plot that the README shows, as Markdown."""
+    """Return the few figures and the plot that the README shows, as Markdown.
+
+    The build that `make run` installs comes first. The same source uncompiled has a column where the run measured it.
+    """
     made = {row.figure.key: row for row in rows(run)}
+    shown = [made[key] for key in FEW_KEYS if key in made and OURS in made[key].values]
+    columns = {OURS: "appliance", PURE: "the same, not compiled", "kafka": "Apache Kafka"}
+    if not any(PURE in row.values for row in shown):
+        del columns[PURE]
     lines = []
-    for key in FEW_KEYS:
-        row = made.get(key)
-        if row is not None and OURS in row.values:
-            ours, theirs = row.values[OURS], row.values.get("kafka")
-            beside = f"{number(theirs.median)} {row.figure.unit}" if theirs else "missing"
-            title = f"{row.figure.title} {arrow(row)}"
-            lines.append(f"| {title} | {number(ours.median)} {row.figure.unit} | {beside} |")
+    for row in shown:
+        figures = (row.values.get(name) for name in columns)
+        cells = (f"{number(each.median)} {row.figure.unit}" if each else "missing" for each in figures)
+        lines.append(f"| {row.figure.title} {arrow(row)} | {' | '.join(cells)} |")
     return "\n".join(
         [
             f"| {run.machine['cores']} shared cores, {run.date} (↑ more is better, ↓ less) "
-            "| appliance | Apache Kafka |",
-            "|---|--:|--:|",
+            f"| {' | '.join(columns.values())} |",
+            "|---|" + "--:|" * len(columns),
             *lines,
             "",
             f"![the appliance beside Apache Kafka](benchmarks/results/{run.name}.svg)",
@@ -202,15 +209,15 @@ def block(run: Run) -> str:
     unbuilt = "; ".join(f"{workload.what} ({workload.name})" for workload in NOT_BUILT)
     return "\n".join(
         [
-            "↑: more is better, ↓: less. ÷ is ours by theirs, the median of each round's own, "
-            "so below 1 is ahead where less is better. Every row, "
-            "what was missed, why, and the next step: "
-            f"[the latest results](../benchmarks/results/{run.name}.md#goals).",
+            "↑: more is better, ↓: less is better. ÷ is our figure divided by the other broker's, the median over all "
+            "rounds; where less is better, a value below 1 means that we are ahead. "
+            f"[The latest results](../benchmarks/results/{run.name}.md#goals) show every row, every missed goal, the "
+            "reason and the next step.",
             WITH_PURE if has_pure else WITHOUT_PURE,
             "",
             *lines,
             "",
-            *([f"Not built yet, so without a row: {unbuilt}.", ""] if unbuilt else []),
+            *([f"Not built yet, and therefore not measured: {unbuilt}.", ""] if unbuilt else []),
             *_spark(),
             "",
             f"![the appliance beside Apache Kafka](../benchmarks/results/{run.name}.svg)",

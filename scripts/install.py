@@ -26,6 +26,8 @@ from build import AUTO, PURE, ROOT, BuildFailed, digest, run, say
 
 STAMP = ".installed"
 CHOICE = ".build-choice"
+WITH = "[cli,zookeeper]"
+"""The extras of every installation of this tree: the README's commands need them (decision 0090)."""
 
 
 def install(environment: Path, choice: str | None) -> None:
@@ -46,12 +48,12 @@ def install(environment: Path, choice: str | None) -> None:
         venv.create(environment, with_pip=True)
     if chosen == PURE:
         say("installing the sources of this tree, uncompiled; `make compiled` takes that back")
-        _pip(python, ["--editable", str(ROOT)], {"APPLIANCE_BUILD": PURE})
+        _pip(python, ["--editable", f"{ROOT}{WITH}"], {"APPLIANCE_BUILD": PURE})
     else:
         wheel = _wheel(python)
         # The same version number may stand for other sources, so pip would keep the old ones.
         _pip(python, ["--force-reinstall", "--no-deps", str(wheel)])
-        _pip(python, [str(wheel)])
+        _pip(python, [f"{wheel}{WITH}"])
     (environment / CHOICE).write_text(chosen)
     stamp.write_text(wanted)
     say(f"installed in {time.monotonic() - began:.0f} s")

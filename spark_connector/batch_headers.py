@@ -82,7 +82,7 @@ def walk_headers(buffer: Buffer, begin: int = 0, end: int | None = None, *, file
     """
     limit = len(buffer) if end is None else end
     if not 0 <= begin <= limit <= len(buffer):
-        raise ValueError(f"[{begin}, {limit}) does not lie in {len(buffer)} bytes")
+        raise ValueError(f"[{begin}, {limit}) is not inside of {len(buffer)} bytes")
     walk = _walk_compiled if has_compiler() else walk_interpreted
     return walk(buffer, begin, limit, file_position=file_position)
 

@@ -51,7 +51,7 @@ def plan_batch(options: Options, constraints: Constraints | None = None) -> Plan
         try:
             return _planned(options, constraints or Constraints())
         except PartitionMoved as moved:
-            LOG.info("%s: looked at again", moved)
+            LOG.info("%s: retrying", moved)
     return _planned(options, constraints or Constraints())
 
 
@@ -138,7 +138,7 @@ def lease_on(
     # Those that are not live are exports, of which nothing is deleted.
     if any(view.durable_offset == UNKNOWN and view.is_live for view, _ in wanted):
         LOG.warning(
-            "a directory of Apache Kafka's is read without a lease: segments that it deletes meanwhile are gone after"
+            "reading a directory of Apache Kafka without a lease: deleted segments disappear after"
             " file.delete.delay.ms"
         )
     if not ours:
@@ -147,7 +147,7 @@ def lease_on(
     lease = take_lease(ours, owner=owner, kind=kind, ttl_ms=options.lease_ms or ttl_ms, id=id)
     for text in lease.unprotected:
         LOG.warning(
-            "no lease can be written (%s): segments that are deleted meanwhile are gone after file.delete.delay.ms",
+            "cannot write a lease (%s): deleted segments disappear after file.delete.delay.ms",
             text,
         )
     return lease

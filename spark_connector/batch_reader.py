@@ -66,7 +66,7 @@ class BatchReader(DataSourceReader):
 
     def _planned(self) -> list[InputPartition]:
         if self._options.ignored:
-            LOG.warning("options without an effect here: %s", ", ".join(self._options.ignored))
+            LOG.warning("options without effect: %s", ", ".join(self._options.ignored))
         planned: list[InputPartition]
         if self._options.view is not View.RECORDS:
             planned = [ViewPartition(task) for task in plan_view(self._options, self._constraints)]
@@ -120,7 +120,7 @@ def _read_task(
     for task in partition.tasks:
         yield from record_batches(task, columns.names, schema=columns.arrow, corrupt=corrupt)
     for path, position, reason in corrupt or ():
-        LOG.warning("%s at position %d was passed over: %s", path, position, reason)
+        LOG.warning("%s: batch at position %d skipped: %s", path, position, reason)
     spare_the_collector()
 
 

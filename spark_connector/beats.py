@@ -80,7 +80,7 @@ class _Beats:
                 try:
                     caller.beat()
                 except OSError as error:
-                    LOG.warning("a lease could not be renewed: %s", error)
+                    LOG.warning("cannot renew a lease: %s", error)
             del due, caller
 
     def _due(self) -> list[Beating]:

@@ -9,11 +9,31 @@ from appliance.log.sealed_segments import newest_snapshot
 from appliance.protocol.records.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL
 from appliance.protocol.records.record import decode_records
 from spark_connector.batch_headers import Batches
-from spark_connector.directory import Decided, PartitionView
+from spark_connector.directory import UNKNOWN, Decided, Isolation, PartitionView
+from spark_connector.errors import NotReadable
 from spark_connector.planning import OffsetRange, plan
 from spark_connector.scan import headers, scan
 
 _SEARCH_BUFFER_BYTES: Final = 256 << 10
+
+
+def end_offset(view: PartitionView, isolation: Isolation, *, durable: bool = False) -> int:
+    """Return the offset below which a partition may be read now; `durable`: and will be there after a power cut.
+
+    Raises:
+        NotReadable: durable, where only Apache Kafka knows.
+        StorageFault, ConnectorError: the last stable offset has to be found by reading, and that failed.
+    """
+    end = view.high_watermark
+    if isolation is Isolation.READ_COMMITTED:
+        end = view.last_stable_offset
+        if end == UNKNOWN:
+            end = last_stable_offset(view)
+    if durable:
+        if view.durable_offset == UNKNOWN:
+            raise NotReadable(f"{view.directory}: nobody says how far the log is on the disk")
+        end = min(end, view.durable_offset)
+    return max(end, view.log_start_offset)
 
 
 def offset_for_timestamp(view: PartitionView, timestamp_ms: int, *, end: int) -> int | None:

@@ -124,26 +124,6 @@ class PartitionView:
         """`topic-3`."""
         return f"{self.topic}-{self.partition}"
 
-    def end(self, isolation: Isolation, *, durable: bool = False) -> int:
-        """Below which offset may be read now; `durable`: and will be there after a power cut.
-
-        Raises:
-            NotReadable: durable, where only Apache Kafka knows.
-            StorageFault, ConnectorError: the last stable offset has to be found by reading, and that failed.
-        """
-        end = self.high_watermark
-        if isolation is Isolation.READ_COMMITTED:
-            end = self.last_stable_offset
-            if end == UNKNOWN:
-                from spark_connector.bounds import last_stable_offset
-
-                end = last_stable_offset(self)
-        if durable:
-            if self.durable_offset == UNKNOWN:
-                raise NotReadable(f"{self.directory}: nobody says how far the log is on the disk")
-            end = min(end, self.durable_offset)
-        return max(end, self.log_start_offset)
-
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
@@ -369,7 +349,7 @@ class Directories:
         high_watermark = self._offsets(f"{home}/{HIGH_WATERMARKS}").get(name, UNKNOWN)
         if high_watermark == UNKNOWN:
             raise StorageFault(
-                f"{directory} has no .state, and {HIGH_WATERMARKS} does not name it: nobody says how far to read"
+                f"{directory} has no .state, and {HIGH_WATERMARKS} does not list it, so it is unknown how far to read"
             )
         view = PartitionView(
             topic=name.topic,
@@ -511,7 +491,7 @@ def _manifests(address: str) -> list[dict[str, Any]]:
         raise NotALogDirectory(shown(f"{address}: {error}")) from error
     except ImportError as error:
         raise NotALogDirectory(
-            f"{shown(address)}: pyarrow is not installed, which reads addresses"
+            f"{shown(address)}: reading an address needs pyarrow, which is not installed (extra `spark`)"
         ) from error
     if not found:
         raise NotALogDirectory(f"{shown(address)} holds no {MANIFEST} of `appliance export segments`")

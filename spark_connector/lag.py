@@ -69,4 +69,4 @@ class LagReport:
     def _say(self, fault: object) -> None:
         if not self._failed:
             self._failed = True
-            LOG.warning("no offsets can be committed to group %s: %s", self._group, fault)
+            LOG.warning("cannot commit offsets to group %s: %s", self._group, fault)

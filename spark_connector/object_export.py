@@ -29,6 +29,7 @@ import crc32c
 
 from appliance.errors import ApplianceError, CorruptFile, OperatorFault, StorageFault
 from appliance.log.file_names import DELETED, LOG, OFFSET_INDEX, TIME_INDEX, segment_file_name
+from spark_connector.bounds import end_offset
 from spark_connector.directory import Directories, Isolation, PartitionView
 from spark_connector.errors import DataLost, NotReadable
 from spark_connector.indexes import time_entries
@@ -154,7 +155,7 @@ class _Store:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptFile(f"{self.shown}/{topic}{MANIFEST} is no manifest: {error!r}") from error
         if known_id is not None and topic_id is not None and known_id != topic_id:
-            raise DataLost(f"{self.shown} is of topic id {known_id}; {topic} was made anew as {topic_id}")
+            raise DataLost(f"{self.shown} is of topic id {known_id}; {topic} was created again as {topic_id}")
         return found, superseded, known_id or topic_id
 
     def sizes(self, partition: str) -> dict[str, int]:
@@ -254,7 +255,7 @@ def _export(
     view: PartitionView, before: _Before | None, store: _Store, *, tell: Callable[[str], object]
 ) -> tuple[ExportedPartition, int, int]:
     """A partition's part of the manifest, and how many segments and bytes were sent."""
-    stable = view.end(Isolation.READ_COMMITTED)
+    stable = end_offset(view, Isolation.READ_COMMITTED)
     there = store.sizes(view.name)
     new, new_bytes = 0, 0
     for _ in range(_TRIES):
@@ -291,7 +292,8 @@ def _joined(
     end = before.segments[-1].next_base
     if end > max(view.log_end_offset, view.high_watermark):
         raise DataLost(
-            f"{view.name}: the export ends at {end}, and the log at {view.log_end_offset}: it was cut, or made anew"
+            f"{view.name}: the export ends at {end}, and the log at {view.log_end_offset}: it was truncated, "
+            "or the topic was created again"
         )
     kept = list(takewhile(lambda each: sizes.get(each.file) == each.size_bytes, before.segments))
     if len(kept) == len(before.segments) and (not closed or closed[-1].next_base < end):

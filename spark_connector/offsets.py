@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from spark_connector.bounds import offset_for_timestamp
+from spark_connector.bounds import end_offset, offset_for_timestamp
 from spark_connector.directory import Directories, PartitionView, meant
 from spark_connector.errors import DataLost, UnknownTopic
 from spark_connector.option_values import InvalidOption
@@ -88,7 +88,7 @@ def start_of(view: PartitionView, options: Options) -> int:
     number = bound.numbers.get(view.topic, {}).get(view.partition, EARLIEST)
     if bound.way is Way.EARLIEST or (bound.way is Way.OFFSETS and number == EARLIEST):
         return view.log_start_offset
-    end = view.end(options.isolation, durable=options.ends_durable)
+    end = end_offset(view, options.isolation, durable=options.ends_durable)
     if bound.way is Way.LATEST or (bound.way is Way.OFFSETS and number == LATEST):
         return end
     if bound.way is Way.OFFSETS:
@@ -109,7 +109,7 @@ def start_of(view: PartitionView, options: Options) -> int:
 def end_of(view: PartitionView, options: Options) -> int:
     """Where to stop, exclusive, as the options say it; it may lie outside of the log."""
     bound = options.ending
-    end = view.end(options.isolation, durable=options.ends_durable)
+    end = end_offset(view, options.isolation, durable=options.ends_durable)
     number = bound.numbers.get(view.topic, {}).get(view.partition, LATEST)
     if bound.way is Way.LATEST or (bound.way is Way.OFFSETS and number == LATEST):
         return end
@@ -126,7 +126,7 @@ def within(view: PartitionView, start: int, end: int, *, options: Options) -> tu
     Raises:
         DataLost: something is not, and `failOnDataLoss` holds.
     """
-    most = max(view.end(options.isolation, durable=options.ends_durable), view.log_start_offset)
+    most = max(end_offset(view, options.isolation, durable=options.ends_durable), view.log_start_offset)
     there = min(max(start, view.log_start_offset), most), min(end, most)
     if start >= view.log_start_offset and start <= most and end <= most:
         return start, max(start, end), None
@@ -135,7 +135,7 @@ def within(view: PartitionView, start: int, end: int, *, options: Options) -> tu
         f" {view.log_start_offset} to {most - 1}"
     )
     if options.fail_on_data_loss:
-        raise DataLost(f"{lost}; failOnDataLoss=false would read what is there")
+        raise DataLost(f"{lost}; failOnDataLoss=false would read the records that exist")
     return there[0], max(there), lost
 
 

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import StrEnum
+from importlib.util import find_spec
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -214,7 +215,11 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> Options:
         raise InvalidOption("minOffsetsPerTrigger", f"{least} is more than maxOffsetsPerTrigger, {most}")
     group = options.text("commitGroup")
     if group is not None and not options.has("kafka.bootstrap.servers"):
-        raise InvalidOption("commitGroup", "kafka.bootstrap.servers says where to commit, and is not given")
+        raise InvalidOption("commitGroup", "needs kafka.bootstrap.servers, which is not given")
+    if group is not None and find_spec("confluent_kafka") is None:
+        raise InvalidOption(
+            "commitGroup", "needs the package confluent-kafka, which is not installed (extra `cli`)"
+        )
     starting, ending = _starting(options, streaming=streaming), _ending(options)
     _refuse_backwards(starting, ending)
     return Options(
@@ -400,7 +405,7 @@ def _bound(name: str, text: str) -> Bound:
 def _refuse_backwards(starting: Bound, ending: Bound) -> None:
     """Refuses an end before the begin, as far as the options alone say it."""
     if starting.way is ending.way is Way.TIMESTAMP and ending.timestamp_ms < starting.timestamp_ms:
-        raise InvalidOption(ending.option, f"lies before {starting.option}")
+        raise InvalidOption(ending.option, f"is before {starting.option}")
     if starting.way is not ending.way:
         return
     for topic, numbers in ending.numbers.items():
@@ -408,7 +413,7 @@ def _refuse_backwards(starting: Bound, ending: Bound) -> None:
             begin = starting.numbers.get(topic, {}).get(partition, EARLIEST)
             if 0 <= end < begin:
                 raise InvalidOption(
-                    ending.option, f"{end} of {topic}-{partition} lies before {begin}, its {starting.option}"
+                    ending.option, f"{end} of {topic}-{partition} is before {begin}, its {starting.option}"
                 )
 
 

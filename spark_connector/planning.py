@@ -204,7 +204,7 @@ def _check(view: PartitionView, wanted: OffsetRange) -> None:
     if wanted.end > view.high_watermark:
         raise DataLost(
             f"{view.name}: offsets up to {wanted.end} were asked for, and the log may be read up to"
-            f" {view.high_watermark}: it was cut, or made anew"
+            f" {view.high_watermark}: it was truncated, or the topic was created again"
         )
 
 

@@ -220,7 +220,7 @@ class _Reading:
         """
         task = self._task
         if view.topic_id != task.topic_id:
-            raise DataLost(f"topic {task.topic} was deleted and made anew: it has another id")
+            raise DataLost(f"topic {task.topic} was deleted and created again: it has another id")
         if not holds(view, task.end, epoch=task.leader_epoch):
             raise NotReadable(f"{view.directory} is not known to hold the same records up to {task.end}")
         self._move_to(view)
@@ -248,7 +248,7 @@ class _Reading:
     def _check(self, view: PartitionView) -> None:
         task = self._task
         if view.topic_id != task.topic_id:
-            raise DataLost(f"topic {task.topic} was deleted and made anew: it has another id")
+            raise DataLost(f"topic {task.topic} was deleted and created again: it has another id")
         if NOBODY_SAID != task.incarnation != view.incarnation:
             raise DataLost(f"{task.name}: the log was cut below what readers could see")
         if view.log_start_offset > self._reader.reached and not _lies_there(task, self._reader.reached):

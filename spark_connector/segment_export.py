@@ -40,6 +40,7 @@ from appliance.log.partition_state import NO_ID, Mode, PartitionState, StateFile
 from appliance.log.transaction_index import encode_transactions
 from appliance.protocol.records.batch import HEADER, HEADER_BYTES
 from spark_connector.batch_headers import Stop, walk_headers
+from spark_connector.bounds import end_offset
 from spark_connector.directory import Directories, Isolation, PartitionView
 from spark_connector.errors import CorruptSegment, DataLost, NotReadable
 from spark_connector.indexes import time_entries
@@ -138,8 +139,8 @@ def _export(
     target.mkdir(parents=True, exist_ok=True)
     known = read_topic_id(target)
     if known is not None and view.topic_id is not None and known != view.topic_id:
-        raise DataLost(f"{target} is of topic id {known}; {view.topic} was made anew as {view.topic_id}")
-    stable = view.end(Isolation.READ_COMMITTED)
+        raise DataLost(f"{target} is of topic id {known}; {view.topic} was created again as {view.topic_id}")
+    stable = end_offset(view, Isolation.READ_COMMITTED)
     for _ in range(_TRIES):
         closed = [each for each in segments(view.directory) if 0 < each.next_base <= stable]
         _check_hole(view, target, closed)

@@ -23,6 +23,7 @@ from uuid import uuid4
 
 from spark_connector.admission import Patience, admitted
 from spark_connector.batch_query import LOG, lease_on
+from spark_connector.bounds import end_offset
 from spark_connector.directory import UNKNOWN, Directories, PartitionView
 from spark_connector.epochs import epoch_end, epoch_of
 from spark_connector.errors import DataLost, NotReadable, PartitionMoved, UnknownTopic
@@ -145,7 +146,7 @@ class StreamQuery:
             try:
                 return self._planned(start, end)
             except PartitionMoved as moved:
-                LOG.info("%s: looked at again", moved)
+                LOG.info("%s: retrying", moved)
         return self._planned(start, end)
 
     def _planned(self, start: StreamOffsets, end: StreamOffsets) -> list[ScanRange]:
@@ -212,14 +213,14 @@ class StreamQuery:
                 continue
             except NotReadable as fault:
                 if name not in self._unreadable:
-                    LOG.warning("%s: nothing new is read of it for now", fault)
+                    LOG.warning("%s: no new records are read for now", fault)
                 self._unreadable.add(name)
                 if known is not None:
                     looks[name] = _Look(None, known.offset, known.offset)
                 continue
             self._unreadable.discard(name)
             begin = self._begin(view, start)
-            end = view.end(self._options.isolation, durable=self._options.ends_durable)
+            end = end_offset(view, self._options.isolation, durable=self._options.ends_durable)
             if until is not None:
                 end = min(end, until.marks[name].offset if name in until.marks else begin)
             looks[name] = _Look(view, begin, max(begin, end))
@@ -233,7 +234,7 @@ class StreamQuery:
                 self._lose(f"{view.name} is new and begins at {view.log_start_offset}, not at 0")
             return view.log_start_offset
         if not _same_id(view, start):
-            self._lose(f"topic {view.topic} was deleted and made anew")
+            self._lose(f"topic {view.topic} was deleted and created again")
             return view.log_start_offset
         if mark.offset < view.log_start_offset:
             self._lose(f"{view.name} was read up to {mark.offset}, and begins at {view.log_start_offset} now")
@@ -263,7 +264,7 @@ class StreamQuery:
             self._lose(f"partition {name[0]}-{name[1]} is gone")
             return None
         if not _same_id(view, end):
-            self._lose(f"topic {view.topic} was deleted and made anew")
+            self._lose(f"topic {view.topic} was deleted and created again")
             return None
         begin = self._begin(view, start)
         if view.high_watermark < mark.offset:
@@ -303,7 +304,7 @@ class StreamQuery:
             self._leased_at_s = now_s
         elif self._lease and now_s - self._leased_at_s > self._lease.ref.ttl_ms / 1000 / _RENEWALS_A_LEASE:
             for partition in self._lease.renew():
-                LOG.warning("the lease on %s does not stand any more", partition)
+                LOG.warning("the lease on %s no longer exists", partition)
             self._leased_at_s = now_s
 
     def _move(self, offsets: Mapping[Name, int]) -> None:
@@ -327,7 +328,7 @@ class StreamQuery:
 
     def _lose(self, text: str) -> None:
         if self._options.fail_on_data_loss:
-            raise DataLost(f"{text}; failOnDataLoss=false would go on with what is there")
+            raise DataLost(f"{text}; failOnDataLoss=false would continue with the records that exist")
         LOG.warning("%s", text)
 
 

@@ -141,6 +141,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _asked(self) -> StreamQuery:
         if self._query is None:
             if self._options.ignored:
-                LOG.warning("options without an effect here: %s", ", ".join(self._options.ignored))
+                LOG.warning("options without effect: %s", ", ".join(self._options.ignored))
             self._query = StreamQuery(self._options)
         return self._query

@@ -18,9 +18,9 @@ class Child:
 
     `run` sends Ready over `supervision` once it serves (or Failed, and returns CANNOT_START), obeys
     Stop, answers Heartbeat with the same Heartbeat, and ends in good order when `supervision` reports
-    end of file. SIGINT and SIGTERM are ignored: only the supervisor orders a stop. An OperatorFault that
-    leaves `run` counts as Failed(fatal) and ends the appliance with its text, any other ApplianceError as
-    Failed, anything else as a defect whose traceback is logged.
+    end of file. `appliance.process` does all of that. SIGINT and SIGTERM are ignored: only the supervisor
+    orders a stop. An OperatorFault that leaves `run` counts as Failed(fatal) and ends the appliance with
+    its text, any other ApplianceError as Failed, anything else as a defect whose traceback is logged.
 
     Beside `run`, the module may have a `before_fork()`: the supervisor calls it once, before its first fork, so
     that what every life needs is built once and its pages are shared.

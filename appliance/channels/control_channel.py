@@ -200,6 +200,28 @@ class PartitionsOffline(msgspec.Struct, tag=True, frozen=True):
     partial: tuple[tuple[str, int], ...] = ()
 
 
+class LogAhead(msgspec.Struct, frozen=True):
+    """A partition that was assigned in `leader_epoch`, while logs of this host have `log_epoch`, which is as high or
+    higher. `longest_slot` has the longest valid log of all slots; the controller need not know it as a replica."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    incarnation: int
+    leader_epoch: int
+    log_epoch: int
+    longest_slot: int
+
+
+class LogsAhead(msgspec.Struct, tag=True, frozen=True):
+    """Worker of `slot` → controller, before the `Assigned` that names these partitions as failures: the metadata store
+    is older than the logs, so it was restored from a backup. The worker leads none of them until it is assigned a later
+    leader epoch. It asks again for as long as it is assigned the old one."""
+
+    slot: int
+    partitions: tuple[LogAhead, ...]
+
+
 class WantedIsr(msgspec.Struct, frozen=True):
     """What the leader of a partition would have its ISR be. The epochs are those it goes by: another state has been
     decided meanwhile if the controller knows others."""
@@ -330,6 +352,7 @@ Body = (
     | Assign
     | Assigned
     | PartitionsOffline
+    | LogsAhead
     | AlterPartitions
     | AlteredPartitions
     | ElectLeaders

@@ -1,4 +1,4 @@
-"""What network processes and the coordinator say to each other: whole requests one way, whole responses the other.
+"""What network processes and a coordinator say to each other: whole requests one way, whole responses the other.
 
     netproc ──REQUEST(where its frame lies)──→ coordinator         the frame stays in the network process's pool
     coordinator ──TAKEN(id)──→ netproc                             it was read, where nothing else keeps its frame
@@ -9,7 +9,7 @@
 From a network process, 64 bytes, little endian:
 
     op u8, flags u8, slot u16, request_id u32, position u64, length_bytes u32, connection u32, address 16 bytes,
-    spare 24 bytes
+    partitions u32, spare 20 bytes
 
 To a network process:
 
@@ -20,6 +20,11 @@ bytes are the request's frame without its size: header and body. A long response
 but the last; each piece is released for itself, by its position. For RELEASE alone nobody rings, unless much is
 released: a coordinator that is short of room looks by itself. A short one comes in the messages themselves: INLINE,
 `length_bytes` of `inline` in each, and nothing is released (decision 0071).
+
+`partitions` says how many partitions `__consumer_offsets` has, 0 where there is no such topic, as far as the network
+process knows; it is 0 where there is one coordinator. With several (`coordinator.processes`), a REQUEST that names many
+groups goes to each of them, and each answers for the groups that are its own by that number. So every group is answered
+once, also while the topic is being created.
 
 Requests of one connection may be answered in any order; the network process keeps the order of the responses.
 
@@ -41,7 +46,7 @@ INLINE_BYTES: Final = 48
 """Of a response in one message."""
 INLINE_FRAME_BYTES: Final = 2 * INLINE_BYTES
 """The longest response that comes so: of a commit of one partition it is at most 28 and its topic's name."""
-FROM_NETPROC = Struct("<BBHIQII16s24x")
+FROM_NETPROC = Struct("<BBHIQII16sI20x")
 TO_NETPROC = Struct(f"<BBHIII{INLINE_BYTES}s")
 
 assert FROM_NETPROC.size == TO_NETPROC.size == 64

@@ -20,8 +20,18 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "refused_groups",
         "refused_members",
         "forgotten_member_ids",
+        "member_bytes",
     ),
-    "purgatory": ("waiting", "watched_keys", "satisfied", "expired", "cancelled", "unsent"),
+    "purgatory": (
+        "waiting",
+        "watched_keys",
+        "satisfied",
+        "expired",
+        "cancelled",
+        "unsent",
+        "held_answers",
+        "expired_answers",
+    ),
     "netproc": ("watched_partitions", "fetches_answered_early"),
     "ioproc": (
         "failed_log_dirs_bits",
@@ -40,7 +50,8 @@ BOUNDS: Final[Mapping[str, str]] = {
     "forgotten_producer_ids": "producer ids were forgotten: see producer.ids.max, producer.ids.per.partition.max",
     "fetches_answered_early": "fetches were answered early: see network.waiting.fetch.partitions.max",
     "refused_groups": "new groups were refused: see group.max.count",
-    "refused_members": "new members of groups were refused: see group.members.max",
+    "refused_members": "requests of members were refused: see group.members.max, group.max.bytes,"
+    " group.members.max.bytes",
     "forgotten_member_ids": "ids of members that had not joined were forgotten: see group.pending.members.max",
 }
 """Name of the counter → what `appliance status` says behind its number."""

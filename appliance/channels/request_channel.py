@@ -13,7 +13,7 @@ Request, 64 bytes, little endian:
     ├──────────────────┬────────────────┼───────────────┴─────────────────────────────────┤ 52
     │ length_bytes (36)│ api_version(40)│ offset (44)                                     │
     ├──────────────────┴────────────────┼──────────────────┬──────────────────────────────┘ 64
-    │ placed_ns (52)                    │ connection (60)  │
+    │ producer_id (52)                  │ connection (60)  │
     └───────────────────────────────────┴──────────────────┘
 
 `offset` is the fetch offset (FETCH), the timestamp in ms (LIST_OFFSETS), the first offset to stay (DELETE_RECORDS), the
@@ -46,7 +46,7 @@ Response, 64 bytes, little endian:
 ABORTED; of a DESCRIBE_LOG_DIR answer that of the directory in which the log lies. Lags are in offsets. `leader_epoch`
 of a DESCRIBE_PRODUCER answer is the producer's epoch; of its last sequence and its coordinator's epoch, -1 is 2^32 - 1.
 
-A WRITE_MARKER ends a producer's transaction: `placed_ns` is the producer id, `position` its epoch, `length_bytes` the
+A WRITE_MARKER ends the transaction of `producer_id`, which is 0 elsewhere: `position` is its epoch, `length_bytes` the
 coordinator's epoch, `offset` how long the answer may wait for followers in ms. Its answer is that of a PRODUCE.
 
 A FETCH whose reader has read another history is answered by an EPOCH_END: what both share ends there, at the latest.
@@ -183,6 +183,8 @@ class RequestFlag(IntEnum):
         8  # nothing else of the asker is under way: it looks out for the answer, and the next is likely near
     )
     COMMITTED = 16  # WRITE_MARKER: the transaction was committed, not aborted
+    COORDINATOR_ORIGIN = 32  # PRODUCE: appended for a coordinator (`AppendOrigin`), never for a client
+    TRANSACTION_VERIFIED = 64  # PRODUCE: the partition is part of the producer's open transaction
 
 
 class ResponseFlag(IntEnum):

@@ -61,13 +61,15 @@ class Role:
         return f"Role({self})"
 
     def __str__(self) -> str:
-        """`controller`, `netproc 1`, `replica 2`, `ioproc 0.1` (slot.worker)."""
+        """`controller`, `netproc 1`, `replica 2`, `ioproc 0.1` (slot.worker), `coordinator` and `coordinator 1`."""
         match self.kind:
             case RoleKind.IOPROC:
                 return f"{self.kind} {self.slot}.{self.index}"
             case RoleKind.REPLICA:
                 return f"{self.kind} {self.slot}"
             case RoleKind.NETPROC:
+                return f"{self.kind} {self.index}"
+            case RoleKind.COORDINATOR if self.index:
                 return f"{self.kind} {self.index}"
             case _:
                 return str(self.kind)
@@ -85,17 +87,14 @@ COORDINATOR = Role(RoleKind.COORDINATOR)
 CLEANER = Role(RoleKind.CLEANER)
 ACCEPTOR = Role(RoleKind.ACCEPTOR)
 
-# Processes whose code comes with later issues: their places in the supervisor's table are kept, so adding one
-# is a line here and a `main.py` in its room.
-NOT_BUILT_YET: frozenset[RoleKind] = frozenset()
-
 # Writer kind → reader kind. One ring per ordered pair of living processes; no ring has two writers.
 RING_ROUTES: tuple[tuple[RoleKind, RoleKind], ...] = (
     (RoleKind.NETPROC, RoleKind.IOPROC),  # requests
     (RoleKind.IOPROC, RoleKind.NETPROC),  # responses
     (RoleKind.NETPROC, RoleKind.PURGATORY),  # watches
     (RoleKind.PURGATORY, RoleKind.NETPROC),  # completions
-    (RoleKind.IOPROC, RoleKind.PURGATORY),  # pokes
+    (RoleKind.IOPROC, RoleKind.PURGATORY),  # pokes, deadlines of held answers
+    (RoleKind.PURGATORY, RoleKind.IOPROC),  # deadlines that have come
     (RoleKind.CLEANER, RoleKind.IOPROC),  # surveys, swaps
     (RoleKind.IOPROC, RoleKind.CLEANER),  # their answers; what to look at
     (RoleKind.CLEANER, RoleKind.REPLICA),  # surveys, swaps of followed copies
@@ -119,7 +118,9 @@ def planned_roles(settings: Settings) -> tuple[Role, ...]:
     roles += [Role(RoleKind.IOPROC, worker, slot) for slot in slots for worker in range(settings.io.workers)]
     roles += [Role(RoleKind.REPLICA, 0, slot) for slot in slots]
     roles += [Role(RoleKind.NETPROC, index) for index in range(settings.network.processes)]
-    roles += [ACCEPTOR, COORDINATOR, CLEANER]
+    roles += [ACCEPTOR]
+    roles += [Role(RoleKind.COORDINATOR, index) for index in range(settings.broker.coordinator_processes)]
+    roles += [CLEANER]
     return tuple(roles)
 
 
@@ -137,6 +138,15 @@ def owner_of(slot: int, topic_id: UUID, partition: int, *, workers: int) -> Role
     return Role(RoleKind.IOPROC, owner_index(topic_id, partition, workers=workers), slot)
 
 
+def coordinator_index(partition: int, *, processes: int) -> int:
+    """Which of the coordinator processes serves a partition of an internal topic.
+
+    It depends on nothing that changes while the instance lives, so network processes and coordinators come to the same
+    without asking, and a partition never moves from one process to another.
+    """
+    return partition % processes
+
+
 def workers_of(slot: int, *, workers: int) -> tuple[Role, ...]:
     """All workers of `slot`."""
     return tuple(Role(RoleKind.IOPROC, index, slot) for index in range(workers))
@@ -148,8 +158,8 @@ def replica_of(slot: int) -> Role:
 
 
 def running_roles(settings: Settings) -> tuple[Role, ...]:
-    """The roles that are built, without the supervisor: what it forks and keeps alive. One slot follows nobody."""
-    absent = {RoleKind.SUPERVISOR, *NOT_BUILT_YET}
+    """Return every role but the supervisor: what it forks and keeps alive. One slot follows nobody."""
+    absent = {RoleKind.SUPERVISOR}
     if settings.slots == 1:
         absent.add(RoleKind.REPLICA)
     return tuple(role for role in planned_roles(settings) if role.kind not in absent)

@@ -53,7 +53,7 @@ def create(data_dir: Path) -> Path:
         _write_down(data_dir, path)
         if create_directory(path):
             return path
-        _logger.warning("%s is taken by somebody else; the appliance takes another name", path)
+        _logger.warning("%s belongs to another user; using another name", path)
     raise HostFault(f"no free name for a directory in {path.parent} after {_TRIES} tries")
 
 
@@ -127,7 +127,7 @@ def remove(data_dir: Path) -> int:
         return 0
     count = 0
     if _is_held(path):
-        _logger.warning("%s belongs to an instance on another data directory, which runs; it stays", path)
+        _logger.warning("%s belongs to a running instance with another data directory; not removed", path)
     else:
         count = len(names(path))
         remove_directory(path)

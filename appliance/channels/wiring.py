@@ -48,6 +48,7 @@ RING_MESSAGES: Mapping[tuple[RoleKind, RoleKind], Struct] = {
     (RoleKind.NETPROC, RoleKind.PURGATORY): WATCH,
     (RoleKind.PURGATORY, RoleKind.NETPROC): COMPLETION,
     (RoleKind.IOPROC, RoleKind.PURGATORY): POKE,
+    (RoleKind.PURGATORY, RoleKind.IOPROC): COMPLETION,
     (RoleKind.CLEANER, RoleKind.IOPROC): FROM_CLEANER,
     (RoleKind.IOPROC, RoleKind.CLEANER): TO_CLEANER,
     (RoleKind.CLEANER, RoleKind.REPLICA): FROM_CLEANER,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from appliance.control.adoption.plan import AdoptionPlan
 
 
-@click.command(short_help="Take over log directories that Apache Kafka wrote.")
+@click.command(short_help="Take over log directories of Apache Kafka.")
 @click.argument(
     "directories",
     metavar="DIR...",
@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     required=True,
     type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True),
 )
-@click.option("--data-dir", metavar="DIR", help="Where to serve them from; a new one.  [default: ./data]")
-@click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")
-@click.option("--copy", is_flag=True, help="Copy settled segments too, where links cannot reach.")
-@click.option("--without", metavar="TOPIC", multiple=True, help="Leave a topic where it is; repeatable.")
-@click.option("--fill-gaps", is_flag=True, help="Make partitions that are not here, empty.")
+@click.option("--data-dir", metavar="DIR", help="The new data directory.  [default: ./data]")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, without doing it.")
+@click.option(
+    "--copy", is_flag=True, help="Copy closed segments instead of linking them (needed across file systems)."
+)
+@click.option("--without", metavar="TOPIC", multiple=True, help="Leave this topic out; repeatable.")
+@click.option("--fill-gaps", is_flag=True, help="Create partitions that are missing, empty.")
 @json_option
 def adopt(
     *,
@@ -44,8 +46,8 @@ def adopt(
 ) -> int:
     """Take over the log directories (all log.dirs) of a stopped broker of Apache Kafka, 3.x or 4.x.
 
-    Nothing in them is changed: settled segments become hard links in the new data directory, the rest is copied. To
-    go back, start Kafka again. Killed half-way, it can be run again.
+    The command changes nothing in them. Closed segments become hard links in the new data directory, and the rest is
+    copied. To go back, start Kafka again. If the command is killed, run it again.
     """
     from appliance.control.adoption.carry_out import bytes_to_copy, carry_out
     from appliance.control.adoption.plan import plan_adoption
@@ -58,7 +60,7 @@ def adopt(
     target, slot_directory = settings.data_dir, settings.slot_directory(0)
     for directory in directories:
         if target.resolve() == directory or target.resolve() in directory.parents:
-            raise OperatorFault(f"{directory} lies in the data directory {target} itself")
+            raise OperatorFault(f"{directory} is inside the data directory {target}")
     with ExitStack() as holding:
         for directory in dict.fromkeys(directories):
             holding.enter_context(held(directory))
@@ -85,7 +87,7 @@ def adopt(
             room = os.statvfs(target)
             if copied_bytes > room.f_bavail * room.f_frsize:
                 raise DiskFull(
-                    f"{target}: {shown_bytes(copied_bytes)} are to be copied, and there is no room"
+                    f"{target}: {shown_bytes(copied_bytes)} must be copied, but there is not enough space"
                 )
             carry_out(
                 plan,
@@ -97,7 +99,7 @@ def adopt(
             )
         finally:
             data.release()
-    click.echo(f"appliance: done; serve it with: appliance serve --data-dir {target}", err=True)
+    click.echo(f"appliance: done; start it with: appliance serve --data-dir {target}", err=True)
     return 0
 
 
@@ -152,7 +154,7 @@ def _print(plan: AdoptionPlan, copied_bytes: int) -> None:
     stop = (
         "stopped cleanly"
         if plan.is_clean
-        else "did not stop cleanly: its last segments are recovered at start"
+        else "did not stop cleanly: the first start recovers its last segments"
     )
     click.echo(
         f"cluster {plan.cluster_id or '(new id)'}; the broker {stop}; {shown_bytes(copied_bytes)} to copy"

@@ -134,7 +134,7 @@ def split_address(address: str) -> tuple[str, int]:
     if not colon or (text.startswith("[") and text.endswith("]")):
         host, port = text, "9092"
     if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536 or not host:
-        raise BrokerError(f"{address!r} is no HOST:PORT")
+        raise BrokerError(f"{address!r} is not HOST:PORT")
     return host.strip("[]"), int(port)
 
 
@@ -177,10 +177,10 @@ def refusal(error: KafkaError) -> str:
 
 
 LOCAL_ERRORS: Final[Mapping[int, str]] = {
-    -199: "librdkafka got an answer that it cannot read",
+    -199: "librdkafka received an answer that it cannot decode",
     -195: "the connection to the broker broke",
     -193: "the broker's host name has no address",
-    -192: "the broker did not acknowledge it in time",
+    -192: "the broker did not acknowledge the record in time",
     -190: "there is no such partition",
     -188: "there is no such topic",
     -187: "no broker can be reached",

@@ -15,14 +15,14 @@ from appliance.cli.topic_names import INTERNAL_TOPICS
 
 @click.group(cls=AliasedGroup, short_help="Show the cluster: its brokers, controller and topics.")
 def cluster() -> None:
-    """Show the cluster as a broker tells it."""
+    """Show the cluster as one of its brokers describes it."""
 
 
 @cluster.command()
 @json_option
 @client_options
 def info(*, as_json: bool, bootstrap: str) -> None:
-    """Show cluster id, controller, brokers, and how many topics and partitions there are."""
+    """Show cluster id, controller, brokers, and the number of topics and partitions."""
     client = admin_client(bootstrap)
     described = answer_of(client.describe_cluster(request_timeout=REQUEST_TIMEOUT_S))
     topics = asked(lambda: client.list_topics(timeout=REQUEST_TIMEOUT_S)).topics

@@ -170,7 +170,7 @@ def named_partitions(view: ClusterView, texts: Sequence[str]) -> list[PartitionV
 def slot_numbers(what: str, text: str) -> tuple[int, ...]:
     """`0,1,2` as numbers. Raises click.UsageError."""
     if not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", text):
-        raise click.UsageError(f"{what}: wants numbers with commas, as 0,1,2")
+        raise click.UsageError(f"{what}: must be numbers with commas, such as 0,1,2")
     return tuple(map(int, text.split(",")))
 
 

@@ -71,14 +71,14 @@ class _Entry:
 def configs() -> None:
     """Show and change settings of topics, brokers and consumer groups.
 
-    A change counts from the moment it is answered.
+    A change is in effect when the command has ended.
     """
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The flags that say whose settings are meant."""
     for option in (
-        click.option("--all-brokers", is_flag=True, help="All brokers at once."),
+        click.option("--all-brokers", is_flag=True, help="All brokers."),
         click.option("--group", "-g", metavar="GROUP", help="A consumer group by its id."),
         click.option("--broker", metavar="ID", type=click.IntRange(min=0), help="A broker by its id."),
         click.option("--topic", "-t", metavar="TOPIC", help="A topic by its name."),
@@ -89,7 +89,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @configs.command()
 @target_options
-@click.option("--all", "everything", is_flag=True, help="Defaults too, not only what was set.")
+@click.option("--all", "everything", is_flag=True, help="Also show defaults.")
 @watch_option
 @json_option
 @client_options
@@ -134,7 +134,7 @@ def _show(entries: Mapping[str, Any], *, everything: bool, as_json: bool) -> Non
             ("SETTING", "VALUE", "FROM"), [(row["name"], row["value"], row["source"]) for row in rows]
         )
     else:
-        click.echo("nothing is set", err=True)
+        click.echo("no setting is set", err=True)
 
 
 @configs.command(name="set")
@@ -152,7 +152,7 @@ def set_configs(
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Set settings; says what each was before and is now."""
+    """Set settings, and print their old and new values."""
     wanted: dict[str, str | None] = dict(setting_and_value("NAME=VALUE", text) for text in settings)
     _alter(bootstrap, _target(topic, broker, group, all_brokers=all_brokers), wanted, as_json=as_json)
 
@@ -172,7 +172,7 @@ def unset(
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Take settings away, so that what stands behind them counts again; says what each was and is."""
+    """Remove settings, so that the next level or the default applies; print their old and new values."""
     _alter(
         bootstrap,
         _target(topic, broker, group, all_brokers=all_brokers),
@@ -192,7 +192,7 @@ def _target(topic: str | None, broker: int | None, group: str | None, *, all_bro
     if all_brokers:
         targets.append(ALL_BROKERS)
     if len(targets) != 1:
-        raise click.UsageError("say one of --topic TOPIC, --broker ID, --group GROUP, --all-brokers")
+        raise click.UsageError("give one of --topic TOPIC, --broker ID, --group GROUP, --all-brokers")
     return targets[0]
 
 

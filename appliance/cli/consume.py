@@ -31,16 +31,21 @@ Partition = tuple[str, int]
 @click.argument("topic")
 @regex_option
 @click.option("--from", "place", metavar="WHERE", default="beginning", show_default=True, help=f"{FORMS}.")
-@click.option("--count", "-n", type=click.IntRange(min=1), help="Stop after so many records.")
+@click.option("--count", "-n", type=click.IntRange(min=1), help="Stop after this number of records.")
 @click.option(
-    "--partition", "-p", "only", type=click.IntRange(min=0), multiple=True, help="Repeatable; else all."
+    "--partition",
+    "-p",
+    "only",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Only this partition; repeatable.  [default: all]",
 )
-@click.option("--follow", "-F", is_flag=True, help="Go on when the end is reached.")
+@click.option("--follow", "-F", is_flag=True, help="Wait for more records at the end.")
 @click.option(
     "--group",
     "-g",
     metavar="GROUP",
-    help="Join GROUP: begin where it has committed, else at --from, and commit what was printed.",
+    help="Join GROUP: start at its committed offsets, or at --from, and commit printed records.",
 )
 @click.option(
     "--print",
@@ -48,14 +53,14 @@ Partition = tuple[str, int]
     metavar="COLUMN,...",
     default="value",
     show_default=True,
-    help=f"What to print, between tabs: {', '.join(COLUMNS)}.",
+    help=f"Columns to print, separated by tabs: {', '.join(COLUMNS)}.",
 )
 @click.option(
     "--format",
     "-f",
     "layout",
     metavar="TEXT",
-    help="A text for each record: %t topic, %p partition, %o offset, %T timestamp in ms, %d as a date, %k key,"
+    help="Format of each record: %t topic, %p partition, %o offset, %T timestamp in ms, %d as a date, %k key,"
     " %v value, %h headers, %K and %S length of key and value, %%, \\n \\t \\xHH.",
 )
 @click.option(
@@ -65,8 +70,8 @@ Partition = tuple[str, int]
     show_default=True,
     help="How --print and --format write keys and values.",
 )
-@click.option("--null-marker", metavar="TEXT", default="", help="Printed for a null key or value.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON object a line, with everything in it.")
+@click.option("--null-marker", metavar="TEXT", default="", help="Text to print for a null key or value.")
+@click.option("--json", "as_json", is_flag=True, help="Print each record as a line of JSON, with all fields.")
 @client_options
 def consume(
     *,
@@ -84,17 +89,17 @@ def consume(
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Print the records of TOPIC. Order holds in a partition.
+    """Print the records of TOPIC. They are in order within a partition.
 
-    Without --group no group is joined and nothing is committed. With it, records are committed after they were
-    printed, so that a crash prints some twice and loses none.
+    Without --group the command joins no group and commits nothing. With --group it commits records after it has
+    printed them, so a crash may print some records twice and loses none.
     """
     start = parse_place(place)
     formatter = _formatter(
         columns, layout=layout, encoding=encoding, null_marker=null_marker, as_json=as_json
     )
     if group is not None and (only or start.anchor not in (Anchor.BEGINNING, Anchor.END) or start.distance):
-        raise click.UsageError("--group goes with --from beginning or end, and without --partition")
+        raise click.UsageError("--group allows only --from beginning or end, and no --partition")
     options: dict[str, object] = {
         "enable.partition.eof": True,
         "check.crcs": True,
@@ -125,9 +130,11 @@ def _formatter(
 ) -> Formatter:
     chosen = tuple(column.strip() for column in columns.split(","))
     if unknown := [column for column in chosen if column not in COLUMNS]:
-        raise click.UsageError(f"--print: no column {unknown[0]!r}; there are {', '.join(COLUMNS)}")
+        raise click.UsageError(
+            f"--print: unknown column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}"
+        )
     if as_json and layout is not None:
-        raise click.UsageError("--format and --json exclude each other")
+        raise click.UsageError("--format and --json cannot be used together")
     if as_json:
         return json_line
     if layout is not None:
@@ -159,7 +166,7 @@ class Reader:
             printed = self.turn(left)
             if printed is None:
                 if not self._follows and time.monotonic() - heard_s > STALL_S:
-                    raise BrokerError(f"nothing came for {STALL_S:.0f} s; still due: {self._due()}")
+                    raise BrokerError(f"nothing came for {STALL_S:.0f} s; still expected: {self._due()}")
                 continue
             heard_s = time.monotonic()
             if left is not None:
@@ -240,7 +247,7 @@ def _read_in_group(
             return
         if time.monotonic() - heard_s > STALL_S:
             raise BrokerError(
-                f"the group gave no partition for {STALL_S:.0f} s; it may have more members than these have"
+                f"the group assigned no partition for {STALL_S:.0f} s; it may have more members than partitions"
             )
 
 
@@ -259,7 +266,7 @@ def _partitions(client: Consumer, topic: str, only: tuple[int, ...]) -> list[int
         raise BrokerError(f"{topic}: {reason}")
     there = sorted(described.partitions)
     if missing := sorted(set(only) - set(there)):
-        raise BrokerError(f"{topic}: no partition {missing[0]}; there are {len(there)}, counted from 0")
+        raise BrokerError(f"{topic}: no partition {missing[0]}; it has {len(there)}, counted from 0")
     return sorted(set(only)) or there
 
 

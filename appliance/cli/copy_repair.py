@@ -5,7 +5,8 @@
       others have it elsewhere (compacted), and one is whole      that one's segments take the place of all of ours
       another replica has other leader epochs there               it is no source: it has followed another leader
       nobody has it                                               said; nothing is changed
-      a torn tail of the newest segment, and nobody has more          left to the next start, which cuts it
+      damage at or above the recovery point, after a crash        left to the next start, which looks there and cuts it
+      a torn tail of the newest segment, and nobody has more      the same
 
 A replica that ends before others is not damaged: the next start lets the longest one lead.
 """
@@ -139,11 +140,33 @@ def _left(
         None,
     )
     if whole is None:
-        outcome = "damaged, and no other replica is whole there: nothing was changed"
+        longer = next(
+            (
+                each
+                for each in others
+                if _is_whole(each, offset + 1, is_gapless=is_gapless)
+                and _is_of_history(each, _epochs_of(replica.directory), offset + 1)
+            ),
+            None,
+        )
+        if longer is not None and _next_start_looks_at(partition, replica, offset):
+            outcome = (
+                "damaged above the recovery point: the next start cuts the log there and copies the rest"
+                f" from slot {longer.slot}"
+            )
+            return Repair(partition, replica.slot, offset, outcome, True)
+        outcome = "damaged, and no other replica is whole at this offset: not repaired"
         return Repair(partition, replica.slot, offset, outcome, False)
     _copy_anew(partition, replica, whole)
     outcome = f"damaged, and replaced by a copy of slot {whole.slot}'s; its own segments are kept in {FOLDER}"
     return Repair(partition, replica.slot, offset, outcome, True)
+
+
+def _next_start_looks_at(partition: TopicPartition, replica: Replica, offset: int) -> bool:
+    """Whether the next start reads the log from there on: after a crash it does so from the recovery point."""
+    log_directory = replica.directory.parent
+    point = read_offsets(log_directory / RECOVERY_POINTS).get(partition)
+    return point is not None and offset >= point and not (log_directory / CLEAN_SHUTDOWN).exists()
 
 
 def _epochs_of(directory: Path) -> list[tuple[int, int]]:

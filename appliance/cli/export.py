@@ -10,7 +10,7 @@ COMMANDS: Final = {
     "segments": LazyCommand(
         "appliance.cli.export_segments",
         "segments",
-        "Link or copy a topic's closed segments, with a manifest.",
+        "Export a topic's closed segments, with a manifest.",
     ),
     "parquet": LazyCommand(
         "appliance.cli.export_parquet", "parquet", "Write a topic's records to Parquet files, by date."
@@ -20,6 +20,6 @@ COMMANDS: Final = {
 export = LazyGroup(
     name="export",
     lazy=COMMANDS,
-    help="Write topics to files, read straight off the disk: no broker need run.",
-    short_help="Write topics to files for others.",
+    help="Export topics to files. The command reads the disk and needs no broker.",
+    short_help="Export topics to files.",
 )

@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +15,7 @@ import click
 from appliance.cli.options import data_dirs_option, data_paths
 from appliance.cli.output import json_option, print_json, shown_bytes
 from appliance.errors import OperatorFault
+from appliance.extras import is_installed, need
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,22 +33,28 @@ ISOLATION: Final = ("read_committed", "read_uncommitted")
     metavar="DIR",
     required=True,
     type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
-    help="Where to; a directory of its own. Given again, it takes what is new.",
+    help="Target directory. If it holds an export of the topic, only new records are added.",
 )
 @data_dirs_option
 @click.option(
     "--master",
     metavar="URL",
-    help="Run it on this Spark master, as spark://host:7077 or local[4].  [default: without Spark, on all cores]",
+    help="Run on this Spark master, such as spark://host:7077 or local[4].  [default: without Spark, on all cores]",
 )
 @click.option("--isolation", type=click.Choice(ISOLATION), default=ISOLATION[0], show_default=True)
-@click.option("--durable", is_flag=True, help="Only what would outlive a power cut by now.")
-@click.option("--without-headers", is_flag=True, help="Leave the column headers out.")
+@click.option("--durable", is_flag=True, help="Export only records that are flushed to disk.")
+@click.option("--without-headers", is_flag=True, help="Do not export the column headers.")
 @click.option("--codec", type=click.Choice(CODECS), default=CODECS[0], show_default=True)
 @click.option(
-    "--task-mib", type=click.IntRange(1, 4096), default=128, show_default=True, help="What a task reads."
+    "--task-mib",
+    type=click.IntRange(1, 4096),
+    default=128,
+    show_default=True,
+    help="Bytes of log that one task reads.",
 )
-@click.option("--skip-lost", is_flag=True, help="Go on where records were deleted before they were exported.")
+@click.option(
+    "--skip-lost", is_flag=True, help="Continue even if records were deleted before they were exported."
+)
 @json_option
 def parquet(
     *,
@@ -66,16 +72,11 @@ def parquet(
 ) -> None:
     """Write the records of TOPIC to Parquet files under DIR/date=YYYY-MM-DD, by the UTC day of their timestamps.
 
-    The records are read off the disk, up to the topic's end as it is now; a broker need not run, and one that does is
-    not asked. Each record is in one file once: killed at any time, the same command takes up where it was, and given
-    again later it exports what came since.
+    The command reads the disk up to the current end of the topic. It needs no broker and connects to none. Each record
+    is in exactly one file. If the command is killed, run it again and it continues. Run it later to add new records.
     """
-    needed = ("pyarrow",) if master is None else ("pyarrow", "pyspark")
-    if missing := [name for name in needed if find_spec(name) is None]:
-        extras = "spark" if master is None else "spark,spark-java"
-        raise OperatorFault(
-            f"{missing[0]} is not installed. In a clone of the appliance: pip install '.[{extras}]'"
-        )
+    for package in ("pyarrow",) if master is None else ("pyarrow", "pyspark"):
+        need(package, needed_by="export parquet" if master is None else "export parquet --master")
     from spark_connector.directory import Directories, Isolation
     from spark_connector.errors import DataLost
     from spark_connector.export.job import export_parquet
@@ -154,7 +155,7 @@ def _spark(master: str | None) -> Iterator[SparkSession | None]:
 @contextmanager
 def _progress(topic: str) -> Iterator[Callable[[Progress], None]]:
     """A bar on a terminal; elsewhere nothing."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or not is_installed("rich"):
         yield lambda _: None
         return
     from rich import progress as bars

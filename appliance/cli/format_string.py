@@ -69,7 +69,7 @@ def format_string(text: str, *, encoding: str, null_marker: str) -> Formatter:
     while position < len(text):
         found = _PART.match(text, position)
         if found is None:
-            raise click.UsageError(f"--format {text!r}: ends with a lone {text[position]!r}")
+            raise click.UsageError(f"--format {text!r}: ends with a single {text[position]!r}")
         position = found.end()
         directive, digits, escape, plain = found.groups()
         if plain is not None:
@@ -85,7 +85,7 @@ def format_string(text: str, *, encoding: str, null_marker: str) -> Formatter:
         else:
             known = " ".join(f"%{each}" for each in (*directives, "%"))
             raise click.UsageError(
-                f"--format: no directive {found[0]!r}; there are {known}, \\n \\t \\r \\0 \\xHH"
+                f"--format: unknown directive {found[0]!r}; the directives are {known}, \\n \\t \\r \\0 \\xHH"
             )
 
     def formatted(message: Message) -> bytes:

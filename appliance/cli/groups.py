@@ -26,14 +26,16 @@ isolation_option = click.option(
 
 @click.group(cls=AliasedGroup, short_help="Show, delete and reset consumer groups.")
 def groups() -> None:
-    """Show consumer groups, what they have committed and how far behind they are; delete and reset them."""
+    """Show consumer groups, their committed offsets and their lag; delete and reset them."""
 
 
 groups.add_command(reset_offsets)
 
 
 @groups.command(name="list")
-@click.option("--state", "states", metavar="STATE", multiple=True, help="Only in this state; repeatable.")
+@click.option(
+    "--state", "states", metavar="STATE", multiple=True, help="Only groups in this state; repeatable."
+)
 @json_option
 @watch_option
 @client_options
@@ -76,7 +78,7 @@ def list_groups(*, states: tuple[str, ...], as_json: bool, watch_s: float | None
 def describe(
     *, names: tuple[str, ...], read_committed: bool, as_json: bool, watch_s: float | None, bootstrap: str
 ) -> None:
-    """Show state, members, their partitions, and how far each partition is behind."""
+    """Show state, members, their partitions, and the lag of each partition."""
     client = admin_client(bootstrap)
 
     def show() -> None:
@@ -98,7 +100,7 @@ def describe(
 def lag(
     *, names: tuple[str, ...], read_committed: bool, as_json: bool, watch_s: float | None, bootstrap: str
 ) -> None:
-    """Show how far behind groups are, partition by partition and in all."""
+    """Show the lag of groups, by partition and in total."""
     client = admin_client(bootstrap)
 
     def show() -> None:
@@ -116,7 +118,7 @@ def lag(
             right=("PARTITION", "COMMITTED", "END", "LAG"),
         )
         for group in told:
-            click.echo(f"{group['group']}: {group['lag']} behind in all")
+            click.echo(f"{group['group']}: total lag {group['lag']}")
 
     watched(show, watch_s)
 
@@ -126,7 +128,7 @@ def lag(
 @json_option
 @client_options
 def delete(*, names: tuple[str, ...], as_json: bool, bootstrap: str) -> int:
-    """Delete groups that nobody is in, with all that they have committed."""
+    """Delete groups without members, and their committed offsets."""
     client = admin_client(bootstrap)
     pending = asked(
         lambda: client.delete_consumer_groups(list(dict.fromkeys(names)), request_timeout=REQUEST_TIMEOUT_S)

@@ -98,7 +98,7 @@ def _index_summary(
     kind: str, base_offset: int, content: bytes, entry: Struct, *, entries: int, faults: list[str]
 ) -> Fact:
     if len(content) % entry.size:
-        faults.append(f"{len(content)} bytes are no whole entries of {entry.size}")
+        faults.append(f"{len(content)} bytes are not a multiple of the entry size {entry.size}")
     return {
         "kind": "summary",
         "type": kind,

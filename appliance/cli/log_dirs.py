@@ -34,7 +34,7 @@ TIMEOUT_S = 30.0
     cls=AliasedGroup, name="log-dirs", short_help="Show log directories; move partitions between them."
 )
 def log_dirs() -> None:
-    """Show the log directories of brokers, and move partitions from one to another."""
+    """Show the log directories of brokers, and move partitions between them."""
 
 
 @log_dirs.command()
@@ -42,7 +42,7 @@ def log_dirs() -> None:
 @json_option
 @bootstrap_option
 def describe(*, topics: tuple[str, ...], as_json: bool, bootstrap: str) -> int:
-    """Show which partitions lie in which log directory, and how far moves are. Ends with 1 when one has failed."""
+    """Show the partitions in each log directory, and the progress of moves. Exits with 1 if a directory failed."""
     found = [
         _told(broker, result, topics) for broker, address in _brokers(bootstrap) for result in _ask(address)
     ]
@@ -55,19 +55,22 @@ def describe(*, topics: tuple[str, ...], as_json: bool, bootstrap: str) -> int:
 
 @log_dirs.command()
 @click.argument("places", metavar="TOPIC-PARTITION...", nargs=-1, required=True)
-@click.option("--to", "path", metavar="DIRECTORY", required=True, help="One of the broker's log directories.")
-@click.option("--broker", type=int, help="Whose; else each partition's leader is asked.")
+@click.option("--to", "path", metavar="DIRECTORY", required=True, help="Target log directory of the broker.")
+@click.option(
+    "--broker", type=int, help="The broker whose replicas move.  [default: each partition's leader]"
+)
 @json_option
 @bootstrap_option
 def move(*, places: tuple[str, ...], path: str, broker: int | None, as_json: bool, bootstrap: str) -> int:
-    """Move partitions to another log directory of their broker while they are used.
+    """Move partitions to another log directory of their broker, while they are in use.
 
-    Done when it has begun; `log-dirs describe` shows how far it is. To where a partition is, it takes a move back.
+    The command ends when the moves have started; `log-dirs describe` shows their progress. To cancel a move, give the
+    directory that the partition is in.
     """
     wanted = {text: parse_partition_directory_name(text) for text in dict.fromkeys(places)}
     for text, partition in wanted.items():
         if partition is None:
-            raise click.UsageError(f"{text!r}: wants TOPIC-PARTITION, as orders-0")
+            raise click.UsageError(f"{text!r}: must be TOPIC-PARTITION, such as orders-0")
     partitions = [partition for partition in wanted.values() if partition is not None]
     addresses = dict(_brokers(bootstrap))
     outcomes = Outcomes(as_json=as_json)
@@ -87,7 +90,7 @@ def move(*, places: tuple[str, ...], path: str, broker: int | None, as_json: boo
                 if each.error_code:
                     outcomes.refused(what, name, _named(each.error_code))
                 else:
-                    outcomes.done(what, "moving", f"{name} moves to {path}", to=path)
+                    outcomes.done(what, "moving", f"moving {name} to {path}", to=path)
     return outcomes.finish()
 
 

@@ -42,20 +42,20 @@ _INDEX_FACTS: Final[dict[str, Callable[[Path, int], Iterator[Fact]]]] = {
 }
 
 
-@click.group(short_help="Look into log files, straight off the disk.")
+@click.group(short_help="Show the contents of log files.")
 def log() -> None:
-    """Look into log files, straight off the disk; no broker is asked."""
+    """Show the contents of log files. The commands read the disk and need no broker."""
 
 
 @log.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--records", "with_records", is_flag=True, help="Each record too, decompressed.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON object a line, with stable keys.")
+@click.option("--records", "with_records", is_flag=True, help="Also show each record, decompressed.")
+@click.option("--json", "as_json", is_flag=True, help="Print lines of JSON with stable keys.")
 def dump(*, files: tuple[Path, ...], with_records: bool, as_json: bool) -> int:
     """Show batches of .log files, entries of .index, .timeindex and .txnindex files, producers of .snapshot files.
 
-    Checksums are verified, offset indexes compared with the log beside them. Ends with 1 when anything is wrong,
-    and says where a torn tail begins.
+    The command verifies checksums, and compares offset indexes with their log. It shows where an incomplete end
+    begins. The exit code is 1 if anything is wrong.
     """
     sound = True
     for path in files:
@@ -87,7 +87,9 @@ def dump_file(path: Path, *, with_records: bool) -> Iterator[Fact]:
         facts = _INDEX_FACTS[kind](path, base_offset)
     else:
         known = ", ".join([LOG, *_INDEX_FACTS])
-        raise OperatorFault(f"{path}: not named like a file of a segment: twenty digits, then one of {known}")
+        raise OperatorFault(
+            f"{path}: not the name of a segment file: twenty digits, followed by one of {known}"
+        )
     try:
         for fact in facts:
             yield {"file": str(path), **fact}

@@ -28,22 +28,22 @@ RUN_FILE = "run.json"
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("data"),
     show_default=True,
-    help="The data directory they lie in.",
+    help="The data directory.",
 )
 @click.option(
     "--config",
     "config_path",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="The TOML file that serve takes, where it sets log.dirs and nothing runs now.",
+    help="The configuration file; needed if it sets log.dirs and the appliance does not run.",
 )
 @click.option(
     "--repair",
     "repairs_them",
     is_flag=True,
-    help="Repair damaged replicas from whole ones first. Nothing may run on the data directory.",
+    help="First repair damaged replicas from whole ones. The appliance must be stopped.",
 )
-@click.option("--complete", is_flag=True, help="Replicas that end before others are a difference, too.")
+@click.option("--complete", is_flag=True, help="Also report replicas that end before others as different.")
 @json_option
 def verify(
     *,
@@ -54,14 +54,14 @@ def verify(
     complete: bool,
     as_json: bool,
 ) -> int:
-    """Compare the replicas of the named partitions, or of all, byte for byte, straight off the disk.
+    """Compare the replicas of the named partitions, or of all partitions, byte for byte.
 
-    Compared is what all replicas have. Nothing is asked of a broker: one that runs may be compared as well, and a
-    follower that has not copied the last records yet is `behind`. Ends with 1 when anything differs.
+    The command reads the disk and needs no broker; the appliance may run. It compares offsets that all replicas have.
+    A follower that has not copied the last records yet is `behind`. The exit code is 1 if anything differs.
 
-    With --repair every checksum of every replica is checked, and a damaged batch is replaced by that of a replica which
-    has it whole. What is replaced is kept in the partition's directory `recovered`. Where compaction has made the
-    replicas differ, a damaged one is replaced by a copy of a whole one. Ends with 1 when damage is left.
+    With --repair the command checks every checksum of every replica, and replaces a damaged batch with that of a whole
+    replica. The replaced bytes are kept in the directory `recovered` of the partition. If compaction has made
+    the replicas differ, it replaces a damaged replica with a copy of a whole one. The exit code is 1 if damage is left.
     """
     if not data_dir.is_dir():
         raise OperatorFault(f"{data_dir}: no such directory")

@@ -16,7 +16,7 @@ COMPLETE_VARIABLE: Final = "_APPLIANCE_COMPLETE"
 @click.command(name="help", short_help="Show the help of a command.")
 @click.argument("names", metavar="[COMMAND...]", nargs=-1)
 def show_help(*, names: tuple[str, ...]) -> None:
-    """Show the help of a command, or of all."""
+    """Show the help of a command, or of all commands."""
     command: click.Command = program
     context = click.Context(program, info_name="appliance", **program.context_settings)
     for name in names:
@@ -34,10 +34,10 @@ def version() -> None:
     click.echo(version_text())
 
 
-@click.command(short_help="Print what makes a shell complete commands and flags.")
+@click.command(short_help="Print a script for shell completion.")
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(*, shell: str) -> None:
-    """Print the script that makes SHELL complete commands and flags.
+    """Print a script that lets SHELL complete commands and flags.
 
     \b
     bash: appliance completion bash > ~/.local/share/bash-completion/completions/appliance

@@ -11,13 +11,13 @@ from appliance.cli.output import json_option, print_json, print_table
 from appliance.cli.watch import watch_option, watched
 
 
-@click.command(short_help="Show first, stable and end offset of partitions.")
+@click.command(short_help="Show first, last stable and end offsets of partitions.")
 @click.argument("names", metavar="[TOPIC...]", nargs=-1)
 @json_option
 @watch_option
 @client_options
 def offsets(*, names: tuple[str, ...], as_json: bool, watch_s: float | None, bootstrap: str) -> None:
-    """Show the first offset, the last stable one and the high watermark of partitions; of all topics without a name."""
+    """Show the first offset, the last stable offset and the high watermark of partitions.  [default: all topics]"""
     client = admin_client(bootstrap)
 
     def show() -> None:

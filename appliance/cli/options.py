@@ -17,7 +17,7 @@ bootstrap_option = click.option(
     default=DEFAULT_BOOTSTRAP,
     envvar="APPLIANCE_BOOTSTRAP",
     show_default=True,
-    help="A broker to begin with; several with commas. Also $APPLIANCE_BOOTSTRAP.",
+    help="Address of a broker; several separated by commas. Also $APPLIANCE_BOOTSTRAP.",
 )
 
 CLIENT_OPTIONS: Final = "appliance.cli.client_options"
@@ -35,7 +35,7 @@ def _read_client_file(context: click.Context, _parameter: click.Parameter, path:
             continue
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise click.UsageError(f"{path}: line {number}: wants NAME=VALUE")
+            raise click.UsageError(f"{path}: line {number}: must be NAME=VALUE")
         found[name.strip()] = value.strip()
     # -X wins, whichever click reads first.
     context.meta[CLIENT_OPTIONS] = found | context.meta.get(CLIENT_OPTIONS, {})
@@ -65,7 +65,7 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
             envvar="APPLIANCE_CLIENT_CONFIG",
             expose_value=False,
             callback=_read_client_file,
-            help="A file of such settings, one NAME=VALUE a line. Also $APPLIANCE_CLIENT_CONFIG.",
+            help="A file of librdkafka settings, one NAME=VALUE per line. Also $APPLIANCE_CLIENT_CONFIG.",
         ),
         bootstrap_option,
     ):
@@ -78,7 +78,7 @@ data_dirs_option = click.option(
     "data_dirs",
     metavar="DIR",
     multiple=True,
-    help="The broker's data; repeatable for log directories of several slots.  [default: ./data]",
+    help="The data directory; repeat it for log directories of several slots.  [default: ./data]",
 )
 
 
@@ -98,7 +98,7 @@ def name_and_value(flag: str, text: str) -> tuple[str, str]:
     """
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise click.UsageError(f"{flag} {text!r}: wants NAME=VALUE")
+        raise click.UsageError(f"{flag} {text!r}: must be NAME=VALUE")
     return name.strip(), value
 
 

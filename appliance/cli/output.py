@@ -9,6 +9,8 @@ from typing import Final
 
 import click
 
+from appliance.extras import is_installed
+
 PIPE_WIDTH: Final = 10_000
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys.")
@@ -27,6 +29,10 @@ def print_table(
 
     In a pipe no column is cut or wrapped, whatever its length, so that tools can split it.
     """
+    shown = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    if not is_installed("rich"):
+        _print_plainly(headings, shown, right)
+        return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -35,9 +41,20 @@ def print_table(
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading in headings:
         table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in row))
+    for row in shown:
+        table.add_row(*map(Text, row))
     console.print(table)
+
+
+def _print_plainly(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
+    """Print the same columns without rich, which the broker alone does not install (decision 0090)."""
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    for row in (headings, *rows):
+        cells = [
+            cell.rjust(width) if heading in right else cell.ljust(width)
+            for heading, cell, width in zip(headings, row, widths, strict=True)
+        ]
+        click.echo("  ".join(cells).rstrip())
 
 
 def shown_bytes(amount: float) -> str:

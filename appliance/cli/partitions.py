@@ -28,15 +28,15 @@ from appliance.protocol.errors import ErrorCode
 ELECT_VERSION: Final = 2
 
 
-@click.group(cls=AliasedGroup, short_help="Show partitions and who leads them; elect leaders.")
+@click.group(cls=AliasedGroup, short_help="Show partitions and their leaders; elect leaders.")
 def partitions() -> None:
-    """Show partitions, who leads them and who is in sync; elect leaders."""
+    """Show partitions, their leaders and in-sync replicas; elect leaders."""
 
 
 @partitions.command(name="list")
 @click.argument("topics", metavar="[TOPIC...]", nargs=-1)
-@click.option("--under-replicated", is_flag=True, help="Only those with a replica that is not in sync.")
-@click.option("--unavailable", is_flag=True, help="Only those without a leader.")
+@click.option("--under-replicated", is_flag=True, help="Only partitions with a replica that is not in sync.")
+@click.option("--unavailable", is_flag=True, help="Only partitions without a leader.")
 @json_option
 @bootstrap_option
 def list_partitions(
@@ -77,12 +77,12 @@ def list_partitions(
 @partitions.command()
 @click.argument("wanted", metavar="[TOPIC[:PARTITION,...]...]", nargs=-1)
 @click.option(
-    "--all", "all_partitions", is_flag=True, help="All partitions that are not led as they should be."
+    "--all", "all_partitions", is_flag=True, help="All partitions that are not led by their preferred leader."
 )
 @click.option(
     "--unclean",
     is_flag=True,
-    help="Where nobody leads, let a replica lead that was not in sync: acknowledged records are lost.",
+    help="If a partition has no leader, elect a replica that was not in sync. This loses acknowledged records.",
 )
 @json_option
 @bootstrap_option
@@ -91,7 +91,7 @@ def elect(
 ) -> int:
     """Elect the preferred leaders: the first replica of each partition."""
     if bool(wanted) == all_partitions:
-        raise click.UsageError("name partitions, or say --all")
+        raise click.UsageError("name partitions, or give --all")
     address = first_that_answers(bootstrap)
     asked = None
     if wanted:
@@ -109,7 +109,7 @@ def elect(
             name = f"{topic.topic}-{each.partition_id}"
             identity = {"topic": topic.topic, "partition": each.partition_id}
             if each.error_code == ErrorCode.ELECTION_NOT_NEEDED:
-                outcomes.done(identity, "not_needed", f"{name} is led as it should be")
+                outcomes.done(identity, "not_needed", f"{name}: its preferred leader leads already")
             elif each.error_code:
                 outcomes.refused(identity, name, refusal_of(each.error_code, each.error_message))
             else:

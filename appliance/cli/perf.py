@@ -26,9 +26,9 @@ BATCH: Final = 10_000
 SILENCE_S: Final = 10.0
 
 
-@click.group(cls=AliasedGroup, short_help="Measure how fast records go in and out.")
+@click.group(cls=AliasedGroup, short_help="Measure produce and consume throughput.")
 def perf() -> None:
-    """Measure how many records a second go in and out, and with what latency."""
+    """Measure throughput and latency of producing and consuming."""
 
 
 class _Sent:
@@ -51,10 +51,14 @@ class _Sent:
 @click.argument("topic")
 @click.option("--records", "-n", type=click.IntRange(min=1), default=100_000, show_default=True)
 @click.option(
-    "--size", type=click.IntRange(min=0, max=10 << 20), default=1024, show_default=True, help="Bytes of each."
+    "--size",
+    type=click.IntRange(min=0, max=10 << 20),
+    default=1024,
+    show_default=True,
+    help="Size of each record.",
 )
 @click.option(
-    "--rate", type=click.FloatRange(min=0.1), help="Records a second at most; else as fast as can be."
+    "--rate", type=click.FloatRange(min=0.1), help="Maximum records per second.  [default: no limit]"
 )
 @click.option("--compression", "-z", type=click.Choice(CODECS), default="none", show_default=True)
 @click.option("--acks", type=click.Choice(("all", "1", "0")), default="all", show_default=True)
@@ -71,7 +75,7 @@ def perf_produce(
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Send random records to TOPIC. LATENCY is from the call of the client to the broker's acknowledgement."""
+    """Send random records to TOPIC. LATENCY is the time from the client's call to the acknowledgement."""
     client = producer(
         bootstrap,
         {
@@ -102,7 +106,9 @@ def perf_produce(
     client.flush(REQUEST_TIMEOUT_S)
     took_s = time.monotonic() - began_s
     if sent.failed or len(client):
-        raise BrokerError(f"{topic}: {sent.failed + len(client)} records were not taken: {sent.reason}")
+        raise BrokerError(
+            f"{topic}: {sent.failed + len(client)} records were not acknowledged: {sent.reason}"
+        )
     _tell(
         "produced",
         topic,
@@ -116,11 +122,16 @@ def perf_produce(
 
 @perf.command(name="consume")
 @click.argument("topic")
-@click.option("--records", "-n", type=click.IntRange(min=1), help="How many; else what is there now.")
+@click.option(
+    "--records",
+    "-n",
+    type=click.IntRange(min=1),
+    help="Number of records.  [default: all records that exist now]",
+)
 @json_option
 @client_options
 def perf_consume(*, topic: str, records: int | None, as_json: bool, bootstrap: str) -> None:
-    """Read TOPIC from its beginning. The clock starts with the first record."""
+    """Read TOPIC from the beginning. The time starts with the first record."""
     client = consumer(bootstrap, {"fetch.wait.max.ms": 100, "queued.min.messages": 1_000_000})
     try:
         ends = _assign(client, topic)

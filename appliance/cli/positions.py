@@ -65,7 +65,7 @@ def parse_place(text: str) -> Place:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise click.UsageError(f"--from {text!r}: wants {FORMS}") from None
+        raise click.UsageError(f"--from {text!r}: must be {FORMS}") from None
     # All times that are printed are UTC, so a time without an offset is, too.
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
@@ -98,7 +98,7 @@ def spans(
                 if start > high:
                     raise BrokerError(f"{topic}-{partition}: offset {start} is past its end, {high}")
                 if start < low:
-                    warn(f"{topic}-{partition}: offset {start} is gone; beginning with {low}")
+                    warn(f"{topic}-{partition}: offset {start} was deleted; starting at {low}")
                     start = low
             case Anchor.TIMESTAMP:
                 start = _first_at(client, topic, partition, timestamp_ms=place.distance, end=high)

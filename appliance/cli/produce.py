@@ -16,6 +16,7 @@ from appliance.cli.options import client_options, name_and_value
 from appliance.cli.output import json_option, print_json
 from appliance.cli.retry_watch import RetryWatch
 from appliance.errors import OperatorFault
+from appliance.extras import is_installed
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -120,17 +121,22 @@ class RecordReader:
 @click.argument(
     "files", nargs=-1, type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True)
 )
-@click.option("--whole", is_flag=True, help="One record a file, not one a line.")
-@click.option("--key", "-k", help="Every record gets this key.")
+@click.option("--whole", is_flag=True, help="Send each file as one record, instead of each line.")
+@click.option("--key", "-k", help="Key of every record.")
+@click.option("--key-separator", "-K", metavar="TEXT", help="Text that separates key and value in the input.")
 @click.option(
-    "--key-separator", "-K", metavar="TEXT", help="Key and value stand in the input, parted by TEXT."
+    "--header", "headers", metavar="NAME=VALUE", multiple=True, help="Header of every record; repeatable."
 )
 @click.option(
-    "--header", "headers", metavar="NAME=VALUE", multiple=True, help="For every record; repeatable."
+    "--null-marker", metavar="TEXT", help="Send null (a tombstone) for a key or value that equals TEXT."
 )
-@click.option("--null-marker", metavar="TEXT", help="A key or value that reads TEXT is null (a tombstone).")
 @click.option("--compression", "-z", type=click.Choice(CODECS), default="none", show_default=True)
-@click.option("--partition", "-p", type=click.IntRange(min=0, max=PARTITION_MAX), help="Else by key, or any.")
+@click.option(
+    "--partition",
+    "-p",
+    type=click.IntRange(min=0, max=PARTITION_MAX),
+    help="Partition of every record.  [default: by key, or any]",
+)
 @click.option("--acks", type=click.Choice(("all", "1", "0")), default="all", show_default=True)
 @json_option
 @client_options
@@ -151,12 +157,12 @@ def produce(
 ) -> int:
     """Send lines of FILES, or of standard input, to TOPIC.
 
-    With acks=all (the default) each record is written once, however often it had to be sent.
+    With acks=all (the default) each record is written exactly once, even if it is sent several times.
     """
     if key is not None and key_separator is not None:
-        raise click.UsageError("--key and --key-separator exclude each other")
+        raise click.UsageError("--key and --key-separator cannot be used together")
     if key_separator == "":
-        raise click.UsageError("--key-separator: wants a text")
+        raise click.UsageError("--key-separator: must not be empty")
     reader = RecordReader(key=key, key_separator=key_separator, null_marker=null_marker)
     parsed_headers: list[tuple[str, str | bytes | None]] = [
         (name, value.encode()) for name, value in (name_and_value("--header", h) for h in headers)
@@ -217,9 +223,9 @@ def _fault(
     lost = deliveries.failed + unsettled
     if lost:
         reason = refusal(deliveries.first_error) if deliveries.first_error is not None else "no answer"
-        last = f"; the last answer was: {watch.last}" if watch.last is not None else ""
+        last = f"; last answer: {watch.last}" if watch.last is not None else ""
         return BrokerError(
-            f"{topic}: {lost} of {lost + deliveries.delivered} records were not taken: {reason}{last}"
+            f"{topic}: {lost} of {lost + deliveries.delivered} records were not acknowledged: {reason}{last}"
         )
     if bad_input is not None:
         return NoKey(f"{bad_input}; {_records_text(deliveries.delivered)} before it sent")
@@ -277,7 +283,7 @@ def _records(
 @contextmanager
 def progress_of(files: tuple[Path, ...]) -> Iterator[Progress]:
     """A bar on standard error where files are read and somebody watches; else nothing."""
-    if not files or STANDARD_INPUT in files or not sys.stderr.isatty():
+    if not files or STANDARD_INPUT in files or not sys.stderr.isatty() or not is_installed("rich"):
         yield lambda length_bytes: None
         return
 

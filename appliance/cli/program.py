@@ -18,6 +18,7 @@ import click
 from appliance.build import NAMES, build
 from appliance.cli.aliases import ALIASES
 from appliance.errors import ApplianceError, ConfigurationError, OperatorFault
+from appliance.extras import missing
 from appliance.version import VERSION
 
 FAILED: Final = 1
@@ -72,33 +73,31 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "consume": LazyCommand("appliance.cli.consume", "consume", "Print the records of a topic."),
     "groups": LazyCommand("appliance.cli.groups", "groups", "Show, delete and reset consumer groups."),
     "offsets": LazyCommand(
-        "appliance.cli.offsets", "offsets", "Show first, stable and end offset of partitions."
+        "appliance.cli.offsets", "offsets", "Show first, last stable and end offsets of partitions."
     ),
-    "log": LazyCommand("appliance.cli.log_dump", "log", "Look into log files, straight off the disk."),
+    "log": LazyCommand("appliance.cli.log_dump", "log", "Show the contents of log files."),
     "log-dirs": LazyCommand(
         "appliance.cli.log_dirs", "log_dirs", "Show log directories; move partitions between them."
     ),
     "slots": LazyCommand("appliance.cli.slots", "slots", "Show, stop and start broker slots."),
     "partitions": LazyCommand(
-        "appliance.cli.partitions", "partitions", "Show partitions and who leads them; elect leaders."
+        "appliance.cli.partitions", "partitions", "Show partitions and their leaders; elect leaders."
     ),
     "reassign": LazyCommand(
-        "appliance.cli.reassign", "reassign", "Move partitions to other slots; more or fewer replicas."
+        "appliance.cli.reassign",
+        "reassign",
+        "Move partitions to other slots, or change the number of replicas.",
     ),
-    "adopt": LazyCommand(
-        "appliance.cli.adopt", "adopt", "Take over log directories that Apache Kafka wrote."
-    ),
-    "export": LazyCommand("appliance.cli.export", "export", "Write topics to files for others."),
+    "adopt": LazyCommand("appliance.cli.adopt", "adopt", "Take over log directories of Apache Kafka."),
+    "export": LazyCommand("appliance.cli.export", "export", "Export topics to files."),
     "status": LazyCommand(
         "appliance.cli.status", "status", "Show a running appliance: address, disks, topics, processes."
     ),
     "cluster": LazyCommand(
         "appliance.cli.cluster", "cluster", "Show the cluster: its brokers, controller and topics."
     ),
-    "perf": LazyCommand("appliance.cli.perf", "perf", "Measure how fast records go in and out."),
-    "completion": LazyCommand(
-        "appliance.cli.meta", "completion", "Print what makes a shell complete commands and flags."
-    ),
+    "perf": LazyCommand("appliance.cli.perf", "perf", "Measure produce and consume throughput."),
+    "completion": LazyCommand("appliance.cli.meta", "completion", "Print a script for shell completion."),
     "help": LazyCommand("appliance.cli.meta", "show_help", "Show the help of a command."),
     "version": LazyCommand("appliance.cli.meta", "version", "Show the version."),
     "ls": LazyCommand("appliance.cli.meta", "ls", "List the topics.", is_hidden=True),
@@ -107,7 +106,7 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
 program = LazyGroup(
     name="appliance",
     lazy=COMMANDS,
-    help="A log broker for one big host: Kafka on the wire, Kafka's bytes on the disk.",
+    help="A log broker for one host, with Kafka's protocol and Kafka's file format.",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 
@@ -154,6 +153,10 @@ def _exit_code(command: Callable[[], object]) -> int:
         return _say(fault, USAGE)
     except ApplianceError as fault:
         return _say(fault, FAILED)
+    except ModuleNotFoundError as fault:
+        if (absent := missing(fault.name or "", needed_by="this command")) is None:
+            raise
+        return _say(absent, FAILED)
     except PermissionError as fault:
         where = f"{fault.filename}: " if fault.filename is not None else ""
         return _say(OperatorFault(f"{where}{fault.strerror or fault}"), FAILED)

@@ -35,30 +35,34 @@ ALTER_VERSION: Final = 1
 NAMES: Final = "TOPIC[:PARTITION,...]..."
 
 
-@click.group(cls=AliasedGroup, short_help="Move partitions to other slots; more or fewer replicas.")
+@click.group(cls=AliasedGroup, short_help="Move partitions to other slots, or change the number of replicas.")
 def reassign() -> None:
-    """Move partitions to other slots, or give them more or fewer replicas, while they are used."""
+    """Move partitions to other slots, or change the number of replicas, while they are in use."""
 
 
 @reassign.command()
 @click.argument("wanted", metavar=NAMES, nargs=-1, required=True)
 @click.option(
-    "--to", "target", metavar="SLOT,...", required=True, help="The slots that are to hold each partition."
+    "--to",
+    "target",
+    metavar="SLOT,...",
+    required=True,
+    help="The slots that get a replica of each partition.",
 )
 @click.option(
     "--throttle",
     "rate",
     metavar="BYTES",
     type=click.IntRange(min=1),
-    help="Bytes a second that are copied to each slot, and from each, at most; `reassign unthrottle` ends it.",
+    help="Maximum bytes per second copied to each slot and from each slot; `reassign unthrottle` removes it.",
 )
 @json_option
 @bootstrap_option
 def move(*, wanted: tuple[str, ...], target: str, rate: int | None, as_json: bool, bootstrap: str) -> int:
-    """Have partitions lie on the slots of --to.
+    """Move partitions to the slots of --to.
 
-    The first slot leads. Of several partitions each one begins one slot further, so that their leaders are spread. Done
-    when it has begun; `reassign status` shows what is under way.
+    The first slot leads. With several partitions each one starts one slot further, so that leaders are spread. The
+    command ends when the moves have started; `reassign status` shows their progress.
     """
     slots = slot_numbers("--to", target)
     address = first_that_answers(bootstrap)
@@ -76,7 +80,7 @@ def move(*, wanted: tuple[str, ...], target: str, rate: int | None, as_json: boo
 @reassign.command(name="unthrottle")
 @bootstrap_option
 def end_throttle(*, bootstrap: str) -> None:
-    """Copy as fast as can be again: takes the rates of all slots away, and of all topics which copies they are for."""
+    """Remove the limits of --throttle from all slots and all topics."""
     address = first_that_answers(bootstrap)
     unthrottle(address, cluster_view(address))
 
@@ -85,7 +89,7 @@ def end_throttle(*, bootstrap: str) -> None:
 @json_option
 @bootstrap_option
 def status(*, as_json: bool, bootstrap: str) -> None:
-    """Show which partitions are on their way, and what they wait for."""
+    """Show moves in progress, and the slots that they wait for."""
     view = cluster_view(first_that_answers(bootstrap))
     moving = [each for each in view.partitions if each.adding or each.removing]
     if as_json:
@@ -112,13 +116,13 @@ def status(*, as_json: bool, bootstrap: str) -> None:
 
 @reassign.command()
 @click.argument("wanted", metavar=f"[{NAMES}]", nargs=-1)
-@click.option("--all", "all_partitions", is_flag=True, help="Everything that is under way.")
+@click.option("--all", "all_partitions", is_flag=True, help="All moves in progress.")
 @json_option
 @bootstrap_option
 def cancel(*, wanted: tuple[str, ...], all_partitions: bool, as_json: bool, bootstrap: str) -> int:
-    """Call reassignments back: partitions lie where they lay before."""
+    """Cancel moves: partitions return to their old slots."""
     if bool(wanted) == all_partitions:
-        raise click.UsageError("name partitions, or say --all")
+        raise click.UsageError("name partitions, or give --all")
     address = first_that_answers(bootstrap)
     view = cluster_view(address)
     named = named_partitions(view, wanted) if wanted else view.partitions
@@ -148,7 +152,7 @@ def _alter(address: str, places: Mapping[PartitionView, tuple[int, ...] | None],
             if each.error_code:
                 outcomes.refused(identity, name, refusal_of(each.error_code, each.error_message))
             elif slots is None:
-                outcomes.done(identity, "cancelled", f"{name} goes back")
+                outcomes.done(identity, "cancelled", f"{name} returns to its old slots")
             else:
-                outcomes.done(identity, "moving", f"{name} goes to {shown_slots(slots)}", to=list(slots))
+                outcomes.done(identity, "moving", f"moving {name} to {shown_slots(slots)}", to=list(slots))
     return outcomes.finish()

@@ -155,14 +155,14 @@ def _compare(partition: TopicPartition, replicas: Sequence[Replica]) -> Comparis
 def _fault(reader: _Reader, batch: _Batch) -> str | None:
     if crc_holds(memoryview(batch.data)):
         return None
-    return f"the batch at offset {batch.base_offset} of slot {reader.replica.slot} fails its checksum"
+    return f"the batch at offset {batch.base_offset} of slot {reader.replica.slot} has a wrong checksum"
 
 
 def _difference(first: _Reader, mine: _Batch, *, other: _Reader, theirs: _Batch) -> str | None:
     one, two = first.replica.slot, other.replica.slot
     if mine.base_offset != theirs.base_offset:
         return (
-            f"after offset {first.before}: slot {one} goes on with a batch at {mine.base_offset}, "
+            f"after offset {first.before}: slot {one} continues with a batch at {mine.base_offset}, "
             f"slot {two} with one at {theirs.base_offset}"
         )
     if mine.data == theirs.data:

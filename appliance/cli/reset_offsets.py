@@ -25,19 +25,21 @@ if TYPE_CHECKING:
 _DURATION: Final = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 
-@click.command(name="reset-offsets", short_help="Set where a group goes on; shows it first.")
+@click.command(name="reset-offsets", short_help="Set the offsets of a group.")
 @click.argument("name", metavar="GROUP")
 @click.option(
     "--topic",
     "topics",
     metavar="TOPIC[:PARTITION,...]",
     multiple=True,
-    help="Only there; else wherever it has committed.",
+    help="Only these partitions.  [default: all with committed offsets]",
 )
 @click.option("--to", "place", metavar="PLACE", help="beginning, end, an offset, @MILLISECONDS or a time.")
-@click.option("--by", "step", type=int, metavar="N", help="So many records on, or back if negative.")
-@click.option("--ago", "duration", metavar="DURATION", help="What was written since then: 90m, 2d12h.")
-@click.option("--execute", is_flag=True, help="Do it; else it is only shown.")
+@click.option(
+    "--by", "step", type=int, metavar="N", help="Move forward by this many records; negative: back."
+)
+@click.option("--ago", "duration", metavar="DURATION", help="Go back by this time: 90m, 2d12h.")
+@click.option("--execute", is_flag=True, help="Make the change; without it the command only shows it.")
 @json_option
 @client_options
 def reset_offsets(
@@ -51,9 +53,9 @@ def reset_offsets(
     as_json: bool,
     bootstrap: str,
 ) -> None:
-    """Set where an empty group goes on. Shows what would change; --execute changes it."""
+    """Set the offsets of a group without members. Shows the change; --execute makes it."""
     if sum(each is not None for each in (place, step, duration)) != 1:
-        raise click.UsageError("wants one of --to, --by and --ago")
+        raise click.UsageError("give one of --to, --by and --ago")
     wanted = Place(Anchor.TIMESTAMP, _since_ms(duration)) if duration is not None else None
     if place is not None:
         wanted = parse_place(place)
@@ -79,7 +81,7 @@ def reset_offsets(
         right=("PARTITION", "BEFORE", "AFTER"),
     )
     if not execute:
-        click.echo("nothing was changed: --execute does it", err=True)
+        click.echo("nothing was changed; add --execute to change it", err=True)
 
 
 def _partitions(
@@ -104,7 +106,7 @@ def _partitions(
 
 def _number(text: str, number: str) -> int:
     if not (number.isascii() and number.isdigit()):
-        raise click.UsageError(f"--topic {text!r}: wants TOPIC or TOPIC:PARTITION,...")
+        raise click.UsageError(f"--topic {text!r}: must be TOPIC or TOPIC:PARTITION,...")
     return int(number)
 
 
@@ -160,10 +162,10 @@ def _since_ms(text: str) -> int:
     """
     match = _DURATION.fullmatch(text)
     if match is None or not text:
-        raise click.UsageError(f"--ago {text!r}: wants a duration as 90m or 2d12h")
+        raise click.UsageError(f"--ago {text!r}: must be a duration such as 90m or 2d12h")
     days, hours, minutes, seconds = (int(each or 0) for each in match.groups())
     try:
         span = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
     except OverflowError:
-        raise click.UsageError(f"--ago {text!r}: is longer than there is time") from None
+        raise click.UsageError(f"--ago {text!r}: reaches back before the epoch") from None
     return max(0, int((time.time() - span.total_seconds()) * 1000))

@@ -84,7 +84,7 @@ class RetryWatch(logging.Handler):
         what = (
             f"{broker}: {_reason(told['error'])}"
             if topic
-            else (f"{broker} gives no producer id: {_reason(told['error'])}")
+            else (f"{broker} cannot give a producer id: {_reason(told['error'])}")
         )
         if self._disk is not None:
             what = self._disk

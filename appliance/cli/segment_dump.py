@@ -85,16 +85,18 @@ def _read_batch(file: BinaryIO, position: int, size_bytes: int) -> tuple[BatchHe
     header = read_header(file.read(HEADER_BYTES))
     if header.size_bytes > size_bytes - position:
         # Checked before anything of the declared size is read.
-        raise CorruptBatch(f"a batch of {header.size_bytes} bytes has only {size_bytes - position}")
+        raise CorruptBatch(
+            f"a batch of {header.size_bytes} bytes has only {size_bytes - position} in the file"
+        )
     file.seek(position)
     return header, memoryview(file.read(header.size_bytes))
 
 
 def _batch_fault(header: BatchHeader, next_offset: int, *, crc_ok: bool) -> str | None:
     if not crc_ok:
-        return "its checksum does not hold"
+        return "its checksum is wrong"
     if header.base_offset < next_offset:
-        return f"its base offset {header.base_offset} is below {next_offset}, where the one before it ends"
+        return f"its base offset {header.base_offset} is below {next_offset}, where the batch before it ends"
     return None
 
 

@@ -16,7 +16,7 @@ from appliance.errors import OperatorFault
 
 
 @click.command(short_help="Run the broker until it is stopped.")
-@click.option("--data-dir", metavar="DIR", help="Directory of everything that is kept.  [default: ./data]")
+@click.option("--data-dir", metavar="DIR", help="The data directory.  [default: ./data]")
 @click.option("--host", metavar="ADDRESS", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", metavar="PORT", help="Port of slot 0; slot n listens on PORT + n.  [default: 9092]")
 @click.option("--slots", metavar="N", help="Broker slots.  [default: 1]")
@@ -24,7 +24,7 @@ from appliance.errors import OperatorFault
     "--config", "config_path", metavar="FILE", type=click.Path(path_type=Path), help="A TOML file of options."
 )
 @click.option(
-    "--set", "overrides", metavar="NAME=VALUE", multiple=True, help="Any option by its name; repeatable."
+    "--set", "overrides", metavar="NAME=VALUE", multiple=True, help="Set any option by its name; repeatable."
 )
 def serve(
     *,
@@ -37,7 +37,7 @@ def serve(
 ) -> int:
     """Run the broker until it is stopped (Ctrl-C, SIGTERM).
 
-    Every option of docs/configuration.md can be set in FILE or by --set; flags win over the file.
+    Every option of docs/configuration.md can be set in FILE or with --set. Flags override the file.
     """
     given = dict(name_and_value("--set", text) for text in overrides)
     flags = {"data.dir": data_dir, "host": host, "port": port, "slots": slots}
@@ -71,7 +71,7 @@ def start_text(settings: Settings) -> str:
         build_text(build()),
     ]
     lines += [
-        f"appliance: {alias} is taken as {name} = {settings.configured[name]}"
+        f"appliance: {alias} is accepted as {name} = {settings.configured[name]}"
         for alias, name in settings.aliases.items()
     ]
     return "\n".join(lines)

@@ -42,14 +42,14 @@ SHOWN_MAX: Final = 10
 
 @click.group(cls=AliasedGroup, short_help="Show, stop and start broker slots.")
 def slots() -> None:
-    """Show, stop and start broker slots: what clients see as brokers."""
+    """Show, stop and start broker slots, which clients see as brokers."""
 
 
 @slots.command(name="list")
 @json_option
 @bootstrap_option
 def list_slots(*, as_json: bool, bootstrap: str) -> None:
-    """List the slots, and how many partitions each leads, follows, and is behind with."""
+    """List the slots, and the number of partitions that each leads, follows and lags in."""
     address = first_that_answers(bootstrap)
     view = cluster_view(address)
     rows = [_counted(view, slot, _state(address, slot)) for slot in view.slots]
@@ -71,7 +71,7 @@ def list_slots(*, as_json: bool, bootstrap: str) -> None:
 @json_option
 @bootstrap_option
 def describe(*, slot: int, as_json: bool, bootstrap: str) -> None:
-    """Show which partitions a slot leads, follows, and is behind with."""
+    """Show the partitions that a slot leads, follows and lags in."""
     address = first_that_answers(bootstrap)
     view = cluster_view(address)
     found = _slot(view, slot)
@@ -95,14 +95,14 @@ def describe(*, slot: int, as_json: bool, bootstrap: str) -> None:
 
 @slots.command()
 @click.argument("slot", type=click.IntRange(min=0))
-@click.option("--force", is_flag=True, help="Also where partitions have no leader then.")
+@click.option("--force", is_flag=True, help="Stop it even if partitions then have no leader.")
 @json_option
 @bootstrap_option
 def stop(*, slot: int, force: bool, as_json: bool, bootstrap: str) -> int:
-    """Stop a slot: others take over what it leads, and it serves nothing until it is started, over restarts too.
+    """Stop a slot. Other slots lead its partitions, and it serves nothing until it is started, also after a restart.
 
-    Its processes stay, without work; its log directories may be unmounted. Partitions that no other slot has in sync
-    would have no leader: then nothing is done, but with --force.
+    Its processes keep running without work; its log directories can be unmounted. The command refuses if a partition is
+    in sync on no other slot, because it would have no leader. --force stops the slot anyway.
     """
     address = first_that_answers(bootstrap)
     view = cluster_view(address)
@@ -112,7 +112,7 @@ def stop(*, slot: int, force: bool, as_json: bool, bootstrap: str) -> int:
         named = ", ".join(map(str, alone[:SHOWN_MAX])) + (" …" if len(alone) > SHOWN_MAX else "")
         raise BrokerError(
             f"{len(alone)} partitions are in sync on slot {slot} alone and would have no leader ({named}); "
-            "add replicas, or say --force"
+            "add replicas, or give --force"
         )
     _set_stopped(address, slot, "true")
     _await(
@@ -121,7 +121,7 @@ def stop(*, slot: int, force: bool, as_json: bool, bootstrap: str) -> int:
             all(each.slot != slot or each.fenced for each in now.slots)
             and all(each.leader != slot for each in now.partitions)
         ),
-        f"slot {slot} to hand over what it leads",
+        f"slot {slot} to hand over its partitions",
     )
     outcomes = Outcomes(as_json=as_json)
     outcomes.done({"slot": slot}, "stopped", f"stopped slot {slot}")
@@ -133,7 +133,7 @@ def stop(*, slot: int, force: bool, as_json: bool, bootstrap: str) -> int:
 @json_option
 @bootstrap_option
 def start(*, slot: int, as_json: bool, bootstrap: str) -> int:
-    """Start a slot that was stopped. It catches up, and leads again when the leaders are balanced."""
+    """Start a stopped slot. It catches up, and leads again after the next balancing of leaders."""
     address = first_that_answers(bootstrap)
     _slot(cluster_view(address), slot)
     _set_stopped(address, slot, None)
@@ -200,5 +200,5 @@ def _await(address: str, done: Callable[[ClusterView], bool], what: str) -> None
     deadline = time.monotonic() + WAIT_S
     while not done(cluster_view(address)):
         if time.monotonic() > deadline:
-            raise BrokerError(f"waited {WAIT_S:.0f} s in vain for {what}; it goes on")
+            raise BrokerError(f"waited {WAIT_S:.0f} s for {what}, which is still in progress")
         time.sleep(PAUSE_S)

@@ -50,15 +50,15 @@ class LivingProcess:
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("data"),
     show_default=True,
-    help="The data directory it serves.",
+    help="The data directory.",
 )
 @watch_option
 @json_option
 def status(*, data_dir: Path, as_json: bool, watch_s: float | None) -> int:
     """Show the appliance that serves DATA_DIR: its address, disks and topics, and each of its processes.
 
-    QUEUE is what waits for a process now, IDLE the share of its life in which it had nothing to do. Ends with 1
-    when nothing runs.
+    QUEUE is the number of requests that wait for a process; IDLE is the share of its lifetime without work. Exits with
+    1 if no appliance runs.
     """
     try:
         if not data_dir.is_dir():
@@ -66,7 +66,7 @@ def status(*, data_dir: Path, as_json: bool, watch_s: float | None) -> int:
         directory = data_dir.resolve()
     except PermissionError as error:
         raise OperatorFault(
-            f"{data_dir}: Permission denied: this user may not look into the directories above it"
+            f"{data_dir}: Permission denied: this user cannot read the directories above it"
         ) from error
     code = 0
 
@@ -105,7 +105,7 @@ def _show(directory: Path, *, as_json: bool) -> int:
     if not runs:
         # Programs read it from the JSON; people from here.
         reason = (
-            "no appliance runs on" if processes is None else "the appliance was killed and nothing runs on"
+            "no appliance runs on" if processes is None else "the appliance was killed; no appliance runs on"
         )
         click.echo(f"appliance: {reason} {directory}", err=True)
         return 1
@@ -159,7 +159,7 @@ def _belongs_to_another(directory: Path, owner: int) -> OperatorFault:
 
     name, user = user_named(owner), user_named(os.geteuid())
     return OperatorFault(
-        f"{directory} belongs to user {name}, and {user} may not look into it: run this as {name} or root"
+        f"{directory} belongs to user {name}, and {user} cannot read it: run this as {name} or root"
     )
 
 
@@ -336,12 +336,12 @@ def _print(processes: list[dict[str, Any]]) -> None:
             click.echo(f"{each['role']}: {each['offline_partitions']} partitions are offline")
         if each.get("lost_partitions"):
             click.echo(
-                f"{each['role']}: {each['lost_partitions']} partitions have lost records: every in-sync copy was"
-                " damaged; the log says which"
+                f"{each['role']}: {each['lost_partitions']} partitions have lost records, because every in-sync "
+                "replica was damaged; the log names them"
             )
         if each.get("repaired_batches"):
             click.echo(
-                f"{each['role']}: {each['repaired_batches']} damaged batches were repaired from another copy"
+                f"{each['role']}: {each['repaired_batches']} damaged batches were repaired from another replica"
             )
         if each.get("moving_partitions"):
             click.echo(

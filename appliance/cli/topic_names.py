@@ -49,4 +49,4 @@ def compiled(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as fault:
-        raise click.UsageError(f"{text!r} is no regular expression: {fault}") from None
+        raise click.UsageError(f"{text!r} is not a regular expression: {fault}") from None

@@ -36,16 +36,16 @@ def topics() -> None:
     "--partitions",
     "-p",
     type=click.IntRange(min=1, max=PARTITIONS_MAX),
-    help="How many; else the broker's num.partitions.",
+    help="Number of partitions.  [default: the broker's num.partitions]",
 )
 @click.option(
     "--replication-factor",
     "-r",
     type=click.IntRange(min=1, max=REPLICAS_MAX),
-    help="Replicas; else the broker's default.",
+    help="Number of replicas.  [default: the broker's default.replication.factor]",
 )
 @click.option("--config", "configs", metavar="NAME=VALUE", multiple=True, help="A topic setting; repeatable.")
-@click.option("--if-not-exists", is_flag=True, help="Succeed when the topic exists already.")
+@click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists already.")
 @json_option
 @client_options
 def create(
@@ -83,7 +83,7 @@ def create(
 
 
 @topics.command(name="list")
-@click.option("--all", "with_internal", is_flag=True, help="Internal topics too.")
+@click.option("--all", "with_internal", is_flag=True, help="Also list internal topics.")
 @json_option
 @client_options
 def list_topics(*, with_internal: bool, as_json: bool, bootstrap: str) -> None:
@@ -118,7 +118,7 @@ def list_topics(*, with_internal: bool, as_json: bool, bootstrap: str) -> None:
 @json_option
 @client_options
 def describe(*, names: tuple[str, ...], is_regex: bool, as_json: bool, bootstrap: str) -> None:
-    """Show partitions, leaders, replicas, offsets and the settings that were set on the topic."""
+    """Show partitions, leaders, replicas, offsets and the settings of the topic."""
     client = admin_client(bootstrap)
     described = [_describe(client, name) for name in _named(client, names, is_regex=is_regex)]
     if as_json:
@@ -151,7 +151,7 @@ def describe(*, names: tuple[str, ...], is_regex: bool, as_json: bool, bootstrap
 @json_option
 @client_options
 def add_partitions(*, name: str, total: int, as_json: bool, bootstrap: str) -> int:
-    """Grow a topic to TOTAL partitions. Keys may move to other partitions; partitions never go away again."""
+    """Grow a topic to TOTAL partitions. Keys may map to other partitions, and partitions cannot be removed again."""
     from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
 
     client = admin_client(bootstrap)
@@ -169,12 +169,12 @@ def add_partitions(*, name: str, total: int, as_json: bool, bootstrap: str) -> i
     metavar="PARTITION=OFFSET",
     multiple=True,
     required=True,
-    help="The first offset that stays, or `end` for none; repeatable.",
+    help="First offset to keep, or `end` to keep none; repeatable.",
 )
 @json_option
 @client_options
 def delete_records(*, name: str, bounds: tuple[str, ...], as_json: bool, bootstrap: str) -> int:
-    """Delete the oldest records of partitions: everything before an offset."""
+    """Delete all records of partitions before an offset."""
     from confluent_kafka import TopicPartition
 
     wanted = [TopicPartition(name, *_partition_and_offset(text)) for text in bounds]
@@ -200,26 +200,26 @@ def _partition_and_offset(text: str) -> tuple[int, int]:
     elif not re.fullmatch(r"[0-9]{1,18}", offset):
         offset = ""
     if not offset or not re.fullmatch(r"[0-9]{1,9}", partition):
-        raise click.UsageError(f"--before {text!r}: wants PARTITION=OFFSET or PARTITION=end")
+        raise click.UsageError(f"--before {text!r}: must be PARTITION=OFFSET or PARTITION=end")
     return int(partition), int(offset)
 
 
 @topics.command()
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
 @regex_option
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @client_options
 def delete(*, names: tuple[str, ...], is_regex: bool, yes: bool, as_json: bool, bootstrap: str) -> int:
-    """Delete topics and all their records. Asks before it does; without a terminal it wants --yes.
+    """Delete topics and all their records. The command asks for confirmation; without a terminal it requires --yes.
 
-    Internal topics are refused: a broker keeps its own state there.
+    Internal topics cannot be deleted, because the broker keeps its own state in them.
     """
     client = admin_client(bootstrap)
     wanted = _named(client, names, is_regex=is_regex)
     if internal := [name for name in wanted if name in INTERNAL_TOPICS]:
         raise BrokerError(
-            f"{internal[0]} is an internal topic: the broker keeps its own state there; nothing was deleted"
+            f"{internal[0]} is an internal topic, in which the broker keeps its own state; nothing was deleted"
         )
     if not yes:
         _ask_before_deleting(client, wanted)
@@ -235,7 +235,7 @@ def _ask_before_deleting(client: AdminClient, names: Sequence[str]) -> None:
         click.Abort: the person does not agree.
     """
     if not sys.stdin.isatty():
-        raise click.UsageError("topics delete asks first; without a terminal say --yes")
+        raise click.UsageError("topics delete asks for confirmation; without a terminal give --yes")
     known = asked(lambda: client.list_topics(timeout=REQUEST_TIMEOUT_S)).topics
     for name in names:
         count = len(known[name].partitions) if name in known else 0
@@ -267,7 +267,7 @@ def _settle(
             answer_of(future)
         except BrokerError as fault:
             if tolerated is not None and tolerated in str(fault):
-                outcomes.done({"topic": name}, "exists", f"there already: {name}")
+                outcomes.done({"topic": name}, "exists", f"exists already: {name}")
             else:
                 outcomes.refused({"topic": name}, name, fault)
         else:

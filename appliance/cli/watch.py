@@ -18,7 +18,7 @@ watch_option = click.option(
     is_flag=False,
     flag_value=2.0,
     type=click.FloatRange(min=0.1),
-    help="Show it again every so many seconds (2 where none are given), until Ctrl-C.",
+    help="Repeat after this many seconds (2 if not given), until Ctrl-C.",
 )
 
 

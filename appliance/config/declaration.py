@@ -52,7 +52,7 @@ class Effect(Enum):
 
     AT_ONCE = "at once"
     AT_RESTART = "at restart"
-    NONE = "none: kept and shown, nothing acts on it yet"
+    NONE = "no effect: stored and shown only"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Declaration:
         if self.type is ConfigType.BOOLEAN:
             return "true or false"
         if self.type not in _NUMBERS:
-            return {ConfigType.LIST: "a list, separated by commas"}.get(self.type, "a text")
+            return {ConfigType.LIST: "a list, separated by commas"}.get(self.type, "text")
         kind = "a number" if self.type is ConfigType.DOUBLE else "a whole number"
         low, high = self.bounds()
         type_low, type_high = Declaration(name="", type=self.type, default=0, doc="").bounds()
@@ -186,7 +186,7 @@ class Declaration:
 
     def _refusal(self, raw: object) -> ConfigurationError:
         shown = ",".join(raw) if isinstance(raw, tuple) else raw
-        return ConfigurationError(f"{self.name} = {str(shown)[:100]!r}: wants {self.allowed()}")
+        return ConfigurationError(f"{self.name} = {str(shown)[:100]!r}: must be {self.allowed()}")
 
 
 _NUMBERS: Final = frozenset({ConfigType.INT, ConfigType.SHORT, ConfigType.LONG, ConfigType.DOUBLE})
@@ -236,5 +236,5 @@ def unknown_name(name: str, known: Iterable[str], *, kind: str = "option") -> Co
     near = get_close_matches(name, known, n=1, cutoff=0.6)
     # `segment.bytes` for `log.segment.bytes`: the difference of length hides what a reader sees at once.
     near = near or [other for other in known if other.endswith("." + name) or name.endswith("." + other)][:1]
-    hint = f"; the nearest is {near[0]}" if near else ""
+    hint = f"; did you mean {near[0]}?" if near else ""
     return ConfigurationError(f"{name[:100]}: no such {kind}{hint}")

@@ -222,7 +222,7 @@ def _kafka_names(settings: Settings, node_id: int) -> Iterator[ConfigEntry]:
             "advertised.listeners",
             f"PLAINTEXT://{settings.client_host}:{port}",
             ConfigType.LIST,
-            "Where clients are told to connect.",
+            "Address that clients connect to.",
         ),
         ("log.dir", directory, ConfigType.LIST, "The slot's log directory."),
         ("log.dirs", directories, ConfigType.LIST, "The slot's log directories."),

@@ -40,14 +40,15 @@ PER_SLOT: Final[Mapping[str, Declaration]] = {
         name=SLOT_STOPPED,
         type=ConfigType.BOOLEAN,
         default=False,
-        doc="Whether the slot is stopped: it leads and follows nothing and is no broker to clients, over restarts too.",
+        doc="Whether the slot is stopped. A stopped slot leads and follows nothing and is not listed as a broker, also "
+        "after a restart.",
         effect=Effect.AT_ONCE,
     ),
     FOLLOWER_RATE: Declaration(
         name=FOLLOWER_RATE,
         type=ConfigType.LONG,
         default=INT64_MAX,
-        doc="What the slot may copy of partitions in which it is a throttled follower, while it is not in sync.",
+        doc="Maximum rate at which the slot copies throttled partitions that it follows and is not in sync with.",
         unit="bytes a second",
         minimum=0,
         effect=Effect.AT_ONCE,
@@ -56,7 +57,7 @@ PER_SLOT: Final[Mapping[str, Declaration]] = {
         name=LEADER_RATE,
         type=ConfigType.LONG,
         default=INT64_MAX,
-        doc="What may be copied of partitions that the slot leads, throttled, by followers that are not in sync.",
+        doc="Maximum rate at which followers that are not in sync copy throttled partitions that the slot leads.",
         unit="bytes a second",
         minimum=0,
         effect=Effect.AT_ONCE,
@@ -170,7 +171,9 @@ def validate_broker_configs(configs: Mapping[str, str]) -> None:
     """
     fixed = [name for name in configs if name not in DYNAMIC_BROKER_CONFIGS and _is_known(name)]
     if fixed:
-        raise ConfigurationError(f"{', '.join(fixed)}: cannot change while the broker runs")
+        raise ConfigurationError(
+            f"{', '.join(fixed)}: cannot be changed while the broker runs; change the configuration file and restart"
+        )
     for name, text in configs.items():
         declaration = DYNAMIC_BROKER_CONFIGS.get(name)
         if declaration is None:

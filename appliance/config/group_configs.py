@@ -34,7 +34,7 @@ _KEPT: Final[Mapping[str, Declaration]] = {
         maximum=15_000,
         unit="ms",
         effect=Effect.NONE,
-        doc="Pause between two assignments of a group; here each change is assigned at once.",
+        doc="Pause between two assignments of a group. The appliance assigns after each change.",
     )
 }
 """Kept and shown. The range is that of Kafka's group.consumer.min.assignment.interval.ms and …max…, by default."""
@@ -99,7 +99,7 @@ def validate_group_configs(configs: Mapping[str, str], group: GroupSettings) -> 
             _KEPT[name].parse(text, exact=True)
             continue
         if name not in _LIMITS and name in kafka_group_settings():
-            raise ConfigurationError(f"{name}: cannot be set, because nothing here reads it")
+            raise ConfigurationError(f"{name}: cannot be set, because the appliance does not use it")
         if name not in _LIMITS:
             raise ConfigurationError(f"Unknown group config name: {name[:100]}")
         value = _parsed(name, text)

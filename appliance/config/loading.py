@@ -60,7 +60,9 @@ def load_settings(toml_path: Path | None = None, overrides: Mapping[str, str] = 
     for alias, name in aliases.items():
         one = given.pop(alias)
         if name in given:
-            raise ConfigurationError(f"{one.origin}: {alias}: is {name} here, which is set as well")
+            raise ConfigurationError(
+                f"{one.origin}: {alias}: is another name of {name}, which is set as well"
+            )
         given[name] = _Given(name, one.raw, one.origin)
 
     options = option_declarations()
@@ -110,7 +112,7 @@ def _broker_wide_value(given: _Given) -> Value:
     value = declaration.parse(given.raw)
     text = text_of(value)
     if text is None:
-        raise ConfigurationError(f"{given.name}: wants {declaration.allowed()}")
+        raise ConfigurationError(f"{given.name}: must be {declaration.allowed()}")
     topic.parse(scaled(text, synonym), exact=True)
     return value
 
@@ -118,14 +120,18 @@ def _broker_wide_value(given: _Given) -> Value:
 def _unknown(name: str) -> ConfigurationError:
     if name in TOPIC_CONFIGS and (synonyms := TOPIC_CONFIGS[name].synonyms):
         return ConfigurationError(
-            f"{name}: is set on a topic; its default for all topics is {synonyms[0].name}"
+            f"{name}: is a topic setting; the default for all topics is set by {synonyms[0].name}"
         )
     if name in TOPIC_CONFIGS:
-        return ConfigurationError(f"{name}: is set on a topic; it has no default for all topics")
+        return ConfigurationError(
+            f"{name}: is a topic setting without a default for all topics; set it on the topic"
+        )
     if name in _NAMED_OTHERWISE:
         return ConfigurationError(f"{name}: {_NAMED_OTHERWISE[name]}")
     if name in kafka_broker_settings():
-        return ConfigurationError(f"{name}: a setting of Apache Kafka that nothing here reads; leave it out")
+        return ConfigurationError(
+            f"{name}: a setting of Apache Kafka that the appliance does not use; leave it out"
+        )
     return unknown_name(name, [*option_declarations(), *BROKER_WIDE])
 
 
@@ -144,7 +150,7 @@ def _from_file(path: Path) -> Iterator[_Given]:
                 " see docs/configuration.md"
             ) from None
         raise ConfigurationError(
-            f"{path}: is not TOML: {fault} (a dotted name may be quoted as one key)"
+            f"{path}: is not valid TOML: {fault} (write a dotted name in quotes)"
         ) from None
     seen: set[str] = set()
     for name, raw in _flat(table, ""):

@@ -18,50 +18,53 @@ from appliance.config.topic_configs import BROKER_WIDE, topic_config_declaration
 _HEAD: Final = """\
 # Configuration
 
-This page is written by `python -m appliance.config.reference docs/configuration.md`: change the declarations,
-not the page.
+This page is generated with `python -m appliance.config.reference docs/configuration.md`. Change the declarations in
+`appliance/config/`, not the page.
 
-Options come from one TOML file (`appliance serve --config appliance.toml`) and from flags; a flag wins. Every
-option may be given as `--set NAME=VALUE`. A name that does not exist stops the start and is answered with the
-nearest one that does; so does a value out of range.
+Set options in a TOML file (`appliance serve --config appliance.toml`) or with flags; a flag overrides the file. Every
+option can be given as `--set NAME=VALUE`. The appliance does not start with an unknown name, and suggests the nearest
+known one. Neither does it start with a value out of range.
 
 ```toml
-"data.dir" = "/var/lib/appliance"          # a relative path starts at this file
+"data.dir" = "/var/lib/appliance"          # a relative path is relative to this file
 "port" = 9092
 "slots" = 1
-"network.pool.bytes" = "256 MiB"           # or a plain number of bytes; B kB MB GB TB KiB MiB GiB TiB
-"connections.max.idle.ms" = "10 min"       # or a plain number of milliseconds; ms s min h d
-"log.retention.hours" = 72                 # Kafka's broker-wide defaults of the topic settings
+"network.pool.bytes" = "256 MiB"           # or a number of bytes; units: B kB MB GB TB KiB MiB GiB TiB
+"connections.max.idle.ms" = "10 min"       # or a number of milliseconds; units: ms s min h d
+"log.retention.hours" = 72                 # Kafka's broker-wide names set defaults for topics
 "min.insync.replicas" = 1
 ```
 
-`num.network.threads` and `num.io.threads` are taken as `network.processes` and `io.workers`. All other settings of
-Apache Kafka that are not on this page are refused, because nothing reads them; DescribeConfigs shows them read-only,
-with Kafka's defaults. Kafka's own `server.properties` is no TOML and is refused as what it is.
+`num.network.threads` and `num.io.threads` are accepted as `network.processes` and `io.workers`. Every other setting of
+Apache Kafka that is not on this page is refused, because the appliance does not use it. DescribeConfigs lists these
+settings as read-only, with Kafka's defaults. Kafka's own `server.properties` is not TOML, and an error says so.
 
-Names are quoted because TOML would otherwise read the dots as tables. Tables work too, as long as no name is
-both a value and a table (`max.connections` beside `max.connections.per.ip`).
+Write names in quotes, because TOML reads dots as tables. Tables work as well, unless a name is
+both a value and a table (`max.connections` and `max.connections.per.ip`).
+
+The column *acts* shows when a new value takes effect. `at once`: it can be changed while the appliance runs.
 """
 
 _SECTION_HEADS: Final = {
-    "": ("Where and how many", "What most people set."),
+    "": ("Main options", "The options that most users set."),
     "network": ("Network", "The acceptor and the network processes."),
     "io": ("I/O workers", "The processes that own the leader partitions."),
-    "broker": ("Broker", "Kafka's broker settings, and the limits of the appliance as a whole."),
-    "group": ("Consumer groups", "What members of groups may ask for, and how long a group waits for them."),
-    "offsets": ("Committed offsets", "The topic that they lie in, and how long they are kept."),
-    "metadata": ("Metadata", "Where topics, leaders and settings are kept."),
+    "broker": ("Broker", "Kafka's broker settings, and limits of the whole appliance."),
+    "group": ("Consumer groups", "Limits and times of consumer groups."),
+    "offsets": ("Committed offsets", "The topic that stores them, and how long they are kept."),
+    "metadata": ("Metadata", "Where topics, leaders and settings are stored."),
 }
 
 _TOPIC_HEAD: Final = """
 ## Topic settings
 
-Every topic setting of Apache Kafka 4.3. Set one on a topic with any Kafka tool or with
-`appliance topics create TOPIC --config NAME=VALUE`, or for all topics by its broker-wide name in the file.
-Where a setting has several broker-wide names, the first one that is set wins. Over the wire values are plain
-numbers, as with Kafka; `appliance topics create` and `appliance configs set` turn units into them. All of it can
-change while the appliance runs, with any Kafka tool: a setting on its topic, and its first broker-wide name on one
-broker or on all. What is set so is kept over restarts and wins over the file.
+All topic settings of Apache Kafka 4.3. Set one on a topic with any Kafka tool or with
+`appliance topics create TOPIC --config NAME=VALUE`. To set it for all topics, use its broker-wide name in the file.
+If a setting has several broker-wide names, the first one that is set is used. The Kafka protocol accepts only plain
+numbers; `appliance topics create` and `appliance configs set` also accept units.
+
+Any Kafka tool can change these settings while the appliance runs: on a topic, or with the first broker-wide name on one
+broker or on all brokers. Such a change is kept after a restart and overrides the file.
 
 | setting | broker-wide | default | takes | acts | meaning |
 |---|---|---|---|---|---|

@@ -42,19 +42,22 @@ class Settings:
     data_dir: Path = option(  # noqa: RUF009 - a dataclass field like the others
         _DATA_DIR,
         "data.dir",
-        doc="Directory of everything that is kept. In a file, relative to that file; Kafka: log.dirs.",
+        doc="Directory of all data. In a configuration file the path is relative to that file. Kafka's name "
+        "is log.dirs.",
     )
     log_dirs: str | None = option(
         None,
         "log.dirs",
-        doc="Log directories of a slot, comma-separated: put each on its own disk. `{slot}` stands for the slot's"
-        " number. Relative ones are in data.dir; without any, data.dir/slot-N is the only one.",
+        doc="Log directories of a slot, separated by commas. Put each on its own disk. `{slot}` stands for "
+        "the number of the slot. Relative paths start at data.dir. Without this option data.dir/slot-N "
+        "is the only one.",
     )
     data_directory_group: str | None = option(
         None,
         "data.directory.group",
-        doc="Group whose members may read log directories (0750, files 0640), for readers off the disk that run as"
-        " another user. Without it only the appliance's own user may (0700, files 0600).",
+        doc="Group whose members may read log directories (directories 0750, files 0640), for readers of "
+        "the disk that run as another user. Without it only the appliance's own user can read them "
+        "(0700, files 0600).",
     )
     host: str = option(
         "127.0.0.1",
@@ -74,13 +77,14 @@ class Settings:
         unit="slots",
         minimum=1,
         maximum=32,
-        doc="Broker slots: each is what a client sees as one broker.",
+        doc="Number of broker slots. Clients see each slot as one broker.",
     )
     advertised_host: str | None = option(
         None,
         "advertised.host",
-        doc="Address that clients are told to connect to. Without it, they are told `host`, or, where `host` means"
-        " every address (0.0.0.0, ::), the address that they came by. Set it behind NAT or a port forward.",
+        doc="Address that brokers give to clients. The default is `host`. If `host` means every address "
+        "(0.0.0.0, ::), each client gets the address that it has connected to. Set this option behind NAT or a "
+        "port forward.",
     )
     network: NetworkSettings = field(default_factory=NetworkSettings)
     io: IoSettings = field(default_factory=IoSettings)
@@ -95,23 +99,25 @@ class Settings:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.port + self.slots - 1 > _PORT_MAX:
-            raise ConfigurationError(f"slots = {self.slots}: port {self.port} leaves no room for their ports")
+            raise ConfigurationError(
+                f"slots = {self.slots}: the ports from {self.port} on would exceed 65535"
+            )
         if self.log_dirs is not None:
             names = _names(self.log_dirs)
             if not names or len({os.path.normpath(self.data_dir / name) for name in names}) < len(names):
-                raise ConfigurationError(f"log.dirs = {self.log_dirs!r}: wants different directories")
+                raise ConfigurationError(f"log.dirs = {self.log_dirs!r}: the directories must differ")
             if len(names) > _LOG_DIRS_MAX:
                 raise ConfigurationError(
-                    f"log.dirs names {len(names)} directories, at most {_LOG_DIRS_MAX} serve"
+                    f"log.dirs names {len(names)} directories; the maximum is {_LOG_DIRS_MAX}"
                 )
             if self.slots > 1 and not all(_SLOT in name for name in names):
                 raise ConfigurationError(
-                    f"log.dirs = {self.log_dirs!r}: {self.slots} slots want {_SLOT} in each"
+                    f"log.dirs = {self.log_dirs!r}: with {self.slots} slots each path must contain {_SLOT}"
                 )
         factor = self.broker.default_replication_factor
         if factor > self.slots:
             raise ConfigurationError(
-                f"default.replication.factor = {factor}: more replicas than slots = {self.slots}"
+                f"default.replication.factor = {factor}: must not be above slots = {self.slots}"
             )
         if factor == 0:
             resolved = replace(self.broker, default_replication_factor=min(3, self.slots))

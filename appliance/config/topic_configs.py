@@ -76,7 +76,8 @@ _DECLARATIONS: Final = (
         "cleanup.policy",
         LIST,
         ("delete",),
-        "What happens to old segments: deleted by age and size, compacted to each key's last value, or both.",
+        "What happens to old segments: deletion by age and size, compaction to the last value of each key, "
+        "or both.",
         broker="log.cleanup.policy",
         choices=("compact", "delete"),
         effect=_NOW,
@@ -85,7 +86,7 @@ _DECLARATIONS: Final = (
         "compression.gzip.level",
         INT,
         -1,
-        "Level used where the broker itself compresses with gzip; -1 is the codec's own default.",
+        "Level for batches that the broker itself compresses with gzip. -1: the default of the codec.",
         broker="compression.gzip.level",
         minimum=1,
         maximum=9,
@@ -96,7 +97,7 @@ _DECLARATIONS: Final = (
         "compression.lz4.level",
         INT,
         9,
-        "Level used where the broker itself compresses with lz4.",
+        "Level for batches that the broker itself compresses with lz4.",
         broker="compression.lz4.level",
         minimum=1,
         maximum=17,
@@ -106,7 +107,8 @@ _DECLARATIONS: Final = (
         "compression.type",
         STRING,
         "producer",
-        "Codec of stored batches; `producer` keeps what the producer chose and costs nothing, others compress anew.",
+        "Codec of stored batches. `producer` keeps the producer's choice and costs nothing. With any other "
+        "value the broker compresses batches again.",
         broker="compression.type",
         choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         effect=_NOW,
@@ -115,7 +117,7 @@ _DECLARATIONS: Final = (
         "compression.zstd.level",
         INT,
         3,
-        "Level used where the broker itself compresses with zstd.",
+        "Level for batches that the broker itself compresses with zstd.",
         broker="compression.zstd.level",
         minimum=-131072,
         maximum=22,
@@ -125,8 +127,8 @@ _DECLARATIONS: Final = (
         "decompressed.ratio.max",
         INT,
         32,
-        "How many times max.message.bytes a compressed batch may grow to when it is decompressed. A producer whose"
-        " batch grows further gets MESSAGE_TOO_LARGE. Not a setting of Kafka, which has no such bound.",
+        "Maximum size of a batch after decompression, as a multiple of max.message.bytes. A producer whose "
+        "batch exceeds it gets MESSAGE_TOO_LARGE. Kafka has neither this setting nor this limit.",
         broker="log.decompressed.ratio.max",
         minimum=1,
         maximum=1000,
@@ -136,7 +138,7 @@ _DECLARATIONS: Final = (
         "delete.retention.ms",
         LONG,
         _DAY_MS,
-        "How long a compacted log keeps the marker of a deleted key.",
+        "Time that a compacted log keeps the tombstone of a deleted key.",
         broker="log.cleaner.delete.retention.ms",
         unit="ms",
         minimum=0,
@@ -146,8 +148,9 @@ _DECLARATIONS: Final = (
         "durability",
         STRING,
         "page-cache",
-        "When a record counts as written: once it is in the page cache, which outlives every process but not a power"
-        " cut, or once fdatasync has forced it to the disk. Not a setting of Kafka, whose flush.messages=1 is nearest.",
+        "When a record counts as written. `page-cache`: when it is in the page cache, which survives the "
+        "death of every process but not a power cut. `fsync`: when fdatasync has written it to the disk. "
+        "Kafka has no such setting; flush.messages=1 is closest.",
         broker="durability",
         choices=("page-cache", "fsync"),
         effect=_NOW,
@@ -156,7 +159,7 @@ _DECLARATIONS: Final = (
         "file.delete.delay.ms",
         LONG,
         60_000,
-        "How long a deleted segment's file stays on the disk under its `.deleted` name.",
+        "Time that the file of a deleted segment stays on the disk, renamed to `.deleted`.",
         broker="log.segment.delete.delay.ms",
         unit="ms",
         minimum=0,
@@ -166,7 +169,7 @@ _DECLARATIONS: Final = (
         "flush.messages",
         LONG,
         INT64_MAX,
-        "After how many records the log is forced to the disk; the default leaves it to the system.",
+        "Number of records after which the log is flushed to the disk. By default the kernel decides.",
         broker="log.flush.interval.messages",
         unit="records",
         minimum=1,
@@ -175,7 +178,7 @@ _DECLARATIONS: Final = (
         "flush.ms",
         LONG,
         INT64_MAX,
-        "After how long the log is forced to the disk; the default leaves it to the system.",
+        "Time after which the log is flushed to the disk. By default the kernel decides.",
         broker=(
             BrokerSynonym("log.flush.interval.ms", None, "ms"),
             BrokerSynonym("log.flush.scheduler.interval.ms", str(INT64_MAX), "ms"),
@@ -194,7 +197,7 @@ _DECLARATIONS: Final = (
         "index.interval.bytes",
         INT,
         4096,
-        "How many bytes of log lie between two entries of the offset index.",
+        "Bytes of log between two entries of the offset index.",
         broker="log.index.interval.bytes",
         unit="bytes",
         minimum=0,
@@ -211,7 +214,7 @@ _DECLARATIONS: Final = (
         "local.retention.bytes",
         LONG,
         -2,
-        "Bytes kept here when remote storage is on; -2 follows retention.bytes.",
+        "Size to keep on the local disk with remote storage. -2: same as retention.bytes.",
         broker="log.local.retention.bytes",
         unit="bytes",
         minimum=-2,
@@ -220,7 +223,7 @@ _DECLARATIONS: Final = (
         "local.retention.ms",
         LONG,
         -2,
-        "Time kept here when remote storage is on; -2 follows retention.ms.",
+        "Time to keep records on the local disk with remote storage. -2: same as retention.ms.",
         broker="log.local.retention.ms",
         unit="ms",
         minimum=-2,
@@ -229,7 +232,7 @@ _DECLARATIONS: Final = (
         "max.compaction.lag.ms",
         LONG,
         INT64_MAX,
-        "After how long a record must become open to compaction.",
+        "Time after which a record must be available for compaction.",
         broker="log.cleaner.max.compaction.lag.ms",
         unit="ms",
         minimum=1,
@@ -239,7 +242,7 @@ _DECLARATIONS: Final = (
         "max.message.bytes",
         INT,
         1_048_588,
-        "Largest record batch a producer may send, as it lies in the log.",
+        "Maximum size of a record batch from a producer, as it is stored in the log.",
         broker="message.max.bytes",
         unit="bytes",
         minimum=0,
@@ -249,7 +252,7 @@ _DECLARATIONS: Final = (
         "message.timestamp.after.max.ms",
         LONG,
         _HOUR_MS,
-        "How far a record's timestamp may lie after the broker's clock.",
+        "How far a record's timestamp may be ahead of the broker's clock.",
         broker="log.message.timestamp.after.max.ms",
         unit="ms",
         minimum=0,
@@ -259,7 +262,7 @@ _DECLARATIONS: Final = (
         "message.timestamp.before.max.ms",
         LONG,
         INT64_MAX,
-        "How far a record's timestamp may lie before the broker's clock.",
+        "How far a record's timestamp may be behind the broker's clock.",
         broker="log.message.timestamp.before.max.ms",
         unit="ms",
         minimum=0,
@@ -269,7 +272,7 @@ _DECLARATIONS: Final = (
         "message.timestamp.type",
         STRING,
         "CreateTime",
-        "Whose time a record carries: the producer's, or that of the append.",
+        "Which time is stored with a record: that of the producer, or that of the append.",
         broker="log.message.timestamp.type",
         choices=("CreateTime", "LogAppendTime"),
         effect=_NOW,
@@ -278,7 +281,7 @@ _DECLARATIONS: Final = (
         "min.cleanable.dirty.ratio",
         DOUBLE,
         0.5,
-        "Share of a log that must be uncompacted before it is compacted again.",
+        "Share of a log that must be uncompacted before it is compacted.",
         broker="log.cleaner.min.cleanable.ratio",
         minimum=0,
         maximum=1,
@@ -288,7 +291,7 @@ _DECLARATIONS: Final = (
         "min.compaction.lag.ms",
         LONG,
         0,
-        "How long a record stays safe from compaction.",
+        "Time during which a record is not compacted.",
         broker="log.cleaner.min.compaction.lag.ms",
         unit="ms",
         minimum=0,
@@ -298,7 +301,7 @@ _DECLARATIONS: Final = (
         "min.insync.replicas",
         INT,
         1,
-        "How many replicas must be in sync before a write with acks=all is taken.",
+        "Number of replicas that must be in sync before a produce with acks=all is accepted.",
         broker="min.insync.replicas",
         unit="replicas",
         minimum=1,
@@ -308,32 +311,33 @@ _DECLARATIONS: Final = (
         "preallocate",
         BOOLEAN,
         False,
-        "Whether a segment gets its full size on the disk at once. Not acted on: room is always taken ahead, in steps.",
+        "Whether a segment's full size is allocated at once. The setting has no effect: space is always "
+        "allocated ahead in steps.",
         broker="log.preallocate",
     ),
     _topic(
         "remote.log.copy.disable",
         BOOLEAN,
         False,
-        "Whether copying to remote storage pauses; there is no remote storage.",
+        "Whether copying to remote storage pauses. The appliance has no remote storage.",
     ),
     _topic(
         "remote.log.delete.on.disable",
         BOOLEAN,
         False,
-        "Whether switching remote storage off deletes what lies there; there is no remote storage.",
+        "Whether switching off remote storage deletes its files. The appliance has no remote storage.",
     ),
     _topic(
         "remote.storage.enable",
         BOOLEAN,
         False,
-        "Remote storage. Not part of the appliance: only `false` is taken.",
+        "Remote storage. The appliance has none, so only `false` is accepted.",
     ),
     _topic(
         "retention.bytes",
         LONG,
         -1,
-        "Size above which a partition's oldest segments are deleted; -1 is no limit.",
+        "Size of a partition above which its oldest segments are deleted. -1: no limit.",
         broker="log.retention.bytes",
         unit="bytes",
         effect=_NOW,
@@ -342,7 +346,7 @@ _DECLARATIONS: Final = (
         "retention.ms",
         LONG,
         7 * _DAY_MS,
-        "Age above which a partition's segments are deleted; -1 is no limit.",
+        "Age above which segments are deleted. -1: no limit.",
         broker=(
             BrokerSynonym("log.retention.ms", None, "ms"),
             BrokerSynonym("log.retention.minutes", None, "minutes", 60_000),
@@ -356,7 +360,7 @@ _DECLARATIONS: Final = (
         "segment.bytes",
         INT,
         1_073_741_824,
-        "Size at which a segment is closed and the next one begun.",
+        "Size at which a segment is closed and the next one created.",
         broker="log.segment.bytes",
         unit="bytes",
         minimum=1_048_576,
@@ -366,7 +370,7 @@ _DECLARATIONS: Final = (
         "segment.index.bytes",
         INT,
         10_485_760,
-        "Largest size of a segment's offset index; a full index closes the segment.",
+        "Maximum size of a segment's offset index. A full index closes the segment.",
         broker="log.index.size.max.bytes",
         unit="bytes",
         minimum=4,
@@ -376,7 +380,7 @@ _DECLARATIONS: Final = (
         "segment.jitter.ms",
         LONG,
         0,
-        "Largest random time taken off segment.ms, so that segments do not all close at once.",
+        "Maximum random time subtracted from segment.ms, so that segments do not all close at the same time.",
         broker=(
             BrokerSynonym("log.roll.jitter.ms", None, "ms"),
             BrokerSynonym("log.roll.jitter.hours", "0", "hours", _HOUR_MS),
@@ -402,7 +406,8 @@ _DECLARATIONS: Final = (
         "unclean.leader.election.enable",
         BOOLEAN,
         False,
-        "Whether a replica that was not in sync may lead as a last resort, which loses acknowledged records.",
+        "Whether a replica that was not in sync may become leader if there is no other. This loses "
+        "acknowledged records.",
         broker="unclean.leader.election.enable",
         effect=_NOW,
     ),
@@ -470,12 +475,14 @@ def validate_topic_configs(
         if declaration is None:
             raise unknown_name(name, TOPIC_CONFIGS, kind="topic setting")
         if text is None:
-            raise ConfigurationError(f"{name}: null is no value")
+            raise ConfigurationError(f"{name}: the value must not be null")
         if len(text) > VALUE_LENGTH_MAX:
-            raise ConfigurationError(f"{name}: a value of {len(text)} characters, over {VALUE_LENGTH_MAX}")
+            raise ConfigurationError(
+                f"{name}: the value has {len(text)} characters, the maximum is {VALUE_LENGTH_MAX}"
+            )
         parsed[name] = declaration.parse(text, exact=True)
         if name.endswith("throttled.replicas") and text not in {"", "*"} and not _THROTTLED.fullmatch(text):
-            raise ConfigurationError(f"{name} = {text[:100]!r}: wants partition:broker pairs, or *")
+            raise ConfigurationError(f"{name} = {text[:100]!r}: must be partition:broker pairs, or *")
     if parsed.get("remote.storage.enable"):
         raise ConfigurationError("remote.storage.enable = 'true': the appliance has no remote storage")
     for name in COMPACTION_LAGS:
@@ -484,7 +491,9 @@ def validate_topic_configs(
         )
     soonest, latest = (parsed[name] for name in COMPACTION_LAGS)
     if isinstance(soonest, int) and isinstance(latest, int) and soonest > latest:
-        raise ConfigurationError(f"min.compaction.lag.ms = {soonest}: over max.compaction.lag.ms = {latest}")
+        raise ConfigurationError(
+            f"min.compaction.lag.ms = {soonest}: must not be above max.compaction.lag.ms = {latest}"
+        )
 
 
 def topic_defaults(*levels: Mapping[str, str]) -> dict[str, str]:

@@ -10,12 +10,12 @@ The three ends are final: an event that finds an operation there does nothing. H
 |---|---|
 | WAITING | nothing yet |
 | SATISFIED | the full answer |
-| EXPIRED | what there is (fetch), or REQUEST_TIMED_OUT for what is missing (produce, delete records) |
+| EXPIRED | what there is (fetch), or what its owner says of it, as REQUEST_TIMED_OUT (produce, delete records) |
 | CANCELLED | nothing: there is no asker |
 
-An operation watches *keys* (partitions) for a *position* in each: a fetch and a produce its high watermark,
-a delete-records the low watermark. Keys are integers whose meaning is the caller's. Source of the three
-rules: Kafka's `DelayedFetch`, `DelayedProduce`, `DelayedDeleteRecords`.
+A fetch watches *keys* (partitions) for a *position* in each: the high watermark. Keys are integers whose meaning is the
+caller's. Source of the rule: Kafka's `DelayedFetch`. Produces and delete-records wait with the partition's owner, which
+completes them; here they only have a deadline.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def after(state: State, event: Event) -> State | None:
 
 
 class DelayedOperation(Protocol):
-    """What a purgatory must know of an operation; the three below, and any other that fits."""
+    """What a purgatory must know of an operation; the two below, and any other that fits."""
 
     @property
     def key(self) -> int:
@@ -97,29 +97,14 @@ class DelayedFetch(msgspec.Struct, frozen=True):
         return any(position > self.watches[key] for key, position in reached.items())
 
 
-class DelayedProduce(msgspec.Struct, frozen=True):
-    """acks=all: waits until every partition's high watermark has reached the end of what was appended to
-    it."""
+class DelayedAnswer(msgspec.Struct, frozen=True):
+    """An answer that its owner holds (see `held_answers`). The owner completes it, so only the clock ends it here."""
 
     key: int
-    watches: Mapping[int, int]
+
+    @property
+    def watches(self) -> Mapping[int, int]:
+        return {}
 
     def satisfied(self, reached: Mapping[int, int], appended_bytes: int) -> bool:
-        return _all_reached(self.watches, reached)
-
-
-class DelayedDeleteRecords(msgspec.Struct, frozen=True):
-    """Waits until the low watermark of every partition, the least log start of its replicas, is where it
-    should."""
-
-    key: int
-    watches: Mapping[int, int]
-
-    def satisfied(self, reached: Mapping[int, int], appended_bytes: int) -> bool:
-        return _all_reached(self.watches, reached)
-
-
-def _all_reached(watches: Mapping[int, int], reached: Mapping[int, int]) -> bool:
-    if len(reached) < len(watches):
         return False
-    return all(key in reached and reached[key] >= position for key, position in watches.items())

@@ -201,7 +201,7 @@ class TimingWheel(Generic[Value]):
                     raise ApplianceDefect(f"bucket {bucket.start_ms} of wheel {level} is not in the heap")
                 for task in bucket.tasks:
                     if task.due_ms // wheel.width_ms * wheel.width_ms != bucket.start_ms:
-                        raise ApplianceDefect(f"a task due at {task.due_ms} lies in bucket {bucket.start_ms}")
+                        raise ApplianceDefect(f"a task due at {task.due_ms} is in bucket {bucket.start_ms}")
 
     def _place(self, task: Task[Value]) -> None:
         due_ms, now_ms = task.due_ms, self._now_ms

@@ -7,7 +7,7 @@ A partition without followers never comes here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from appliance.channels.control_channel import AlteredPartitions
 from appliance.channels.controller_link import ControllerLink
@@ -22,29 +22,39 @@ from appliance.channels.request_channel import (
 from appliance.channels.roles import Role, replica_of
 from appliance.channels.wiring import Attachment
 from appliance.clock import Clock
-from appliance.ioproc.delayed_delete_records import DelayedDeleteRecords
-from appliance.ioproc.delayed_produce import DelayedProduce
+from appliance.delayed.held_answers import Deadlines
+from appliance.ioproc.answer_rings import AnswerRings
 from appliance.ioproc.follower_bells import FollowerBells
 from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.handlers.produce import ACKS_ALL, Answer
+from appliance.ioproc.held_deletions import HeldDeletions
+from appliance.ioproc.held_produces import HeldProduces
 from appliance.ioproc.isr_changes import IsrChanges
 from appliance.ioproc.partition import Partition
+from appliance.ioproc.partitions import Partitions
 from appliance.ioproc.pokes import Pokes
 from appliance.ipc.agent import DutyCycle
 from appliance.ipc.ring import RingReader
+from appliance.partition_host.listener import PartitionListener
 
 
 class Followed:
-    """One worker's followed partitions.
+    """One worker's followed partitions; none before `open`.
 
     Args:
-        by_row: the led partition of a row, None where there is none.
-        led: all led partitions, now.
-        reply: puts an answer on its way.
-        damaged: hears of a log that a follower has found damaged, and at which offset.
+        answers: Takes the answers that were held back.
+        listener: Learns of logs that a follower has found damaged.
     """
 
-    __slots__ = ("_bells", "_by_row", "_commits", "_delayed", "_deletions", "_isr_changes", "_led", "_pokes")
+    __slots__ = (
+        "_bells",
+        "_commits",
+        "_deletions",
+        "_isr_changes",
+        "_partitions",
+        "_pokes",
+        "_produces",
+    )
 
     def __init__(
         self,
@@ -55,19 +65,17 @@ class Followed:
         clock: Clock,
         pokes: Pokes,
         commits: GroupCommit,
-        by_row: Callable[[int], Partition | None],
-        led: Callable[[], Iterable[Partition]],
-        reply: Callable[[Role, Answer], None],
-        damaged: Callable[[Partition, int], None],
+        deadlines: Deadlines,
+        answers: AnswerRings,
+        listener: PartitionListener[Partition],
     ) -> None:
         self._pokes = pokes
         self._commits = commits
-        self._by_row = by_row
-        self._led = led
+        self._partitions: Partitions | None = None
         self._bells = FollowerBells(attachment, cycle)
-        self._delayed = DelayedProduce(cycle.timers, clock, reply=reply)
-        self._deletions = DelayedDeleteRecords(
-            cycle.timers, clock, low_watermark=self._low_watermark, reply=reply
+        self._produces = HeldProduces(deadlines, clock, reply=answers.reply)
+        self._deletions = HeldDeletions(
+            deadlines, clock, low_watermark=self._low_watermark, reply=answers.reply
         )
         self._isr_changes = IsrChanges(
             controller,
@@ -75,10 +83,13 @@ class Followed:
             clock,
             slot=attachment.role.slot,
             lag_ms=attachment.wiring.settings.broker.replica_lag_time_max_ms,
-            partitions=led,
-            moved=self.published_later,
-            damaged=damaged,
+            listener=listener,
         )
+
+    def open(self, partitions: Partitions) -> None:
+        """These, at any time, are the led partitions from now on."""
+        self._partitions = partitions
+        self._isr_changes.open(partitions.by_name)
 
     # Requests
 
@@ -92,7 +103,7 @@ class Followed:
         if message[ACKS] == ACKS_ALL:
             if fresh and partition.durable is not None:
                 self._commits.cover(partition)
-            return self._delayed.hold(
+            return self._produces.hold(
                 partition, peer, answer, end_offset=answer[END_OFFSET], timeout_ms=message[PRODUCE_TIMEOUT_MS]
             )
         return partition.durable is not None and self._commits.hold(partition, peer, answer)
@@ -128,15 +139,16 @@ class Followed:
         """A flush, a follower or an ISR has changed what is replicated."""
         if partition.replication is not None:
             self._publish(partition)
-            self._delayed.moved(partition)
+            self._produces.moved(partition)
 
     # Followers
 
     def turn(self) -> bool:
         """Hears the followers, in every round of the duty cycle; whether there was anything."""
         said = self._bells.heard()
+        by_row = [] if self._partitions is None else self._partitions.by_row
         for row, incarnation in said:
-            partition = self._by_row(row)
+            partition = by_row[row] if row < len(by_row) else None
             if partition is not None and partition.incarnation == incarnation:
                 self.published_later(partition)
                 self._isr_changes.follower_moved(partition)
@@ -162,9 +174,13 @@ class Followed:
 
     def starts_moved(self) -> None:
         """Some log start was moved: followers have files to remove."""
-        for partition in self._led():
-            if partition.replication is not None:
-                self._bells.moved(partition)
+        self._wake_all_followers()
+
+    def _wake_all_followers(self) -> None:
+        if self._partitions is not None:
+            for partition in self._partitions.by_name.values():
+                if partition.replication is not None:
+                    self._bells.moved(partition)
 
     def repaired(self, partition: Partition) -> None:
         """Its followers can go on copying."""
@@ -186,7 +202,7 @@ class Followed:
 
     def withdrawn(self, partition: Partition, error: int) -> None:
         """It is led no more."""
-        self._delayed.forget(partition.row, error)
+        self._produces.forget(partition.row, error)
         self._deletions.forget(partition, error)
         self._isr_changes.forget(partition)
 
@@ -198,21 +214,19 @@ class Followed:
     def new_controller(self) -> None:
         self._isr_changes.ask_again()
 
-    def peer_up(self, role: Role, led: Iterable[Partition]) -> None:
-        """A replica is there again: it missed what it was told before."""
+    def peer_up(self, role: Role) -> None:
+        """Wake a replica that is there again: it has missed what was sent to the one before."""
         if self._bells.peer_up(role):
-            for partition in led:
-                if partition.replication is not None:
-                    self._bells.moved(partition)
+            self._wake_all_followers()
 
     def peer_down(self, role: Role) -> None:
         """Before the attachment lets go of what is shared with it."""
         self._bells.peer_down(role)
-        self._delayed.drop_asker(role)
+        self._produces.drop_asker(role)
         self._deletions.drop_asker(role)
         for partition in self._deletions.partitions:
             self._deletions.moved(partition)
 
     def statistics(self) -> dict[str, int]:
         """Answers that wait for followers."""
-        return self._delayed.statistics() | self._deletions.statistics()
+        return self._produces.statistics() | self._deletions.statistics()

@@ -28,6 +28,7 @@ from typing import Final
 
 from appliance.channels.request_channel import APPENDED_BYTES, PRODUCED_OFFSET, refusal
 from appliance.channels.roles import Role
+from appliance.delayed.held_answers import HeldAnswers
 from appliance.errors import StorageFault
 from appliance.ioproc.handlers.produce import Answer
 from appliance.ioproc.partition import Partition
@@ -35,6 +36,7 @@ from appliance.ioproc.pokes import Pokes
 from appliance.log.durable_tail import DurableTail, TailFlush
 from appliance.log.flusher import Flusher
 from appliance.log.partition_log import PartitionLog
+from appliance.partition_host.listener import PartitionListener
 from appliance.protocol.errors import ErrorCode
 
 FLUSHES_MAX: Final = 64
@@ -42,30 +44,26 @@ FLUSHES_MAX: Final = 64
 _STORAGE_ERROR = int(ErrorCode.KAFKA_STORAGE_ERROR)
 _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-Held = tuple[Role, Answer]
-
 
 class _Line:
-    """One log: who waits for its next flush, who for the one under way."""
+    """One log. `begun`: its flushes since it is led; an answer waits for the end of the next one."""
 
     __slots__ = (
         "appended_bytes",
+        "begun",
         "between",
         "flush",
-        "in_flight",
         "is_due",
         "log",
         "partition",
         "tail",
-        "waiting",
     )
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.log: PartitionLog = partition.log
         self.tail = DurableTail(partition.log, flushed_to=partition.log.recovery_point)
-        self.waiting: list[Held] = []
-        self.in_flight: list[Held] = []
+        self.begun = 0
         self.flush: TailFlush | None = None
         self.between: Callable[[], None] | None = None
         self.appended_bytes = 0
@@ -73,23 +71,24 @@ class _Line:
 
 
 class GroupCommit:
-    """The answers that one worker holds back. Single-threaded; only the flushes run elsewhere.
+    """The answers that one worker holds for a disk. Single-threaded; only the flushes run elsewhere.
+
+    They have no deadline: a flush ends, well or with an error, and in Kafka, too, acks=1 does not time out.
 
     Args:
         reply: puts an answer on its way; false news about a full ring is the callee's.
-        fail: takes a partition offline, whose flush failed.
-        flusher_of: the threads for a log's directory.
-        published: hears of partitions whose watermarks a flush has moved.
+        flusher: The threads that flush.
+        listener: Publishes a replicated partition after a flush, and takes a partition offline whose flush failed.
     """
 
     __slots__ = (
         "_begun",
         "_due",
-        "_fail",
-        "_flusher_of",
+        "_flusher",
+        "_held",
         "_lines",
+        "_listener",
         "_pokes",
-        "_published",
         "_reply",
         "done",
         "is_busy",
@@ -100,16 +99,15 @@ class GroupCommit:
         pokes: Pokes,
         *,
         reply: Callable[[Role, Answer], None],
-        fail: Callable[[Partition, StorageFault], None],
-        flusher_of: Callable[[PartitionLog], Flusher],
-        published: Callable[[Partition], None] = lambda _: None,
+        flusher: Flusher,
+        listener: PartitionListener[Partition],
     ) -> None:
-        self._published = published
         self._pokes = pokes
         self._reply = reply
-        self._fail = fail
-        self._flusher_of = flusher_of
+        self._flusher = flusher
+        self._listener = listener
         self._lines: dict[int, _Line] = {}
+        self._held: HeldAnswers[_Line, Role, Answer] = HeldAnswers(None, expired=None)
         self._due: deque[_Line] = deque()
         self._begun = 0
         self.done: deque[tuple[_Line, StorageFault | None]] = deque()
@@ -134,7 +132,7 @@ class GroupCommit:
             partition.durable = line.tail
         else:
             partition.durable = None
-            if line is not None and not (line.waiting or line.flush or line.is_due):
+            if line is not None and not (self._held.waits(line) or line.flush or line.is_due):
                 del self._lines[partition.row]
                 line = None
         partition.is_held = partition.durable is not None or partition.replication is not None
@@ -179,21 +177,23 @@ class GroupCommit:
 
     def drop_asker(self, peer: Role) -> None:
         """That life of a network process is over; its successor must not hear what was meant for it."""
-        for line in self._lines.values():
-            line.waiting = [held for held in line.waiting if held[0] != peer]
-            line.in_flight = [held for held in line.in_flight if held[0] != peer]
+        self._held.drop_asker(peer)
 
     # Requests
 
     def hold(self, partition: Partition, peer: Role, answer: Answer) -> bool:
-        """Keeps a produce answer until its records are durable; False where they are: a retry of old records."""
+        """Keep a produce answer until its records are durable; False where they are: a retry of old records.
+
+        The row of a replicated partition was published before (`Followed.hold`).
+        """
         line = self._lines[partition.row]
         if answer[PRODUCED_OFFSET] < line.tail.offset:
             return False
-        partition.publish()
-        line.appended_bytes += answer[APPENDED_BYTES]
+        if partition.replication is None:
+            partition.publish()
+            line.appended_bytes += answer[APPENDED_BYTES]
         self._make_due(line)
-        line.waiting.append((peer, answer))
+        self._held.hold(line, line.begun + 1, peer, answer)
         return True
 
     def cover(self, partition: Partition) -> None:
@@ -233,9 +233,9 @@ class GroupCommit:
             self._failed(line, fault)
             return
         line.flush = flush
-        line.in_flight, line.waiting = line.waiting, []
+        line.begun += 1
         self._begun += 1
-        self._flusher_of(line.log).submit(flush.run, lambda fault: self.done.append((line, fault)))
+        self._flusher.submit(flush.run, lambda fault: self.done.append((line, fault)))
 
     def _ended(self, line: _Line, fault: StorageFault | None) -> None:
         self._begun -= 1
@@ -247,12 +247,16 @@ class GroupCommit:
             return
         line.tail.flushed(flush)
         partition = line.partition
-        partition.publish()
-        self._pokes.moved(partition.row, line.appended_bytes)
-        self._published(partition)
+        replication = partition.replication
+        if replication is None:
+            partition.publish()
+            self._pokes.moved(partition.row, line.appended_bytes)
+        else:
+            # Followers count as well. What was appended here is from before it had any.
+            replication.unseen_bytes += line.appended_bytes
+            self._listener.high_watermark_may_move(partition)
         line.appended_bytes = 0
-        held, line.in_flight = line.in_flight, []
-        for peer, answer in held:
+        for _, _, _, peer, answer in self._held.reached(line, line.begun):
             self._reply(peer, answer)
         action, line.between = line.between, None
         if action is not None:
@@ -261,15 +265,12 @@ class GroupCommit:
     def _failed(self, line: _Line, fault: StorageFault) -> None:
         self._lines.pop(line.partition.row, None)
         self._refuse(line, _STORAGE_ERROR)
-        self._fail(line.partition, fault)
+        self._listener.storage_failed(line.partition, fault)
 
     def _refuse(self, line: _Line, error: int) -> None:
-        held = line.in_flight + line.waiting
-        line.in_flight, line.waiting = [], []
-        for peer, answer in held:
+        for _, _, _, peer, answer in self._held.leave(line):
             self._reply(peer, refusal(answer, error))
 
     def statistics(self) -> dict[str, int]:
         """Logs with flushes under way or due, and answers held back."""
-        held = sum(len(line.waiting) + len(line.in_flight) for line in self._lines.values())
-        return {"flushes": self._begun, "due": len(self._due), "held": held}
+        return {"flushes": self._begun, "due": len(self._due), "held": len(self._held)}

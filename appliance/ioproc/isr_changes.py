@@ -9,29 +9,28 @@ what still seems right is asked anew; `Replication` waits for both states meanwh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping
 from typing import Final
 from uuid import UUID
 
 from appliance.channels.control_channel import AlteredPartitions, AlterPartitions, WantedIsr
 from appliance.channels.controller_link import ControllerLink
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
+from appliance.cluster import TopicPartition
 from appliance.ioproc.partition import Partition
 from appliance.ipc.agent import Timers
+from appliance.partition_host.listener import PartitionListener
 from appliance.protocol.errors import ErrorCode
 
 AGAIN_MS: Final = 500
 _ASK_ANEW: Final = frozenset({0, int(ErrorCode.INVALID_UPDATE_VERSION)})
-_NS_PER_MS: Final = 1_000_000
 
 
 class IsrChanges:
-    """One worker's proposals.
+    """One worker's proposals; none before `open`.
 
     Args:
-        partitions: those that are led, now.
-        moved: hears of partitions whose ISR is another: their high watermark may be, too.
-        damaged: hears of partitions whose log a follower has found damaged, and at which offset.
+        listener: Learns of partitions whose ISR has changed, and of logs that a follower has found damaged.
     """
 
     __slots__ = (
@@ -39,14 +38,13 @@ class IsrChanges:
         "_asked",
         "_clock",
         "_controller",
-        "_damaged",
         "_ends",
         "_interval_ns",
         "_lag_ms",
+        "_led",
+        "_listener",
         "_looked_ms",
         "_looks",
-        "_moved",
-        "_partitions",
         "_slot",
         "_timers",
         "_unsent",
@@ -60,25 +58,26 @@ class IsrChanges:
         *,
         slot: int,
         lag_ms: int,
-        partitions: Callable[[], Iterable[Partition]],
-        moved: Callable[[Partition], None],
-        damaged: Callable[[Partition, int], None],
+        listener: PartitionListener[Partition],
     ) -> None:
         self._controller = controller
         self._timers = timers
         self._clock = clock
         self._slot = slot
         self._lag_ms = lag_ms
-        self._interval_ns = max(lag_ms // 2, 1) * _NS_PER_MS
-        self._partitions = partitions
-        self._moved = moved
-        self._damaged = damaged
+        self._interval_ns = max(lag_ms // 2, 1) * NS_PER_MS
+        self._listener = listener
+        self._led: Mapping[TopicPartition, Partition] = {}
         self._asked: dict[tuple[str, int], tuple[int, Partition]] = {}
         self._unsent: dict[tuple[str, int], Partition] = {}
         self._ends: dict[int, int] = {}
         self._looked_ms = self._now_ms()
         self._looks = False
         self._again_soon = False
+
+    def open(self, led: Mapping[TopicPartition, Partition]) -> None:
+        """These, at any time, are the led partitions from now on."""
+        self._led = led
 
     def follower_moved(self, partition: Partition) -> None:
         """A follower has come further, or serves again: it may be in sync now."""
@@ -92,7 +91,7 @@ class IsrChanges:
             found = replication.damage_found()
             if found is not None:
                 replication.forget_damage()
-                self._damaged(partition, found)
+                self._listener.log_damaged(partition, found)
 
     def watch(self) -> None:
         """Something was appended, or a follower is out of step: looks are taken until all are in step again."""
@@ -106,7 +105,7 @@ class IsrChanges:
         before, self._ends = self._ends, {}
         self._looks = False
         settled = True
-        for partition in self._partitions():
+        for partition in list(self._led.values()):  # a damaged one may leave
             replication = partition.replication
             if replication is None:
                 continue
@@ -128,7 +127,7 @@ class IsrChanges:
 
     def _now_ms(self) -> int:
         """Not the time of day: that may jump."""
-        return self._clock.monotonic_ns() // _NS_PER_MS
+        return self._clock.monotonic_ns() // NS_PER_MS
 
     def _want(self, partition: Partition, isr: tuple[int, ...]) -> None:
         assert partition.replication is not None
@@ -163,7 +162,7 @@ class IsrChanges:
                 continue
             if partition.replication.answered(outcome):
                 partition.isr = partition.replication.isr
-            self._moved(partition)
+            self._listener.high_watermark_may_move(partition)
             if outcome.error in _ASK_ANEW:
                 self.follower_moved(partition)
             else:
@@ -174,11 +173,11 @@ class IsrChanges:
         """Looks at everything again soon: nobody may say anything more on a host at rest."""
         if not self._again_soon:
             self._again_soon = True
-            self._timers.add(self._clock.monotonic_ns() + AGAIN_MS * _NS_PER_MS, self._try_again)
+            self._timers.after_ms(AGAIN_MS, self._try_again)
 
     def _try_again(self) -> None:
         self._again_soon = False
-        for partition in self._partitions():
+        for partition in list(self._led.values()):  # a damaged one may leave
             self.follower_moved(partition)
         self.send()
 

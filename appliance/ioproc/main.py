@@ -1,22 +1,17 @@
-"""Wires an I/O worker: shared memory, controller, then the duty cycle of `worker`.
+"""The I/O worker process: wires the agent to what the supervisor gave it and to the controller. See worker.py.
 
-Ready is said by the worker itself, once the controller has named its partitions and their logs are open.
+The agent sends Ready, once the controller has named its partitions and their logs are open.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 
-import zmq
-
-from appliance.channels.child import EXIT_CLEAN, Child
-from appliance.channels.controller_link import ControllerLink
-from appliance.clock import SystemClock
-from appliance.ioproc.worker import Worker
-from appliance.ipc.agent import freeze_garbage
+from appliance.channels.child import Child
+from appliance.ioproc.worker import WorkerAgent
 from appliance.ipc.time_slice import ask_for_short_slice
 from appliance.log.producer_limits import PRODUCER_LIMITS
+from appliance.process.agent import AgentProcess, run_agent
 
 _log = logging.getLogger(__name__)
 
@@ -24,16 +19,13 @@ _log = logging.getLogger(__name__)
 def run(child: Child) -> int:
     """The life of one worker; its exit code."""
     if not ask_for_short_slice():
-        _log.info("the system gives no short time slice: records may wait for the rest of another's")
-    attachment = child.attach()
-    clock = SystemClock()
-    attachment.row.start(os.getpid(), child.generation, now_ms=clock.now_ms(), now_ns=clock.monotonic_ns())
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    controller = ControllerLink(child.wiring, child.role, child.generation, context=context)
-    broker = child.wiring.settings.broker
+        _log.info(
+            "the kernel does not support short scheduler slices (Linux 6.12 or later does); tail latency may be higher"
+        )
+    return run_agent(child, _wire)
+
+
+def _wire(process: AgentProcess) -> WorkerAgent:
+    broker = process.settings.broker
     PRODUCER_LIMITS.set(per_log=broker.producer_ids_per_partition_max, in_process=broker.producer_ids_max)
-    worker = Worker(attachment, controller, child.supervision, clock=clock, warn=_log.warning)
-    freeze_garbage()
-    worker.run()
-    context.term()
-    return EXIT_CLEAN
+    return WorkerAgent(process, process.controller_link())

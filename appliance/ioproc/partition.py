@@ -183,6 +183,30 @@ class Partition:
         if not self.is_marked:
             self.mark()
 
+    def files_begin_to_swap(self) -> None:
+        """As `files_change`: the cleaner's segments take the place of some of ours."""
+        self.files_change()
+
+    def files_swapped(self, *, is_done: bool) -> None:
+        """As `files_changed`, also when nothing was done: network processes read by the version."""
+        self.files_changed()
+
+    def cleanable_to(self, *, now_ms: int) -> int:
+        """Return how far the log may be compacted.
+
+        A log that nobody writes to rolls here, when it must be compacted at last.
+        """
+        log = self.log
+        log.maybe_roll_by_time(now_ms)
+        return min(log.stable_offset(self.high_watermark), self.last_stable_offset)
+
+    def tidy(self, *, now_ms: int, is_at_rest: bool) -> None:
+        """Have readers off the disk learn of a flush, and roll the log by time, once per checkpoint."""
+        if self.has_unsaid_flush and not self.is_marked:
+            self.mark()
+        if is_at_rest:
+            self.log.maybe_roll_by_time(now_ms)
+
     def publish(self) -> None:
         """Brings the row up to the log: log end, then the watermarks that follow from it."""
         cells, at, log = self._cells, self._row_at, self.log

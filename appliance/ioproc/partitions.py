@@ -1,28 +1,32 @@
-"""Which partitions this worker leads, by row; made to be what the controller says (`channels.copy_holder`)."""
+"""Which partitions this worker leads, by row; made to be what the controller says (`partition_host.copy_holder`)."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
-from uuid import UUID
 
-from appliance.channels.control_channel import Assign, AssignedPartition
-from appliance.channels.copy_holder import CopyHolder
-from appliance.channels.partition_table import SERVING_INCARNATION, SLOT_LOG_END, PartitionTable
+from appliance.channels.control_channel import AssignedPartition, LogAhead
+from appliance.channels.partition_table import (
+    SERVING_INCARNATION,
+    SLOT_CLOSED_INCARNATION,
+    SLOT_LOG_END,
+    PartitionTable,
+)
 from appliance.clock import Clock
 from appliance.cluster import TopicPartition
 from appliance.errors import LogDirectoryOffline, StorageFault
 from appliance.ioproc.group_commit import GroupCommit
+from appliance.ioproc.later_epochs import log_ahead
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.peer_copies import compare_with_peers
-from appliance.log.config import LastSettings
 from appliance.log.file_names import partition_directory_name
 from appliance.log.log_directories import LogDirectories
 from appliance.log.others_directories import DirectoriesOf, first_base_offset
 from appliance.log.partition_log import PartitionLog
 from appliance.log.recovered import FOLDER
 from appliance.log.state_publisher import StatePublisher
+from appliance.partition_host.copy_holder import CopyHolder
+from appliance.partition_host.listener import PartitionListener
 from appliance.protocol.errors import ErrorCode
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
@@ -31,37 +35,18 @@ _logger = logging.getLogger(__name__)
 
 
 class Partitions(CopyHolder[Partition]):
-    """Led partitions: `by_row[row]` is None where this worker leads nothing. One slot, all its log directories.
+    """Led partitions: `by_row[row]` is None where this worker leads nothing.
 
-    `withdrawn` hears of each that is served no more, and which error who waits is told; `led_on` of each that is led
-    already and goes by new words: it publishes the watermark, which a smaller ISR may move, and tells who waits for it.
-    `between` is called before each that is opened. `directories_of`: of the other slots; `is_emptied`: this slot's were
-    empty when the instance began.
-    `lost`: what leads with less than there had been, because every in-sync copy was damaged.
-    `offline`: what this life does not serve; `partial`: what of it for lack of files, and in which leader epoch it was
-    refused.
+    Args:
+        commits: Holds answers back for partitions with `durability = "fsync"`.
+        is_emptied: This slot's directories were empty when the instance began.
+
+    `ahead`: what is not led because its logs have later epochs than the controller knows; the worker reports it.
+    `lost`: what leads with fewer records than there had been, because every in-sync copy was damaged.
     """
 
-    __slots__ = (
-        "_between",
-        "_clock",
-        "_commits",
-        "_configs",
-        "_directories",
-        "_directories_of",
-        "_is_emptied",
-        "_led_on",
-        "_publisher",
-        "_settings",
-        "_slot",
-        "_table",
-        "_withdrawn",
-        "by_row",
-        "lost",
-        "partial",
-    )
-
     HELD = "served"
+    OFFLINE = "offline"
 
     def __init__(
         self,
@@ -72,42 +57,28 @@ class Partitions(CopyHolder[Partition]):
         log_defaults: Mapping[str, str],
         commits: GroupCommit,
         clock: Clock,
-        withdrawn: Callable[[Partition, int], None],
         publisher: StatePublisher,
-        led_on: Callable[[Partition], None],
-        between: Callable[[], None],
         directories_of: DirectoriesOf,
+        listener: PartitionListener[Partition],
         is_emptied: bool = False,
         warn: Callable[[str], None],
     ) -> None:
-        super().__init__(log_defaults=log_defaults, warn=warn)
-        self._led_on = led_on
-        self._between = between
-        self._directories_of = directories_of
+        super().__init__(
+            directories,
+            table,
+            slot=slot,
+            log_defaults=log_defaults,
+            directories_of=directories_of,
+            publisher=publisher,
+            listener=listener,
+            warn=warn,
+        )
         self._is_emptied = is_emptied
         self._commits = commits
         self._clock = clock
-        self._withdrawn = withdrawn
-        self._publisher = publisher
-        self._directories = directories
-        self._table = table
-        self._slot = slot
-        self._configs: dict[TopicPartition, Mapping[str, str]] = {}
-        self._settings = LastSettings()
         self.by_row: list[Partition | None] = [None] * len(table)
-        self.partial: dict[TopicPartition, int] = {}
+        self.ahead: dict[TopicPartition, LogAhead] = {}
         self.lost: set[TopicPartition] = set()
-
-    def touched_by(self, command: Assign) -> list[Partition]:
-        """Those that are led and that `command` has opened, or given other settings."""
-        if command.log_defaults is not None:
-            return list(self.by_name.values())
-        named = (self.by_name.get(TopicPartition(p.topic, p.partition)) for p in command.partitions)
-        return [partition for partition in named if partition is not None]
-
-    def _goes_on(self, count: int) -> bool:
-        self._between()
-        return True
 
     def _take(self, assigned: AssignedPartition, *, is_new: bool) -> None:
         name = TopicPartition(assigned.topic, assigned.partition)
@@ -144,6 +115,7 @@ class Partitions(CopyHolder[Partition]):
                 own = self._table.slot_at(assigned.row, self._slot)
                 self._table.cells[own + SLOT_LOG_END] = log.log_end_offset
             self._table.opened(assigned.row, assigned.incarnation, self._slot, before, cut_to=log.cut_to)
+            self._refuse_ahead(assigned, log, was_handed_over=before.closed is not None)
             self._refuse_partial(assigned, log, was_handed_over=before.closed is not None)
         except LogDirectoryOffline as fault:
             self._note_fault(name, assigned.incarnation, fault)
@@ -153,8 +125,8 @@ class Partitions(CopyHolder[Partition]):
         if log.latest_epoch != assigned.leader_epoch:
             if log.latest_epoch > assigned.leader_epoch:
                 _logger.error(
-                    "partition %s: slot %d leads in epoch %d, and its log has epoch %d: the metadata was restored from"
-                    " a backup, or the log is damaged; consumers find no end of the later epochs",
+                    "partition %s: slot %d leads in epoch %d, and its log has epoch %d, which is too high for any"
+                    " leader: the log is damaged; consumers find no end of that epoch",
                     name,
                     self._slot,
                     assigned.leader_epoch,
@@ -185,10 +157,6 @@ class Partitions(CopyHolder[Partition]):
         else:
             self._publisher.take(partition)
             partition.serve()
-
-    def _forget_fault(self, name: TopicPartition) -> None:
-        super()._forget_fault(name)
-        self.partial.pop(name, None)
 
     def _refuse_lost(self, assigned: AssignedPartition) -> None:
         """An empty disk in the place of the one that was in sync must not lead: followers would cut their copies to it.
@@ -232,6 +200,33 @@ class Partitions(CopyHolder[Partition]):
             self._directories.give_up(name)
             self.partial[name] = assigned.leader_epoch
             raise LogDirectoryOffline(reason)
+
+    def _refuse_ahead(self, assigned: AssignedPartition, log: PartitionLog, *, was_handed_over: bool) -> None:
+        """Nobody leads in an epoch that the logs have passed: two leaders would write under one epoch (`later_epochs`).
+
+        Raises:
+            StorageFault: this is one of those, and `ahead` has it.
+        """
+        ahead = log_ahead(
+            assigned,
+            log,
+            slot=self._slot,
+            slots=self._table.slots,
+            directories_of=self._directories_of,
+            was_led=self._table.was_led(assigned.row, assigned.incarnation),
+            is_clean=not (was_handed_over or log.is_recovered),
+        )
+        if ahead is None:
+            return
+        name = TopicPartition(assigned.topic, assigned.partition)
+        self.ahead[name] = ahead
+        self._hand_over(name, assigned.row, assigned.incarnation)
+        own = self._table.slot_at(assigned.row, self._slot)
+        self._table.cells[own + SLOT_CLOSED_INCARNATION] = assigned.incarnation
+        raise StorageFault(
+            f"slot {self._slot} does not lead in epoch {assigned.leader_epoch}, because the logs have epoch"
+            f" {ahead.log_epoch}; it asks the controller for a later one"
+        )
 
     def _is_alone(self, assigned: AssignedPartition) -> bool:
         return assigned.isr == (self._slot,)
@@ -294,8 +289,8 @@ class Partitions(CopyHolder[Partition]):
         elif own.offset < max(cuts.values()):
             # Mostly what the last leader had appended and its followers had not copied yet.
             _logger.warning(
-                "partition %s: slot %d leads with a log that ends at offset %d; a damaged copy had records up to %d,"
-                " which no producer with acks=all was told of unless this copy was damaged as well",
+                "partition %s: slot %d leads with a log that ends at offset %d; a damaged replica had records up to"
+                " %d. Those were not acknowledged with acks=all unless this replica was damaged as well",
                 name,
                 self._slot,
                 own.offset,
@@ -306,8 +301,8 @@ class Partitions(CopyHolder[Partition]):
     def _say_lost(self, name: TopicPartition, end: int, lost_to: int) -> None:
         self.lost.add(name)
         _logger.error(
-            "partition %s: records are lost: slot %d leads with the longest valid log of all in-sync copies, which ends"
-            " at offset %d; there had been records up to %d. What was cut is in the directory %s of each copy",
+            "partition %s: records are lost: slot %d leads with the longest valid log of all in-sync replicas, which"
+            " ends at offset %d; records up to %d existed. Truncated bytes are in the directory %s of each replica",
             name,
             self._slot,
             end,
@@ -335,7 +330,7 @@ class Partitions(CopyHolder[Partition]):
         self._apply_configs(partition, assigned.configs)
         partition.serve_epoch()
         if partition.replication is not None:
-            self._led_on(partition)
+            self._listener.high_watermark_may_move(partition)
         self.unopened.pop(partition.topic_partition, None)
 
     def _now_ms(self) -> int:
@@ -355,19 +350,6 @@ class Partitions(CopyHolder[Partition]):
     def _apply_defaults(self, name: TopicPartition) -> None:
         self._apply_configs(self.by_name[name], self._configs[name])
 
-    def take_offline(self, partition: Partition, fault: StorageFault) -> None:
-        """The storage of a partition failed: it is served no more in this life of the worker.
-
-        What the disk holds of it is not known, and reading it again would tell what the page cache holds. The next
-        life recovers it.
-        """
-        name = partition.topic_partition
-        if self.by_name.get(name) is not partition:
-            return
-        self._note_fault(name, partition.incarnation, fault)
-        self._withdraw(partition, offline=True)
-        self._directories.give_up(name)
-
     def give_away(self, partition: Partition, offset: int, fault: StorageFault) -> None:
         """Another copy has to lead, because this one is damaged from `offset` on: whoever opens it next cuts it there.
 
@@ -379,32 +361,20 @@ class Partitions(CopyHolder[Partition]):
         self.take_offline(partition, fault)
         self.partial[name] = partition.leader_epoch
 
-    def take_directory_offline(self, index: int, fault: StorageFault) -> list[TopicPartition]:
-        """A log directory has failed: its partitions go offline, and the directory is touched no more."""
-        gone = [partition for partition in self.by_name.values() if partition.directory == index]
-        for partition in gone:
-            self.take_offline(partition, fault)
-        self._directories.fail(index, fault)
-        return [partition.topic_partition for partition in gone]
-
     def _publish_offline(self, assigned: AssignedPartition) -> None:
         at = self._table.at(assigned.row) + SERVING_INCARNATION
         self._table.cells[at] = -assigned.incarnation
 
-    def _release(self, name: TopicPartition) -> None:
-        """Closes a log for the slot's replica, without waiting for the disk."""
+    def _let_go(self, name: TopicPartition, *, is_offline: bool = False) -> Partition | None:
         self.unopened.pop(name, None)
         known = self.by_name.get(name)
         if known is not None:
-            self._withdraw(known)
-            self._directories.hand_over(
-                name, partial(self._table.leave, known.row, known.incarnation, self._slot)
-            )
-            known.closed()
+            self._withdraw(known, offline=is_offline)
+        return known
 
     def _withdraw(self, partition: Partition, *, offline: bool = False) -> None:
         self._commits.forget(partition)
-        self._withdrawn(
+        self._listener.withdrawn(
             partition, int(ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         )
         self._publisher.drop(partition)
@@ -413,15 +383,3 @@ class Partitions(CopyHolder[Partition]):
         self._configs.pop(partition.topic_partition, None)
         if self.by_row[partition.row] is partition:
             self.by_row[partition.row] = None
-
-    def _remove(self, name: TopicPartition, topic_id: UUID) -> None:
-        self.unopened.pop(name, None)
-        self._forget_fault(name)
-        known = self.by_name.get(name)
-        if known is not None:
-            self._withdraw(known)
-        self._directories.delete_partition(name, topic_id)
-
-    def high_watermarks(self) -> dict[TopicPartition, int]:
-        """For the checkpoint."""
-        return {name: partition.high_watermark for name, partition in self.by_name.items()}

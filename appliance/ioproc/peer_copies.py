@@ -171,7 +171,9 @@ def _end_beyond(
         return None
     if lacks_begin(partition, log_start=max(log_start, own_start), is_compacted=is_compacted):
         _logger.warning(
-            "%s: ends at offset %d, and is not counted: its beginning has gone", partition, end.offset
+            "%s: ends at offset %d, but does not count, because its beginning is missing",
+            partition,
+            end.offset,
         )
         return None
     return end
@@ -182,7 +184,7 @@ def _checkpointed(partition: Path, name: str) -> int:
     try:
         offsets = read_offsets(partition.parent / name)
     except CorruptFile as fault:
-        _logger.warning("%s; the copy is compared without it", fault)
+        _logger.warning("%s; comparing the replica without this checkpoint", fault)
         return 0
     directory = partition.name
     return next(

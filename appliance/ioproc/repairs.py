@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from appliance.channels.worker_counters import REPAIRED_BATCHES
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.cluster import TopicPartition
-from appliance.errors import ApplianceError, DamagedLog, StorageFault
+from appliance.errors import ApplianceError, DamagedLog
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.peer_copies import copies_of
 from appliance.ipc.process_table import ProcessRow
@@ -31,13 +31,13 @@ from appliance.log.copy_end import segment_bases
 from appliance.log.others_directories import DirectoriesOf
 from appliance.log.partition_log import PartitionLog
 from appliance.log.repair import Damage, History, find_damage, first_source, replace_batch
+from appliance.partition_host.listener import PartitionListener
 
 BATCHES_AT_ONCE: Final = 16
 VERIFIED_BYTES_MAX: Final = 4 << 20
 """Of one look: others wait for the worker meanwhile. Damage further on is met by the follower, or the reader, later."""
 AGAIN_MS: Final = 60_000
 LOOKS_KEPT_MAX: Final = 1_000
-_NS_PER_MS: Final = 1_000_000
 
 _logger = logging.getLogger(__name__)
 
@@ -48,11 +48,10 @@ class Repairs:
     Args:
         slot: whose copies are repaired.
         directories_of: of the other slots.
-        cut: has the partition led by another copy, and ours cut at an offset.
-        repaired: hears of a partition whose followers and readers can go on.
+        listener: Learns of repaired logs, and of those of which another copy has to lead.
     """
 
-    __slots__ = ("_again_ns", "_clock", "_cut", "_directories_of", "_repaired", "_row", "_slot")
+    __slots__ = ("_again_ns", "_clock", "_directories_of", "_listener", "_row", "_slot")
 
     def __init__(
         self,
@@ -61,15 +60,13 @@ class Repairs:
         *,
         slot: int,
         directories_of: DirectoriesOf,
-        cut: Callable[[Partition, int, StorageFault], None],
-        repaired: Callable[[Partition], None],
+        listener: PartitionListener[Partition],
     ) -> None:
         self._row = row
         self._clock = clock
         self._slot = slot
         self._directories_of = directories_of
-        self._cut = cut
-        self._repaired = repaired
+        self._listener = listener
         self._again_ns: dict[tuple[TopicPartition, int], int] = {}
 
     def look(self, partition: Partition, offset: int) -> None:
@@ -89,7 +86,7 @@ class Repairs:
     def _put_off(self, name: TopicPartition, offset: int) -> None:
         if len(self._again_ns) >= LOOKS_KEPT_MAX:
             self._again_ns.clear()
-        self._again_ns[name, offset] = self._clock.monotonic_ns() + AGAIN_MS * _NS_PER_MS
+        self._again_ns[name, offset] = self._clock.monotonic_ns() + AGAIN_MS * NS_PER_MS
 
     def _repair(self, partition: Partition, offset: int) -> None:
         log, name = partition.log, partition.topic_partition
@@ -131,7 +128,7 @@ class Repairs:
                 self._slot,
             )
             return
-        self._repaired(partition)
+        self._listener.log_repaired(partition)
 
     def _damage(self, partition: Partition, offset: int) -> Damage | None:
         """The first damaged batch in the segment of `offset`, from a little before it on."""
@@ -168,7 +165,7 @@ class Repairs:
         name = partition.topic_partition
         for slot, path in sources:
             if _is_whole(path, damage.offset, partition):
-                self._cut(
+                self._listener.better_copy_found(
                     partition,
                     damage.offset,
                     DamagedLog(
@@ -181,7 +178,7 @@ class Repairs:
         _logger.error(
             "partition %s: the log of slot %d is damaged at offset %d and no other in-sync copy is whole there: readers"
             " and followers cannot pass it. Stop the appliance and run `appliance log verify --repair`, which searches"
-            " all copies; or delete the records up to behind it",
+            " all copies; or delete all records up to and including this offset",
             name,
             self._slot,
             damage.offset,

@@ -28,18 +28,18 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable
 
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.errors import ApplianceError
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
 from appliance.ipc.agent import Timers
 from appliance.log.retention import Expired
+from appliance.partition_host.listener import PartitionListener
 
 SLICE_NS = 2_000_000
 FIRST_ROUND_MS = 30_000  # Kafka's log.initial.task.delay.ms: starting is busy enough
 RETIRED_AT_ONCE = 16
 CLOCK_JUMP_MS = 60_000
-_NS_PER_MS = 1_000_000
 _log = logging.getLogger(__name__)
 
 
@@ -47,18 +47,16 @@ class Retention:
     """The rounds of one worker.
 
     Args:
-        retired: called when a slice has put files into the log directories' queues of removals.
-        fail: hears what the host refused a partition.
+        listener: Learns of retired segments, and of what the host refused a partition.
         warn: hears of clocks, however often; whether it has passed it on.
     """
 
     __slots__ = (
         "_clock",
-        "_fail",
         "_interval_ms",
         "_left",
+        "_listener",
         "_partitions",
-        "_retired",
         "_seen_ms",
         "_seen_ns",
         "_timers",
@@ -74,27 +72,25 @@ class Retention:
         clock: Clock,
         *,
         interval_ms: int,
-        retired: Callable[[], None],
-        fail: Callable[[Partition, ApplianceError], None],
+        listener: PartitionListener[Partition],
         warn: Callable[[str], bool],
     ) -> None:
         self._partitions = partitions
         self._timers = timers
         self._clock = clock
         self._interval_ms = interval_ms
-        self._retired = retired
-        self._fail = fail
+        self._listener = listener
         self._warn = warn
         self._left: deque[Partition] = deque()
         self._seen_ms, self._seen_ns = clock.now_ms(), clock.monotonic_ns()
         self._trusts_clock = True
         self._warned_of: dict[Partition, int] = {}
-        self._after(min(interval_ms, FIRST_ROUND_MS), self.begin)
+        self._timers.after_ms(min(interval_ms, FIRST_ROUND_MS), self.begin)
 
     def begin(self) -> None:
         """Begins a round."""
         now_ms, now_ns = self._clock.now_ms(), self._clock.monotonic_ns()
-        ahead_ms = now_ms - self._seen_ms - (now_ns - self._seen_ns) // _NS_PER_MS
+        ahead_ms = now_ms - self._seen_ms - (now_ns - self._seen_ns) // NS_PER_MS
         self._seen_ms, self._seen_ns = now_ms, now_ns
         self._trusts_clock = ahead_ms <= CLOCK_JUMP_MS
         if not self._trusts_clock:
@@ -119,11 +115,11 @@ class Retention:
             if clock.monotonic_ns() >= until_ns:
                 break
         if retired:
-            self._retired()
+            self._listener.segments_retired()
         if left:
-            self._after(0, self._slice)
+            self._timers.after_ms(0, self._slice)
         else:
-            self._after(self._interval_ms, self.begin)
+            self._timers.after_ms(self._interval_ms, self.begin)
 
     def _look(self, partition: Partition) -> bool:
         """Deletes what has had its time; whether there was any."""
@@ -146,7 +142,7 @@ class Retention:
                 self._left.append(partition)
             self._tell(partition, found, retiring)
         except ApplianceError as fault:
-            self._fail(partition, fault)
+            self._listener.refused(partition, fault)
         return True
 
     def _is_led(self, partition: Partition) -> bool:
@@ -168,6 +164,3 @@ class Retention:
             f" of {timestamp_ms} ms, which is in the future"
         ):
             self._warned_of[partition] = timestamp_ms
-
-    def _after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        self._timers.add(self._clock.monotonic_ns() + delay_ms * _NS_PER_MS, action)

@@ -1,8 +1,7 @@
-"""The parts of a process's duty cycle: sleep until there is work, wake for it, account for both.
+"""The wait of a process's loop: sleep until there is work, wake for it, account for both.
 
-Not a framework: each process writes its own loop in one file, for example
+Not a framework: each process writes its own loop in one file (see `appliance.process`), for example
 
-    cycle = DutyCycle(doorbell, row, monotonic_ns=clock.monotonic_ns)
     cycle.add_inbox(inbox)
     while running:
         for descriptor, events in cycle.wait():
@@ -19,13 +18,13 @@ from __future__ import annotations
 
 import gc
 import heapq
-import os
 import select
-import signal
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable
 from itertools import count
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
+from appliance.clock import NS_PER_MS
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.process_table import BUSY_NS, IDLE_NS, LOOPS, ProcessRow
 
@@ -33,7 +32,8 @@ MAXIMUM_EVENTS: Final = 256
 # Container objects that may be alive at once above the frozen ones before the collector looks for cycles among them.
 YOUNG_OBJECTS: Final = 20_000
 
-_NS_PER_MS: Final = 1_000_000
+NEVER_NS: Final = 1 << 61
+"""The moment of an alarm that is not set. Compiled code makes an object of an integer of 63 bits or more."""
 
 
 class Inbox(Protocol):
@@ -55,34 +55,67 @@ class Timer:
         self.action = None
 
 
-class Timers:
-    """A process's few periodic and one-time actions, by CLOCK_MONOTONIC; not for one timer per request."""
+class Alarm:
+    """An action at a moment that moves with most requests: moving it is a store. NEVER_NS: there is none.
 
-    __slots__ = ("_heap", "_order")
+    It is taken back before its action runs, which may set it again.
+    """
+
+    __slots__ = ("action", "due_ns")
 
     def __init__(self) -> None:
+        self.due_ns = NEVER_NS
+        self.action: Callable[[], None] | None = None
+
+
+class Timers:
+    """A process's few periodic and one-time actions, by CLOCK_MONOTONIC; not for one timer per request.
+
+    `alarm`: one more, which may move with each request.
+
+    Args:
+        monotonic_ns: the clock of `after_ms`, CLOCK_MONOTONIC nanoseconds.
+    """
+
+    __slots__ = ("_heap", "_monotonic_ns", "_order", "alarm")
+
+    def __init__(self, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._monotonic_ns = monotonic_ns
         self._heap: list[tuple[int, int, Timer]] = []
         self._order = count()
+        self.alarm = Alarm()
 
     def add(self, due_ns: int, action: Callable[[], None]) -> Timer:
         timer = Timer(due_ns, action)
         heapq.heappush(self._heap, (due_ns, next(self._order), timer))
         return timer
 
+    def after_ms(self, pause_ms: int, action: Callable[[], None]) -> Timer:
+        """Add an action that is due in `pause_ms`."""
+        return self.add(self._monotonic_ns() + pause_ms * NS_PER_MS, action)
+
+    def clear(self) -> None:
+        """Drop every action."""
+        self._heap.clear()
+
     @property
     def any(self) -> bool:
         """Whether one may be set."""
-        return bool(self._heap)
+        return bool(self._heap) or self.alarm.due_ns != NEVER_NS
 
     def next_due_ns(self) -> int | None:
         """When the next one is due, or None when none is set."""
         while self._heap and self._heap[0][2].action is None:
             heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        alarm_ns = self.alarm.due_ns
+        if self._heap and self._heap[0][0] < alarm_ns:
+            return self._heap[0][0]
+        return None if alarm_ns == NEVER_NS else alarm_ns
 
     def run_due(self, now_ns: int) -> int:
-        """Runs what is due at `now_ns`, earliest first; how many ran. Those added meanwhile wait for the next
-        call.
+        """Run what is due at `now_ns`, earliest first and the alarm last; return how many ran.
+
+        Those added meanwhile wait for the next call.
         """
         due: list[Timer] = []
         while self._heap and self._heap[0][0] <= now_ns:
@@ -93,7 +126,17 @@ class Timers:
             if action is not None:
                 action()
                 ran += 1
+        alarm = self.alarm
+        if alarm.due_ns <= now_ns:
+            alarm.due_ns = NEVER_NS
+            if alarm.action is not None:
+                alarm.action()
+                ran += 1
         return ran
+
+
+def _wake() -> None:
+    """The action of a timer that only ends a sleep."""
 
 
 class DutyCycle:
@@ -115,6 +158,11 @@ class DutyCycle:
         "_loops",
         "_monotonic_ns",
         "_poll",
+        "_report",
+        "_report_interval_ns",
+        "_report_is_armed",
+        "_report_ns",
+        "_reported_loops",
         "_woke_ns",
         "epoll",
         "timers",
@@ -122,7 +170,7 @@ class DutyCycle:
 
     def __init__(self, doorbell: Doorbell, row: ProcessRow, *, monotonic_ns: Callable[[], int]) -> None:
         self.epoll = select.epoll()
-        self.timers = Timers()
+        self.timers = Timers(monotonic_ns)
         self._poll = self.epoll.poll
         self._doorbell = doorbell
         self._cells = row.cells
@@ -130,6 +178,10 @@ class DutyCycle:
         self._inboxes: list[Inbox] = []
         self._woke_ns = monotonic_ns()
         self._loops = self._busy_ns = self._idle_ns = 0
+        self._report: Callable[[], None] | None = None
+        self._report_ns = NEVER_NS
+        self._report_interval_ns = self._reported_loops = 0
+        self._report_is_armed = False
         # Edge-triggered: each ring is one event, and the eventfd need not be read to silence it.
         self.epoll.register(doorbell.eventfd, select.EPOLLIN | select.EPOLLET)
 
@@ -146,6 +198,8 @@ class DutyCycle:
         """
         timers, doorbell = self.timers, self._doorbell
         before_ns = self._monotonic_ns()
+        if before_ns >= self._report_ns:
+            self._report_now(before_ns)
         timeout_s = -1.0 if timeout_ms is None else timeout_ms / 1000
         if timers.any:
             timeout_s = self._until_due_s(timeout_s, before_ns)
@@ -168,6 +222,29 @@ class DutyCycle:
         if timers.any:
             timers.run_due(now_ns)
         return events
+
+    def report_every(self, interval_ms: int, report: Callable[[], None]) -> None:
+        """Call `report` at the end of a turn, at most every `interval_ms`, while the process works.
+
+        An idle process is not woken for it, but once: `interval_ms` after the last report, for what has changed since.
+        """
+        self._report = report
+        self._report_interval_ns = interval_ms * NS_PER_MS
+        self._report_ns = 0
+
+    def _report_now(self, now_ns: int) -> None:
+        report = self._report
+        assert report is not None
+        report()
+        if self._report_is_armed and self._loops == self._reported_loops + 1:
+            # Nothing but the timer woke the process since the last report.
+            self._report_is_armed = False
+            self._report_ns = 0
+        else:
+            self._report_is_armed = True
+            self._report_ns = now_ns + self._report_interval_ns
+            self.timers.add(self._report_ns, _wake)
+        self._reported_loops = self._loops
 
     def close(self) -> None:
         """Closes the epoll set; the doorbell's descriptor stays the supervisor's."""
@@ -193,37 +270,6 @@ class DutyCycle:
             return timeout_s
         until_due_s = max(0, due_ns - now_ns) / 1e9
         return until_due_s if timeout_s < 0 else min(until_due_s, timeout_s)
-
-
-class SignalInbox:
-    """Signals as an inbox: the handler only notes the number and rings, the duty cycle acts.
-
-    Args:
-        eventfd: this process's doorbell; written always, since a handler cannot tell whether sleep is near.
-        signals: which to take over, for the life of the process.
-    """
-
-    __slots__ = ("_arrived", "_eventfd")
-
-    def __init__(self, eventfd: int, signals: Iterable[signal.Signals]) -> None:
-        self._eventfd = eventfd
-        self._arrived: list[int] = []
-        for number in signals:
-            signal.signal(number, self._note)
-
-    def _note(self, number: int, _frame: Any) -> None:
-        self._arrived.append(number)
-        os.eventfd_write(self._eventfd, 1)
-
-    def is_empty(self) -> bool:
-        return not self._arrived
-
-    def drain(self) -> list[int]:
-        """The signals that arrived, oldest first."""
-        arrived: list[int] = []
-        while self._arrived:
-            arrived.append(self._arrived.pop(0))
-        return arrived
 
 
 def freeze_garbage() -> None:

@@ -182,17 +182,6 @@ class BufferPool:
         else:
             self._merge(block, order)
 
-    def block_at(self, position: int) -> Block:
-        """The taken block that begins at `position` (what a message from another process names).
-
-        Raises:
-            PoolCorrupt: no taken block begins there.
-        """
-        try:
-            return self._taken[position]
-        except KeyError:
-            raise PoolCorrupt(f"no taken block at {position}") from None
-
     def free_bytes(self) -> int:
         return self._free_bytes
 

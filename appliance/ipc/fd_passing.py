@@ -23,14 +23,6 @@ _DESCRIPTOR_BYTES = array.array("i").itemsize
 _ANCILLARY_BYTES = socket.CMSG_SPACE(_DESCRIPTORS_MAX * _DESCRIPTOR_BYTES)
 
 
-def descriptor_channel() -> tuple[socket.socket, socket.socket]:
-    """Two connected ends, non-blocking; each keeps message boundaries and reports the other's death."""
-    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    near.setblocking(False)
-    far.setblocking(False)
-    return near, far
-
-
 def send_descriptor(channel: socket.socket, descriptor: int, payload: bytes) -> bool:
     """Hands a copy of `descriptor` over with 1 to 512 bytes of `payload`. False when the channel is full.
 

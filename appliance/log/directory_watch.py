@@ -48,7 +48,7 @@ class DirectoryWatch:
 
     def _refused(self, path: Path) -> bool:
         why = os.strerror(ctypes.get_errno())
-        _logger.warning("%s is not watched (%s); its removal will be seen at the next checkpoint", path, why)
+        _logger.warning("cannot watch %s (%s); its removal will be noticed at the next checkpoint", path, why)
         return False
 
     def fileno(self) -> int:

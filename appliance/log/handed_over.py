@@ -186,7 +186,7 @@ def decode_handed_over(left: bytes) -> HandedOver | None:
     try:
         state = _decode(left)
     except msgspec.MsgspecError as fault:
-        _logger.warning("what was handed over of a log cannot be read: %s", fault)
+        _logger.warning("handed-over state of a log cannot be read, so the log is recovered: %s", fault)
         return None
     entries = []
     for told in state.producers:

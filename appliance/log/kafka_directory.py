@@ -115,7 +115,7 @@ def held(path: Path) -> Iterator[None]:
         StorageFault: it cannot be read.
     """
     if not (path / META_PROPERTIES).is_file():
-        raise OperatorFault(f"{path} is no log directory of Apache Kafka: it has no {META_PROPERTIES}")
+        raise OperatorFault(f"{path} is not a log directory of Apache Kafka: it has no {META_PROPERTIES}")
     with storage_faults(path / LOCK):
         lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

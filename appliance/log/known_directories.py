@@ -35,8 +35,8 @@ class KnownDirectories:
         known = self._ids.get(str(directory))
         if known is not None and known != directory_id(directory):
             raise StorageFault(
-                f"{directory} is not the directory that was used there: is its disk mounted? To begin with an empty"
-                f" one, take its line out of {self._path}"
+                f"{directory} is not the directory that was used there: is its disk mounted? To start with an empty"
+                f" one, remove its line from {self._path}"
             )
 
     @property

@@ -31,7 +31,16 @@ UNDEFINED_OFFSET: Final = -1
 class LeaderEpochs:
     """Epochs and their start offsets, both rising strictly. Lookups are O(log epochs)."""
 
-    __slots__ = ("_cut_in_memory", "_directory", "_epochs", "_is_left", "_starts", "is_due", "latest")
+    __slots__ = (
+        "_cut_in_memory",
+        "_directory",
+        "_epochs",
+        "_is_left",
+        "_starts",
+        "highest",
+        "is_due",
+        "latest",
+    )
 
     def __init__(self, directory: Path, entries: Sequence[tuple[int, int]]) -> None:
         self._directory = directory
@@ -39,6 +48,8 @@ class LeaderEpochs:
         self._epochs = tuple(epoch for epoch, _ in entries)
         self._starts = tuple(start for _, start in entries)
         self.latest = self._epochs[-1] if entries else UNDEFINED_EPOCH
+        # The highest one that was ever known here, also where it was cut or forgotten since.
+        self.highest = self.latest
         self.is_due = False
         # The file's last entry, where it was forgotten here and not there.
         self._cut_in_memory: tuple[int, int] | None = None
@@ -101,6 +112,7 @@ class LeaderEpochs:
         self._epochs = (*self._epochs[:kept], epoch)
         self._starts = (*self._starts[:kept], start_offset)
         self.latest = epoch
+        self.highest = max(self.highest, epoch)
         return True
 
     @property

@@ -191,7 +191,7 @@ class Loader:
         if not segments or log_end < self._log_start:
             if segments:
                 _logger.warning(
-                    "%s: ends at %d, before its start offset %d; begins anew there",
+                    "%s: the log ends at %d, before its start offset %d; starting empty at the start offset",
                     self._directory,
                     log_end,
                     self._log_start,
@@ -248,7 +248,7 @@ class Loader:
 
     def _remove(self, names: Collection[str]) -> None:
         for name in names:
-            _logger.info("%s: removing %s, left behind by an interrupted step", self._directory, name)
+            _logger.info("%s: removing %s, left by an interrupted operation", self._directory, name)
             (self._directory / name).unlink(missing_ok=True)
 
     def _resolve_interrupted(self, names: Collection[str]) -> None:
@@ -519,7 +519,7 @@ class Loader:
             self._set_aside(later)
             kept = keep_tail(file, position, torn)
             _logger.warning(
-                "%s: cut %d bytes at position %d, offset %d: %s; %s",
+                "%s: truncated by %d bytes at position %d, offset %d: %s; %s",
                 file.path,
                 torn,
                 position,
@@ -541,7 +541,7 @@ class Loader:
                 self._cut_to = max(self._cut_to, segment.base_offset)
             kept = keep_segment(segment.file.path) if size_bytes else None
             where = "removed" if kept is None else f"moved to {kept.parent.name}/{kept.name}"
-            _logger.warning("%s: %s, it follows what was cut", segment.file.path, where)
+            _logger.warning("%s: %s, because it follows the truncated part", segment.file.path, where)
             segment.delete()
 
     # Epochs and producers
@@ -550,7 +550,7 @@ class Loader:
         try:
             return LeaderEpochs.load(self._directory)
         except CorruptFile as fault:
-            _logger.warning("%s; leader epochs are read from the log again where it is recovered", fault)
+            _logger.warning("%s; recovery reads leader epochs from the log", fault)
             return LeaderEpochs.empty(self._directory)
 
     def _load_producers(

@@ -202,10 +202,10 @@ class LogDirectories:
         home = self._homes.get(partition)
         if home is None:
             if was_there:
-                raise LogDirectoryOffline(f"{partition} has gone from the log directory that it was in")
+                raise LogDirectoryOffline(f"{partition} has disappeared from its log directory")
             if self.failed and not is_new:
                 raise LogDirectoryOffline(
-                    f"{partition} is in no log directory that serves, but may be in a failed one"
+                    f"{partition} is in no working log directory, but may be in a failed one"
                 )
             home = self._fewest()
         if home in self.failed:
@@ -309,7 +309,7 @@ class LogDirectories:
         (target,) = marked
         with settling(found[target], waits=False) as is_free:
             if not is_free or self._found(partition) != found:
-                raise StorageFault(f"{partition} was moved, and its new place is being made sure of")
+                raise StorageFault(f"{partition} was moved, and its new directory is being flushed to disk")
             self._settle(partition, topic_id, settings, found=found, target=target)
 
     def _found(self, partition: TopicPartition) -> dict[int, Path]:
@@ -343,7 +343,7 @@ class LogDirectories:
         }
         winner, loser = (target, source) if ends[target] >= ends[source] else (source, target)
         _logger.warning(
-            "%s is in two log directories after an interrupted move: %s, which ends at %d, counts; %s, at %d, goes",
+            "%s is in two log directories after an interrupted move: using %s, which ends at %d; removing %s, at %d",
             partition,
             found[winner],
             ends[winner],

@@ -186,17 +186,6 @@ class LogDirectory:
 
     # Partitions
 
-    def partitions_on_disk(self) -> dict[TopicPartition, UUID | None]:
-        """The partitions that have a directory here, with their topic ids; None where none is kept.
-
-        Raises:
-            StorageFault, CorruptFile: the directory or an id cannot be read.
-        """
-        return {
-            partition: read_topic_id(self.path / partition_directory_name(partition))
-            for partition in self._names_on_disk()
-        }
-
     def _names_on_disk(self) -> set[TopicPartition]:
         with storage_faults(self.path):
             names = [entry.name for entry in os.scandir(self.path) if entry.is_dir()]
@@ -237,7 +226,7 @@ class LogDirectory:
             is_told = left is not None and left.is_only_of(topic_id)
             known = topic_id if is_told else read_topic_id(directory)
         if known is not None and known != topic_id:
-            _logger.warning("%s belongs to topic id %s, not %s; set aside", directory, known, topic_id)
+            _logger.warning("%s belongs to topic id %s, not %s; moved aside", directory, known, topic_id)
             self._mark(partition, DIRECTORY_STRAY)
             known = None
         clean = self.was_clean if closed is None else closed
@@ -455,7 +444,7 @@ class LogDirectory:
             try:
                 self.checkpoints.write_log_starts(logs)
             except StorageFault as fault:
-                _logger.error("checkpoint of log starts failed: %s", fault)
+                _logger.error("checkpoint of log start offsets failed: %s", fault)
 
         return run
 

@@ -540,6 +540,11 @@ class PartitionLog:
         self._epochs.assign(epoch, start_offset, write=False)
         self.latest_epoch = self._epochs.latest
 
+    @property
+    def highest_epoch(self) -> int:
+        """The highest leader epoch that the log has, or has had since it was opened; -1: none."""
+        return self._epochs.highest
+
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) as OffsetForLeaderEpoch answers them; (-1, -1) where nothing is known (KIP-279)."""
         return self._epochs.end_offset(epoch, log_end_offset=self.log_end_offset)
@@ -627,7 +632,7 @@ class PartitionLog:
             self._epochs.truncate_from_start(offset)
         except StorageFault as fault:
             # An opening cuts them again, and a full disk must not keep retention from making room.
-            _logger.warning("%s: its leader epochs were not trimmed: %s", self.directory, fault)
+            _logger.warning("%s: cannot trim the leader epoch file: %s", self.directory, fault)
         return True
 
     def retire_oldest(self, count: int) -> None:

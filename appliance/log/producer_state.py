@@ -26,7 +26,6 @@ Source: `ProducerStateManager.java`, `ProducerAppendInfo.java`, `ProducerSnapsho
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -34,7 +33,7 @@ from heapq import nsmallest
 from operator import attrgetter
 from pathlib import Path
 from struct import Struct, error
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from appliance.errors import ApplianceDefect, CorruptFile, RejectedRequest
 from appliance.log.faults import storage_faults
@@ -44,6 +43,9 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, NO_TIMESTAMP, SEQUENCE_MAX
 from appliance.protocol.records.control import EndTransactionMarker
 from appliance.protocol.records.crc32c import checksum
+
+if TYPE_CHECKING:
+    from sortedcontainers import SortedList
 
 BATCHES_REMEMBERED: Final = 5
 _SNAPSHOT_VERSION: Final = 1
@@ -134,13 +136,12 @@ class Producers:
     """Every producer of one log, within the bounds of `producer_limits`. All calls are O(1) but for snapshots, expiry
     and, where a bound is reached, making room."""
 
-    __slots__ = ("_entries", "_ids", "_ids_are_old", "_ongoing", "_undecided_by_readers")
+    __slots__ = ("_entries", "_ids", "_ongoing", "_undecided_by_readers")
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
-        self._ids: list[int] = []
-        self._ids_are_old = False
-        """Whether ids went since they were sorted; whether some came, their number says."""
+        self._ids: SortedList | None = None
+        """In order, since somebody has asked for them so; None: nobody has, or some were forgotten since."""
         self._ongoing: dict[int, int] = {}
         """First offset of each open transaction → producer id, in offset order since offsets only grow."""
         self._undecided_by_readers: dict[int, int] = {}
@@ -318,6 +319,8 @@ class Producers:
             self._make_room()
         entry = entries[producer_id] = ProducerEntry(producer_id)
         limits.count += 1
+        if self._ids is not None:
+            self._ids.add(producer_id)
         return entry
 
     def _make_room(self) -> None:
@@ -336,7 +339,7 @@ class Producers:
         for producer_id in producer_ids:
             del self._entries[producer_id]
         if producer_ids:
-            self._ids_are_old = True
+            self._ids = None
             PRODUCER_LIMITS.count -= len(producer_ids)
 
     def entries(self) -> Iterator[ProducerEntry]:
@@ -344,13 +347,19 @@ class Producers:
         return iter(self._entries.values())
 
     def at_or_after(self, producer_id: int) -> ProducerEntry | None:
-        """The producer with the lowest id that is not below `producer_id`. O(log n); O(n) after some came or went."""
-        entries = self._entries
-        if len(self._ids) != len(entries) or self._ids_are_old:
-            self._ids = sorted(entries)
-            self._ids_are_old = False
-        at = bisect_left(self._ids, producer_id)
-        return entries[self._ids[at]] if at < len(self._ids) else None
+        """Return the producer with the lowest id that is not below `producer_id`. O(log n); O(n) the first time, and
+        after some were forgotten.
+
+        The order is kept while producers come, because a description asks for one after another (decision 0088).
+        """
+        ids = self._ids
+        if ids is None:
+            # Most workers are never asked, and a start loads nothing that few need (decision 0053).
+            from sortedcontainers import SortedList
+
+            ids = self._ids = SortedList(self._entries)
+        at: int = ids.bisect_left(producer_id)
+        return self._entries[ids[at]] if at < len(ids) else None
 
     def encode_snapshot(self) -> bytes:
         """The bytes of a snapshot file."""
@@ -429,6 +438,8 @@ class Producers:
             for entry in self._entries.values()
             if entry.transaction_first_offset >= 0
         }
+        if self._ids is not None and list(self._ids) != sorted(self._entries):
+            raise ApplianceDefect(f"ids in order are {list(self._ids)}, known are {sorted(self._entries)}")
         if open_here != self._ongoing or list(self._ongoing) != sorted(self._ongoing):
             raise ApplianceDefect(
                 f"open transactions {self._ongoing} are not those of producers, {open_here}"

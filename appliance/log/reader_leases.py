@@ -38,7 +38,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 
 READERS: Final = ".readers"
 LEASE: Final = ".lease"
@@ -62,7 +62,6 @@ SWEPT_FILES_MAX: Final = 2000
 AGAIN_MS_MIN: Final = 1_000
 AGAIN_MS_MAX: Final = 5_000
 _KEPT_MS: Final = {REVOKED: 86_400_000, TALLY: 86_400_000, ASIDE: 3_600_000}
-_NS_PER_MS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +233,7 @@ class LeaseBook:
             try:
                 if (
                     kept_ms is not None
-                    and now_ms - os.stat(readers / name).st_mtime_ns // _NS_PER_MS > kept_ms
+                    and now_ms - os.stat(readers / name).st_mtime_ns // NS_PER_MS > kept_ms
                 ):
                     os.unlink(readers / name)
             except OSError:
@@ -269,7 +268,7 @@ class LeaseBook:
         Many segments of a partition are asked for in a row. Each would cost a look at every lease of the partition.
         """
         found = self._seen.get(str(readers))
-        if found is None or self._clock.monotonic_ns() - found.looked_at_ns >= AGAIN_MS_MIN * _NS_PER_MS:
+        if found is None or self._clock.monotonic_ns() - found.looked_at_ns >= AGAIN_MS_MIN * NS_PER_MS:
             return None
         for lease in found.alive:
             if _holds(lease, end_offset) and os.path.exists(readers / (lease.id + LEASE)):
@@ -322,7 +321,7 @@ class LeaseBook:
         if seen is None or seen.lease is None:
             return None
         lease = seen.lease
-        age_ms = (found.looked_at_ns - seen.since_ns) // _NS_PER_MS
+        age_ms = (found.looked_at_ns - seen.since_ns) // NS_PER_MS
         if age_ms < min(lease.ttl_ms, self._max_ms):
             return lease
         del found.files[path.name]
@@ -350,8 +349,8 @@ class LeaseBook:
         age_ms = 0
         if lease is not None:
             most_ms = min(lease.ttl_ms, self._max_ms) - GRACE_MS
-            age_ms = max(0, min(self._clock.now_ms() - status.st_mtime_ns // _NS_PER_MS, most_ms))
-        fresh = seen[path.name] = _Seen(mark, lease, found.looked_at_ns - age_ms * _NS_PER_MS)
+            age_ms = max(0, min(self._clock.now_ms() - status.st_mtime_ns // NS_PER_MS, most_ms))
+        fresh = seen[path.name] = _Seen(mark, lease, found.looked_at_ns - age_ms * NS_PER_MS)
         return fresh
 
     def _drop(self, path: Path) -> None:

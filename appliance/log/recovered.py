@@ -46,7 +46,7 @@ def keep_tail(file: SegmentFile, position: int, length_bytes: int) -> Path | Non
             os.fdatasync(copy.fileno())
         _drop_oldest(target.parent)
     except OSError as error:
-        _logger.warning("%s: what is cut could not be kept: %s", file.path, error)
+        _logger.warning("%s: truncated bytes could not be kept: %s", file.path, error)
         target.unlink(missing_ok=True)
         return None
     return target
@@ -64,7 +64,7 @@ def keep_bytes(path: Path, position: int, data: bytes, *, durable: bool) -> Path
                 os.fdatasync(copy.fileno())
         _drop_oldest(target.parent)
     except OSError as error:
-        _logger.warning("%s: what is replaced could not be kept: %s", path, error)
+        _logger.warning("%s: replaced bytes could not be kept: %s", path, error)
         target.unlink(missing_ok=True)
         return None
     return target

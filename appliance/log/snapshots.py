@@ -97,7 +97,7 @@ class Snapshots:
                     content = read_small(path)
                 producers = Producers.decode_snapshot(content or b"", path)
             except CorruptFile as fault:
-                _logger.warning("%s; passing it over", fault)
+                _logger.warning("%s; ignoring this snapshot", fault)
                 self._remove([offset])
                 continue
             self.newest = offset
@@ -116,7 +116,7 @@ class Snapshots:
         try:
             write_snapshot(path, producers)
         except StorageFault as fault:
-            _logger.warning("no producer snapshot: %s", fault)
+            _logger.warning("cannot write a producer snapshot: %s", fault)
             path.unlink(missing_ok=True)
             return None
         self.newest = offset

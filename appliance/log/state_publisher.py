@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final, Protocol
 from uuid import UUID
 
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.errors import StorageFault
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_state import Mode, PartitionState, StateFile, boot_id
@@ -28,7 +28,6 @@ SLICE_NS: Final = 2_000_000
 PAUSE_FACTOR: Final = 50
 OPEN_MAX: Final = 256
 AGAIN_MS: Final = 5_000
-_NS_PER_MS: Final = 1_000_000
 
 
 class Published(Protocol):
@@ -141,7 +140,7 @@ class StatePublisher:
         if not self._armed:
             self._armed = True
             rest_ns = self._rest_until_ns - self._clock.monotonic_ns()
-            self._after_ms(max(self._interval_ms, rest_ns // _NS_PER_MS), self._turn)
+            self._after_ms(max(self._interval_ms, rest_ns // NS_PER_MS), self._turn)
 
     def _turn(self) -> None:
         clock, queue = self._clock, self._queue
@@ -160,7 +159,7 @@ class StatePublisher:
         self._rest_until_ns = began_ns + rest_ns
         self._armed = bool(queue)
         if queue:
-            self._after_ms(max(self._interval_ms, rest_ns // _NS_PER_MS), self._turn)
+            self._after_ms(max(self._interval_ms, rest_ns // NS_PER_MS), self._turn)
 
     def _write(self, partition: Published, state_file: StateFile, state: PartitionState) -> None:
         try:

@@ -354,12 +354,12 @@ class Acceptor:
             except zmq.Again:
                 return
             except ValueError:
-                _logger.error("a message on acceptor.zmq has not two frames")
+                _logger.error("invalid message on acceptor.zmq: it does not have two frames")
                 continue
             try:
                 message = decode(body)
             except msgspec.MsgspecError as error:
-                _logger.error("a message on acceptor.zmq does not parse: %s", error)
+                _logger.error("invalid message on acceptor.zmq: %s", error)
                 continue
             match message:
                 case Hello():
@@ -367,7 +367,7 @@ class Acceptor:
                 case Load():
                     self._on_load(message, identity)
                 case _:
-                    _logger.error("a network process says %r, which is not its to say", message)
+                    _logger.error("unexpected message from a network process: %r", message)
 
     def _accept_channels(self) -> None:
         for _ in range(CHANNEL_BACKLOG):

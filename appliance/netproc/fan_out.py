@@ -180,8 +180,8 @@ class FanOut:
         if self._closed.total:
             self._report()
 
-    def report_load(self, *, paused: bool) -> None:
-        """Tells the acceptor to prefer others while the pool is full (`paused`), or not any more."""
+    def report_load(self, paused: bool) -> None:
+        """Tell the acceptor to prefer other network processes while the pool is full (`paused`), or no longer."""
         if paused != self._paused:
             self._paused = paused
             self._report()

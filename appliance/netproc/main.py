@@ -1,47 +1,26 @@
-"""Wires a network process: shared memory, controller, acceptor, then the duty cycle of `processor`."""
+"""The network process: wires the agent to the supervisor, the controller and the acceptor. See processor.py."""
 
 from __future__ import annotations
 
-import logging
-import os
-
-import zmq
-
-from appliance.channels.child import EXIT_CLEAN, Child
-from appliance.channels.controller_link import ControllerLink
-from appliance.channels.supervision import Ready
-from appliance.clock import SystemClock
-from appliance.ipc.agent import freeze_garbage
+from appliance.channels.child import Child
 from appliance.netproc.fan_out import FanOut
-from appliance.netproc.processor import Processor
-from appliance.protocol.api_versions import ApiKey
-from appliance.protocol.messages import prepare
-
-_log = logging.getLogger(__name__)
-
-# Compiled before the first client asks; the rest when first used.
-PREPARED = ((int(ApiKey.API_VERSIONS), 3), (int(ApiKey.METADATA), 12))
+from appliance.netproc.processor import NetworkAgent
+from appliance.process.agent import AgentProcess, run_agent
+from appliance.requests.local_requests import prepare_codecs
 
 
 def before_fork() -> None:
-    """What the first client of each network process asks."""
-    prepare(*PREPARED)
+    """Compile the codecs of what the first client of each network process asks."""
+    prepare_codecs()
 
 
 def run(child: Child) -> int:
     """The life of one network process; its exit code."""
-    attachment = child.attach()
-    clock = SystemClock()
-    attachment.row.start(os.getpid(), child.generation, now_ms=clock.now_ms(), now_ns=clock.monotonic_ns())
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    controller = ControllerLink(child.wiring, child.role, child.generation, context=context)
-    fan_out = FanOut(child.wiring, child.role, child.generation, context=context, clock=clock)
-    processor = Processor(
-        attachment, controller, child.supervision, fan_out=fan_out, clock=clock, warn=_log.warning
+    return run_agent(child, _wire)
+
+
+def _wire(process: AgentProcess) -> NetworkAgent:
+    fan_out = FanOut(
+        process.wiring, process.role, process.generation, context=process.context, clock=process.clock
     )
-    freeze_garbage()
-    child.supervision.send(Ready())
-    processor.join()
-    processor.run()
-    context.term()
-    return EXIT_CLEAN
+    return NetworkAgent(process, process.controller_link(), fan_out=fan_out)

@@ -5,7 +5,8 @@
 | the pool: connections are starved | the slowest of half-received requests, as many as the others need | the grace |
 | unread answers: `owed_bytes_max` | the deafest, until the others fit | the grace |
 
-It looks ten times a second while there is something to relieve, and never else.
+It looks ten times a second while there is something to relieve, and never else. All that time the acceptor gives new
+connections to other network processes, as long as one of them is not short.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class MemoryRelief:
         connections: all that are open, at any time.
         fault: closes a connection with one line that says why.
         read_again: has a connection read that was starved.
+        short: hears that memory is short, or no longer.
 
     `owed_bytes` counts the answers that were given and not sent, of all connections; who gives and sends them counts.
     """
@@ -43,6 +45,7 @@ class MemoryRelief:
         "_is_due",
         "_pool",
         "_read_again",
+        "_short",
         "_timers",
         "owed_bytes",
         "owed_bytes_max",
@@ -59,6 +62,7 @@ class MemoryRelief:
         clock: Clock,
         fault: Callable[[Connection, str], None],
         read_again: Callable[[Connection], None],
+        short: Callable[[bool], None],
     ) -> None:
         self._intake = intake
         self._pool = pool
@@ -67,6 +71,7 @@ class MemoryRelief:
         self._clock = clock
         self._fault = fault
         self._read_again = read_again
+        self._short = short
         self._is_due = False
         self.owed_bytes = 0
         self.owed_bytes_max = owed_bytes_max
@@ -84,6 +89,7 @@ class MemoryRelief:
         if not self._is_due:
             self._is_due = True
             self._timers.add(self._clock.monotonic_ns() + RELIEF_INTERVAL_NS, self._relieve)
+            self._short(True)
 
     def _relieve(self) -> None:
         self._is_due = False
@@ -102,3 +108,5 @@ class MemoryRelief:
             self.feed()
         if self._intake.starved or self.owed_bytes > self.owed_bytes_max:
             self.relieve_later()
+        else:
+            self._short(False)

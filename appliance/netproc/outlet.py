@@ -23,8 +23,9 @@ from termios import TIOCOUTQ as SIOCOUTQ  # the same number, as tcp(7) says
 from typing import Final
 
 from appliance.errors import StorageFault
-from appliance.netproc.connection import Connection, FilePiece, Piece
+from appliance.netproc.connection import Connection
 from appliance.netproc.read_ahead import ReadAhead
+from appliance.requests.answer import FilePiece, Piece
 
 # One connection's turn; then the others are looked at. Level-triggered epoll brings it back.
 TURN_BYTES: Final = 1 << 20

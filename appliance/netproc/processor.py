@@ -1,4 +1,4 @@
-"""The duty cycle of a network process: frames in, operations out; answers in, responses out; sleep otherwise.
+"""The agent of a network process: frames in, operations out; answers in, responses out; sleep otherwise.
 
 Does: receives into its pool, parses, places operations on the workers' rings, answers what needs no log, sends
 responses and segments. Never: opens a log for writing, keeps a message, waits for another process.
@@ -14,55 +14,45 @@ import logging
 import os
 import select
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 from appliance.channels.controller_link import ControllerLink
-from appliance.channels.roles import ACCEPTOR, CONTROLLER, COORDINATOR, PURGATORY, Role, RoleKind
-from appliance.channels.supervision import (
-    Heartbeat,
-    Message,
-    PeerDown,
-    PeerUp,
-    Stop,
-    SupervisionSocket,
-)
-from appliance.channels.wiring import Attachment
-from appliance.clock import Clock
+from appliance.channels.roles import ACCEPTOR, CONTROLLER, PURGATORY, Role, RoleKind
+from appliance.clock import NS_PER_MS
 from appliance.errors import ClientFault, StorageFault
-from appliance.ipc.agent import DutyCycle
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.ipc.process_table import (
     BYTES_IN,
     BYTES_OUT,
     CONNECTIONS,
-    COUNTER_0,
     ERRORS,
     REQUESTS,
-    ProcessState,
 )
 from appliance.journal import Burst, RateLimited
-from appliance.netproc.apis import Apis
-from appliance.netproc.connection import Connection, Pending, Piece, arrival_host
+from appliance.netproc.connection import Connection, arrival_host
 from appliance.netproc.connections import Connections
-from appliance.netproc.coordinator_line import ANSWER_NS, CoordinatorLine
 from appliance.netproc.fan_out import FanOut
 from appliance.netproc.intake import CLOSED, STARVED, Intake
-from appliance.netproc.long_requests import LongRequests
 from appliance.netproc.memory_relief import MemoryRelief
 from appliance.netproc.outlet import abandon, collect, flush, unpace
-from appliance.netproc.purgatory_line import PurgatoryLine
-from appliance.netproc.questions import Questions
-from appliance.netproc.segment_files import SegmentFiles
-from appliance.netproc.topic_routes import TopicRoutes
-from appliance.netproc.worker_lines import WorkerLines
-from appliance.protocol.api_versions import ApiKey
+from appliance.process.agent import AgentProcess
+from appliance.requests.answer import Piece
+from appliance.requests.apis import SERVED_AFTER_CLOSE, Apis
+from appliance.requests.coordinator_line import ANSWER_NS
+from appliance.requests.coordinator_lines import CoordinatorLines
+from appliance.requests.long_requests import LongRequests
+from appliance.requests.purgatory_line import PurgatoryLine
+from appliance.requests.questions import Questions
+from appliance.requests.segment_files import SegmentFiles
+from appliance.requests.session import Request, Session
+from appliance.requests.topic_routes import TopicRoutes
+from appliance.requests.worker_lines import WorkerLines
 
 _log: Final = logging.getLogger(__name__)
 
-_NS_PER_MS: Final = 1_000_000
 _IN: Final = select.EPOLLIN
 _OUT: Final = select.EPOLLOUT
 _HUNG_UP: Final = select.EPOLLRDHUP
@@ -75,11 +65,6 @@ COMPLAINT_INTERVAL_MS: Final = 10_000
 """At least, between two lines about segments that the host does not let us read."""
 # Requests of one connection in one turn: who pipelines without end shares the turn with all others.
 TURN_REQUESTS: Final = 16
-# What a client may send as its last word, without waiting for an answer.
-_FETCH: Final = int(ApiKey.FETCH)
-TAKEN_FROM_THE_GONE: Final = frozenset(
-    map(int, (ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.LEAVE_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT))
-)
 # A part of the pool that half-received frames may not take, so that whole small requests always pass.
 RESERVE_PART: Final = 8
 # Answers are kept for who does not read them: of one connection this much and one answer, then no more of its frames
@@ -88,32 +73,23 @@ OWED_BYTES_MAX: Final = 16 * 1024
 OWED_PART: Final = 2
 
 
-class Processor:
-    """One network process's loop and its state. `run` returns when it was told to stop and is drained."""
+class NetworkAgent:
+    """One network process's loop and its state. `run` returns after Stop, when the process is drained."""
 
-    def __init__(
-        self,
-        attachment: Attachment,
-        controller: ControllerLink,
-        supervision: SupervisionSocket,
-        *,
-        fan_out: FanOut,
-        clock: Clock,
-        warn: Callable[[str], None],
-    ) -> None:
-        settings = attachment.wiring.settings
+    def __init__(self, process: AgentProcess, controller: ControllerLink, *, fan_out: FanOut) -> None:
+        attachment, settings = process.attachment, process.settings
+        clock, warn = process.clock, process.warn
         assert attachment.pool is not None
+        self._process = process
         self._attachment = attachment
-        self._supervision = supervision
         self._controller = controller
         self._fan_out = fan_out
         self._clock = clock
-        self._warn = warn
         self._settings = settings
         self._tells_arrival_address = settings.tells_arrival_address
         self._cells = attachment.row.cells
         self._connections = Connections()
-        self._cycle = DutyCycle(attachment.doorbell, attachment.row, monotonic_ns=clock.monotonic_ns)
+        self._cycle = process.cycle
         self._epoll = self._cycle.epoll
         self._pool = BufferPool(
             attachment.pool.view,
@@ -123,7 +99,7 @@ class Processor:
         self._intake = Intake(
             self._pool,
             frame_bytes_max=settings.network.request_max_bytes,
-            grace_ns=settings.network.request_stall_grace_ms * _NS_PER_MS,
+            grace_ns=settings.network.request_stall_grace_ms * NS_PER_MS,
         )
         self._in_flight_max = settings.network.requests_in_flight_per_connection
         self._relief = MemoryRelief(
@@ -135,6 +111,7 @@ class Processor:
             clock=clock,
             fault=self._fault,
             read_again=self._read_again,
+            short=fan_out.report_load,
         )
         routes = TopicRoutes(attachment.image, workers=attachment.wiring.settings.io.workers)
         self._routes = routes
@@ -142,8 +119,10 @@ class Processor:
         self._purgatory = PurgatoryLine(
             attachment, partitions_max=settings.network.waiting_fetch_partitions_max
         )
-        self._coordinator = CoordinatorLine(
+        self._coordinator = CoordinatorLines(
             attachment,
+            routes,
+            processes=settings.broker.coordinator_processes,
             finish=self._finish_owed,
             refuse=self._refuse,
             give=self._pool.give,
@@ -183,26 +162,23 @@ class Processor:
             lines=settings.network.closed_lines_per_minute,
             what="connections were closed for what they sent",
         )
-        self._answered: set[Connection] = set()
+        self._answered: set[Session] = set()
         self._closed_hosts: list[str] = []
-        self._watched = 0
         self._image_version = -1
         self._draining_until_ns: int | None = None
         self._running = True
         self._sweeping = False
-        for reader in attachment.inbound.values():
-            self._cycle.add_inbox(reader)
-        self._cycle.add_inbox(controller)
         self._cycle.add_inbox(fan_out)
         self._cycle.add_inbox(self._long)
-        for descriptor in (controller.fileno(), supervision.fileno(), fan_out.fileno()):
-            self._epoll.register(descriptor, _IN)
+        self._epoll.register(fan_out.fileno(), _IN)
 
     # The cycle
 
     def run(self) -> None:
-        """Serves until told to stop, then until what is under way is answered."""
-        self._attachment.row.set_state(ProcessState.RUNNING)
+        """Serve until Stop, then until what is under way is answered."""
+        self._process.publish_counters(self.counters)
+        self._process.ready()
+        self.join()
         while self._running:
             self.turn()
             self._lines.await_lone_answer()
@@ -217,7 +193,7 @@ class Processor:
         if self._attachment.image.version:
             self._fan_out.connect()
         else:
-            self._cycle.timers.add(self._clock.monotonic_ns() + IMAGE_LOOK_MS * _NS_PER_MS, self.join)
+            self._process.after_ms(IMAGE_LOOK_MS, self.join)
 
     def turn(self) -> None:
         """One turn of the cycle; sleeps first when there is nothing to do."""
@@ -270,9 +246,6 @@ class Processor:
             self._relief.feed()
         if self._coordinator.wants_turn:
             self._coordinator.turn()
-        if self._purgatory.partitions != self._watched:
-            self._watched = self._cells[COUNTER_0] = self._purgatory.partitions
-            self._cells[COUNTER_0 + 1] = self._purgatory.hurried
         if self._long.wants_turn:
             self._long.run()
         if self._closed_hosts:
@@ -287,8 +260,8 @@ class Processor:
         return [(fd, mask) for fd, mask in events if self._connections.get(fd) is None or mask & _OUT]
 
     def _other(self, descriptor: int) -> None:
-        if descriptor == self._supervision.fileno():
-            self._supervised(self._supervision.receive())
+        if descriptor == self._process.supervision_fd:
+            self._process.hear(self)
         elif descriptor == self._controller.fileno():
             self._controller.wants_look = True
         elif descriptor == self._fan_out.fileno():
@@ -308,6 +281,7 @@ class Processor:
                 sock,
                 connection_id=assignment.connection_id,
                 slot=assignment.slot,
+                listener=sys.intern(assignment.listener),
                 peer_host=sys.intern(assignment.peer_host),  # many are of few
                 peer_port=assignment.peer_port,
                 now_ns=now_ns,
@@ -323,7 +297,8 @@ class Processor:
         if self._connections and not self._sweeping:
             self._sweep_later(now_ns)
 
-    def _close(self, connection: Connection) -> None:
+    def _close(self, connection: Session) -> None:
+        assert isinstance(connection, Connection)
         if connection.closed:
             return
         connection.closed = True
@@ -347,11 +322,12 @@ class Processor:
         self._cells[CONNECTIONS] = len(self._connections)
         self._closed_hosts.append(connection.peer_host)
 
-    def _refuse(self, pending: Pending, why: str) -> None:
-        self._fault(pending.connection, why)
+    def _refuse(self, pending: Request, why: str) -> None:
+        self._fault(pending.session, why)
 
-    def _fault(self, connection: Connection, why: str) -> None:
-        """One clear line, then the connection is closed; nobody else notices."""
+    def _fault(self, connection: Session, why: str) -> None:
+        """Log one line and close the connection. No other connection is affected."""
+        assert isinstance(connection, Connection)
         if not connection.closed:
             self._cells[ERRORS] += 1
             self._say_closed(f"{connection} closed: {why}")
@@ -360,12 +336,12 @@ class Processor:
                 flush(connection)
             self._close(connection)
 
-    def _contain(self, connection: Connection, error: Exception) -> None:
+    def _contain(self, connection: Session, error: Exception) -> None:
         """A request could not be served, by its client's fault or by a defect of ours: its connection alone pays."""
         if isinstance(error, ClientFault):
             self._fault(connection, str(error))
         else:
-            _log.error("a request of %s met a defect", connection, exc_info=error)
+            _log.error("internal error in a request of %s (traceback follows)", connection, exc_info=error)
             self._fault(connection, "a defect of ours, told above")
 
     def _hung_up(self, connection: Connection) -> bool:
@@ -374,11 +350,9 @@ class Processor:
         What it produced or committed, or that it leaves its group, is still taken: it was received, and its client may
         have meant to close behind it without an answer.
         """
-        if self._intake.next_api_key(connection) in TAKEN_FROM_THE_GONE:
+        if self._intake.next_api_key(connection) in SERVED_AFTER_CLOSE:
             connection.hung_up = True
-            for pending in list(connection.queue or ()):
-                if pending.api_key == _FETCH and pending.answer is None:
-                    self._apis.end_wait(pending)
+            self._apis.end_waits(connection)
             self._watch(connection)
             return False
         self._close(connection)
@@ -470,25 +444,26 @@ class Processor:
 
     # Answering
 
-    def _finish(self, pending: Pending, answer: list[Piece]) -> None:
+    def _finish(self, pending: Request, answer: list[Piece]) -> None:
         pending.give_block(self._pool)
-        connection = pending.connection
+        session = pending.session
         pending.answer = answer
-        if connection.closed:
+        if session.closed:
             for piece in answer:
                 if not isinstance(piece, bytes):
                     piece.file.release()
             return
-        queue = connection.queue
+        queue = session.queue
         if queue is not None and queue[0] is pending:
-            self._answered.add(connection)
+            self._answered.add(session)
 
-    def _finish_owed(self, pending: Pending, answer: list[Piece]) -> None:
+    def _finish_owed(self, pending: Request, answer: list[Piece]) -> None:
         """`_finish` for answers that may be large where their requests are small."""
         self._finish(pending, answer)
-        connection = pending.connection
+        connection = pending.session
         if connection.closed:
             return
+        assert isinstance(connection, Connection)
         head, *_ = answer
         owed_bytes = len(head) if isinstance(head, bytes) else 0
         relief = self._relief
@@ -502,8 +477,9 @@ class Processor:
 
     def _send_answered(self) -> None:
         answered, self._answered = self._answered, set()
-        for connection in answered:
-            self._send(connection)
+        for session in answered:
+            assert isinstance(session, Connection)
+            self._send(session)
 
     def _send(self, connection: Connection) -> None:
         if connection.closed:
@@ -530,15 +506,15 @@ class Processor:
 
     def _sweep_later(self, now_ns: int) -> None:
         self._sweeping = True
-        idle_ns = self._settings.network.connections_max_idle_ms * _NS_PER_MS
-        pause_ns = min(max(idle_ns // SWEEP_PARTS, _NS_PER_MS), SWEEP_MAX_NS)
+        idle_ns = self._settings.network.connections_max_idle_ms * NS_PER_MS
+        pause_ns = min(max(idle_ns // SWEEP_PARTS, NS_PER_MS), SWEEP_MAX_NS)
         self._cycle.timers.add(now_ns + pause_ns, self._sweep)
 
     def _sweep(self) -> None:
         """Closes connections that were idle for too long, lets unused segments and pool pages go."""
         self._sweeping = False
         now_ns = self._clock.monotonic_ns()
-        idle_ns = self._settings.network.connections_max_idle_ms * _NS_PER_MS
+        idle_ns = self._settings.network.connections_max_idle_ms * NS_PER_MS
         for connection in self._connections.all():
             if now_ns - connection.last_active_ns > idle_ns and (connection.out or not connection.queue):
                 self._close(connection)
@@ -555,66 +531,43 @@ class Processor:
                 {(p.row, p.incarnation) for topic in image.topics.values() for p in topic.partitions}
             )
 
-    # The supervisor's words
+    # The supervisor and the peers
 
-    def _supervised(self, messages: list[Message] | None) -> None:
-        if messages is None:
-            self._warn("the supervisor is gone; stopping")
-            self._running = False
-            return
-        for message in messages:
-            match message:
-                case PeerUp():
-                    self._peer_up(message.role, message.generation)
-                case PeerDown() if message.role == CONTROLLER:
-                    self._questions.controller_down()
-                case PeerDown():
-                    if self._attachment.generations.get(message.role) == message.generation:
-                        self._peer_down(message.role)
-                case Stop():
-                    self._attachment.row.set_state(ProcessState.STOPPING)
-                    self._draining_until_ns = self._clock.monotonic_ns() + message.within_ms * _NS_PER_MS
-                    self._cycle.timers.add(self._draining_until_ns, lambda: None)  # wakes the last turn
-                    self._purgatory.stop()
-                    self._coordinator.stop()
-                    for connection in self._long.unfinished():
-                        self._close(connection)
-                    self._send_answered()  # before the look at who has nothing under way
-                    self._drain()
-                case Heartbeat():
-                    self._supervision.send(message)
-                case _:
-                    self._warn(f"unexpected word of the supervisor: {message}")
+    def stop(self, within_ms: int) -> None:
+        """Take no further request, and end when those under way are answered or the time is up."""
+        self._process.stopping()
+        self._draining_until_ns = self._clock.monotonic_ns() + within_ms * NS_PER_MS
+        self._cycle.timers.add(self._draining_until_ns, lambda: None)  # wakes the last turn
+        self._purgatory.stop()
+        self._coordinator.stop()
+        for connection in self._long.unfinished():
+            self._close(connection)
+        self._send_answered()  # before the look at who has nothing under way
+        self._drain()
 
-    def _peer_up(self, role: Role, generation: int) -> None:
-        if self._attachment.generations.get(role, generation) != generation:
-            self._peer_down(role)
-        if role == ACCEPTOR:
+    def peer_up(self, peer: Role, *, new_rings: bool) -> None:
+        """Join the acceptor, or serve with the next life of a process that has a ring to this one."""
+        if peer == ACCEPTOR:
             self.join()
-        if not self._attachment.peer_up(role, generation):
-            return
-        if role.kind is RoleKind.IOPROC:
-            self._cycle.add_inbox(self._lines.worker_up(role))
-        elif role == COORDINATOR:
-            self._cycle.add_inbox(self._coordinator.coordinator_up())
-        elif role == PURGATORY:
-            self._cycle.add_inbox(self._attachment.inbound[role])
+        elif new_rings and peer.kind is RoleKind.IOPROC:
+            self._lines.worker_up(peer)
+        elif new_rings and peer.kind is RoleKind.COORDINATOR:
+            self._coordinator.coordinator_up(peer)
 
-    def _peer_down(self, role: Role) -> None:
-        if role.kind is RoleKind.IOPROC:
-            # First the ring, then those who wait: what they ask next must not go into a dead worker's ring.
-            self._attachment.peer_down(role)
-            inbox = self._lines.worker_down(role)
-            if inbox is not None:
-                self._cycle.remove_inbox(inbox)
-        elif role == PURGATORY:
-            self._cycle.remove_inbox(self._attachment.inbound[role])
-            self._attachment.peer_down(role)
+    def peer_down(self, peer: Role, generation: int, *, had_rings: bool) -> None:
+        """Answer the requests that wait for a dead process."""
+        if peer == CONTROLLER:
+            self._questions.controller_down()
+        if not had_rings:
+            return
+        # First the ring, then those who wait: what they ask next must not go into a dead process's ring.
+        self._process.release(peer)
+        if peer.kind is RoleKind.IOPROC:
+            self._lines.worker_down(peer)
+        elif peer == PURGATORY:
             self._purgatory.purgatory_down()
-        elif role == COORDINATOR:
-            self._cycle.remove_inbox(self._attachment.inbound[role])
-            self._attachment.peer_down(role)
-            self._coordinator.coordinator_down()
+        elif peer.kind is RoleKind.COORDINATOR:
+            self._coordinator.coordinator_down(peer)
 
     # The end
 
@@ -637,7 +590,14 @@ class Processor:
         self._files.close()
         self._fan_out.close()
         self._controller.close()
-        self._cycle.close()
+        self._process.close()
+
+    def counters(self) -> Mapping[str, int]:
+        """Partitions that the purgatory watches for this process, and fetches that left it early to make room."""
+        return {
+            "watched_partitions": self._purgatory.partitions,
+            "fetches_answered_early": self._purgatory.hurried,
+        }
 
     def statistics(self) -> dict[str, Any]:
         """What this process holds."""

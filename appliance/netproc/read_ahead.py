@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Final
 
 from appliance.ipc.while_it_pays import WhileItPays
-from appliance.netproc.segment_files import SegmentFile
+from appliance.requests.segment_files import SegmentFile
 
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)  # a C library may lack it: then nothing is read ahead
 

@@ -14,11 +14,12 @@ from appliance.protocol.api_versions import ADVERTISED, NEVER, ApiKey
 _HEAD: Final = """\
 # APIs
 
-This page is written by `python -m appliance.protocol.api_table docs/apis.md`: change
+This page is generated with `python -m appliance.protocol.api_table docs/apis.md`. Change
 `appliance/protocol/api_versions.py`, not the page.
 
-The ranges are those of Apache Kafka 4.3. What is not served yet is not advertised. Produce is advertised from
-version 0 for the sake of old librdkafka, and refused below 3 (KAFKA-18659).
+The version ranges are those of Apache Kafka 4.3. APIs that are not served are not advertised to clients. Produce is
+advertised from version 0 because old versions of librdkafka need it, but versions below 3 are rejected (KAFKA-18659).
+[left-out.md](left-out.md) lists what is missing in the served APIs.
 
 """
 
@@ -31,7 +32,7 @@ def api_page() -> str:
         _HEAD
         + "## Served\n\n"
         + _rows(served=True)
-        + "\n## Later\n\nKnown to the table, neither served nor advertised.\n\n"
+        + "\n## Not served\n\nThese APIs of Apache Kafka are neither served nor advertised.\n\n"
         + _rows(served=False)
     )
 

@@ -93,8 +93,8 @@ class ApiKey(IntEnum):
     ALTER_CLIENT_QUOTAS = 49, 0, 1, 1, LATER
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50, 0, 0, 0, LATER
     ALTER_USER_SCRAM_CREDENTIALS = 51, 0, 0, 0, LATER
-    DESCRIBE_QUORUM = 55, 0, 2, 0, LATER
-    UPDATE_FEATURES = 57, 0, 2, 0, LATER
+    DESCRIBE_QUORUM = 55, 0, 2, 0, SERVED
+    UPDATE_FEATURES = 57, 0, 2, 0, SERVED
     DESCRIBE_CLUSTER = 60, 0, 2, 0, SERVED
     DESCRIBE_PRODUCERS = 61, 0, 0, 0, SERVED
     UNREGISTER_BROKER = 64, 0, 0, 0, LATER
@@ -122,10 +122,6 @@ class ApiKey(IntEnum):
     def title(self) -> str:
         """The name as Kafka writes it: `ListOffsets`."""
         return self.name.title().replace("_", "")
-
-    def is_flexible(self, version: int) -> bool:
-        """Whether `version` uses compact lengths and tagged fields (KIP-482)."""
-        return version >= self.first_flexible
 
     def request_header_version(self, version: int) -> int:
         """1, or 2 for flexible versions."""

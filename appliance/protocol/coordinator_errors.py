@@ -144,9 +144,6 @@ _RESPONSES: Final[Mapping[int, Callable[[Any, int, int], Any]]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: _describe_consumer,
 }
 
-COORDINATOR_APIS: Final = frozenset(int(api) for api in _RESPONSES)
-"""The APIs that the group coordinator answers."""
-
 NEEDS_REQUEST: Final = frozenset(
     int(api)
     for api in (

@@ -49,7 +49,6 @@ FIRST_BY_TOPIC_ID: Final = 13
 FIRST_WITH_SESSIONS: Final = 7
 
 FULL_FETCH_EPOCH: Final = -1
-NEW_SESSION_EPOCH: Final = 0
 
 
 class FetchPartition(NamedTuple):

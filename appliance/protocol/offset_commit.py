@@ -24,7 +24,7 @@ knows OffsetCommit as well (`apis/offset_commit.py`); a test holds the two again
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from struct import Struct
 from struct import error as struct_error
 from typing import Final
@@ -63,6 +63,8 @@ _WITH_EPOCH: Final = Struct(">iqi")
 _RESULT: Final = Struct(">ih")
 _NO_THROTTLE: Final = INT32.pack(0)
 _COUNTS: Final = tuple(INT32.pack(count) for count in range(16))
+PIECE: Final = 256
+"""Partitions in one piece of the work, some 300 µs."""
 
 
 CommittedPartition = tuple[int, int, int, bytes]
@@ -113,28 +115,121 @@ def parse_offset_commit(view: memoryview, position: int, end: int, version: int)
         raise MalformedFrame("the frame ends inside of an OffsetCommit") from None
 
 
+def parse_offset_commit_in_pieces(body: bytes, version: int) -> Generator[None, None, CommitRequest]:
+    """`parse_offset_commit` as a generator that yields after each piece of the work, and returns the request.
+
+    Raises:
+        MalformedFrame: as `parse_offset_commit`.
+    """
+    reader = _Reader(body, flexible=version >= FIRST_FLEXIBLE)
+    with_epoch = version >= FIRST_WITH_EPOCH
+    try:
+        topics: list[CommittedTopic] = []
+        request = _read_head(reader, version, topics)
+        done = 0
+        for _ in range(reader.count(3)):
+            topic = _read_topic(reader, version)
+            left = _count_partitions(reader, with_epoch=with_epoch)
+            found: list[CommittedPartition] = []
+            while left > PIECE:
+                _read_partitions(reader, PIECE, found, with_epoch=with_epoch)
+                left -= PIECE
+                yield None
+            _read_partitions(reader, left, found, with_epoch=with_epoch)
+            reader.skip_tags()
+            topics.append((topic, found))
+            done += left + 1
+            if done >= PIECE:
+                done = 0
+                yield None
+        reader.skip_tags()
+    except (struct_error, IndexError):
+        raise MalformedFrame("the frame ends inside of an OffsetCommit") from None
+    return request
+
+
 def encode_offset_commit_response(version: int, correlation_id: int, topics: Sequence[TopicErrors]) -> bytes:
     """The whole frame of the answer."""
     flexible = version >= FIRST_FLEXIBLE
-    out: list[bytes] = [_NO_THROTTLE] if version >= FIRST_WITH_THROTTLE else []
-    out.append(_count(len(topics), flexible=flexible))
+    out = _response_head(version, len(topics))
     tags = b"\x00" if flexible else b""
     pack = _RESULT.pack
     for topic, partitions in topics:
-        if isinstance(topic, str):
-            out.append(compact_string_bytes(topic) if flexible else string_bytes(topic))
-        else:
-            out.append(uuid_bytes(topic))
-        out.append(_count(len(partitions), flexible=flexible))
+        _add_topic(out, topic, len(partitions), flexible=flexible)
         out += [pack(index, error) + tags for index, error in partitions]
         out.append(tags)
     out.append(tags)
     return response_frame(1 if flexible else 0, correlation_id, b"".join(out))
 
 
+def encode_offset_commit_response_in_pieces(
+    version: int, correlation_id: int, topics: Sequence[TopicErrors], *, failed: int = 0
+) -> Generator[None, None, bytes]:
+    """`encode_offset_commit_response` as a generator that yields after each piece of the work.
+
+    `failed` is the error of the partitions that have none of their own.
+    """
+    flexible = version >= FIRST_FLEXIBLE
+    out = _response_head(version, len(topics))
+    tags = b"\x00" if flexible else b""
+    pack = _RESULT.pack
+    done = 0
+    for topic, partitions in topics:
+        _add_topic(out, topic, len(partitions), flexible=flexible)
+        for first in range(0, len(partitions), PIECE):
+            some = partitions[first : first + PIECE]
+            out += [pack(index, error or failed) + tags for index, error in some]
+            done += len(some)
+            if done >= PIECE:
+                done = 0
+                yield None
+        out.append(tags)
+        done += 1
+        if done >= PIECE:
+            done = 0
+            yield None
+    out.append(tags)
+    return response_frame(1 if flexible else 0, correlation_id, b"".join(out))
+
+
+def _response_head(version: int, topics: int) -> list[bytes]:
+    out: list[bytes] = [_NO_THROTTLE] if version >= FIRST_WITH_THROTTLE else []
+    out.append(_count(topics, flexible=version >= FIRST_FLEXIBLE))
+    return out
+
+
+def _add_topic(out: list[bytes], topic: str | UUID, partitions: int, *, flexible: bool) -> None:
+    if isinstance(topic, str):
+        out.append(compact_string_bytes(topic) if flexible else string_bytes(topic))
+    else:
+        out.append(uuid_bytes(topic))
+    out.append(_count(partitions, flexible=flexible))
+
+
 def every_partition(request: CommitRequest, error: int) -> list[TopicErrors]:
     """The answer in which every partition has the same error."""
     return [(topic, [(each[0], error) for each in partitions]) for topic, partitions in request.topics]
+
+
+def every_partition_in_pieces(request: CommitRequest, error: int) -> Generator[None, None, list[TopicErrors]]:
+    """`every_partition` as a generator that yields after each piece of the work."""
+    answers: list[TopicErrors] = []
+    done = 0
+    for topic, partitions in request.topics:
+        results: list[tuple[int, int]] = []
+        for first in range(0, len(partitions), PIECE):
+            some = partitions[first : first + PIECE]
+            results += [(each[0], error) for each in some]
+            done += len(some)
+            if done >= PIECE:
+                done = 0
+                yield None
+        answers.append((topic, results))
+        done += 1
+        if done >= PIECE:
+            done = 0
+            yield None
+    return answers
 
 
 class _Reader:
@@ -212,6 +307,22 @@ class _Reader:
 
 
 def _read_request(reader: _Reader, version: int) -> CommitRequest:
+    topics: list[CommittedTopic] = []
+    request = _read_head(reader, version, topics)
+    with_epoch = version >= FIRST_WITH_EPOCH
+    for _ in range(reader.count(3)):
+        topic = _read_topic(reader, version)
+        partitions: list[CommittedPartition] = []
+        count = _count_partitions(reader, with_epoch=with_epoch)
+        _read_partitions(reader, count, partitions, with_epoch=with_epoch)
+        reader.skip_tags()
+        topics.append((topic, partitions))
+    reader.skip_tags()
+    return request
+
+
+def _read_head(reader: _Reader, version: int, topics: list[CommittedTopic]) -> CommitRequest:
+    """What stands before the topics, which the caller reads into `topics`."""
     group_id = reader.text()
     generation = reader.int32()
     member_id = reader.text()
@@ -222,18 +333,6 @@ def _read_request(reader: _Reader, version: int) -> CommitRequest:
     if version <= LAST_WITH_RETENTION:
         (retention_ms,) = INT64.unpack_from(reader.data, reader.at)
         reader.at += 8
-    topics: list[CommittedTopic] = []
-    for _ in range(reader.count(3)):
-        topic: str | UUID
-        if version >= FIRST_BY_TOPIC_ID:
-            topic = uuid_at(memoryview(reader.data), reader.at)
-            reader.at += 16
-        else:
-            topic = reader.text()
-        partitions = _read_partitions(reader, with_epoch=version >= FIRST_WITH_EPOCH)
-        reader.skip_tags()
-        topics.append((topic, partitions))
-    reader.skip_tags()
     return CommitRequest(
         group_id,
         topics,
@@ -244,12 +343,26 @@ def _read_request(reader: _Reader, version: int) -> CommitRequest:
     )
 
 
-def _read_partitions(reader: _Reader, *, with_epoch: bool) -> list[CommittedPartition]:
+def _read_topic(reader: _Reader, version: int) -> str | UUID:
+    if version < FIRST_BY_TOPIC_ID:
+        return reader.text()
+    topic = uuid_at(memoryview(reader.data), reader.at)
+    reader.at += 16
+    return topic
+
+
+def _count_partitions(reader: _Reader, *, with_epoch: bool) -> int:
+    return reader.count((_WITH_EPOCH if with_epoch else _WITHOUT_EPOCH).size + 2)
+
+
+def _read_partitions(
+    reader: _Reader, count: int, found: list[CommittedPartition], *, with_epoch: bool
+) -> None:
+    """Reads the next `count` partitions into `found`."""
     fixed = _WITH_EPOCH if with_epoch else _WITHOUT_EPOCH
     unpack, size, flexible, data = fixed.unpack_from, fixed.size, reader.flexible, reader.data
-    found: list[CommittedPartition] = []
     leader_epoch = NO_EPOCH
-    for _ in range(reader.count(size + 2)):
+    for _ in range(count):
         at = reader.at
         if with_epoch:
             index, offset, leader_epoch = unpack(data, at)
@@ -266,7 +379,6 @@ def _read_partitions(reader: _Reader, *, with_epoch: bool) -> list[CommittedPart
             _decoded(metadata)
             reader.skip_tags()
         found.append((index, offset, leader_epoch, metadata))
-    return found
 
 
 def _decoded(raw: bytes) -> str:

@@ -277,11 +277,6 @@ def uvarint_bytes(value: int) -> bytes:
     return bytes(out)
 
 
-def uvarint_length(value: int) -> int:
-    """How many bytes `value` takes as an unsigned varint."""
-    return max(1, (value.bit_length() + 6) // 7)
-
-
 def string_bytes(text: str | None) -> bytes:
     """A nullable string with its int16 length."""
     if text is None:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 
 EVERY_MS: Final = 5
 """A wake-up of a busy host takes as long. The work has at least so much between two turns, and half of the time."""
-_NS_PER_MS: Final = 1_000_000
 
 
 class Breaths:
@@ -32,4 +31,4 @@ class Breaths:
             return
         self._turn()
         ended_ns = self._clock.monotonic_ns()
-        self._next_ns = ended_ns + max(EVERY_MS * _NS_PER_MS, ended_ns - begun_ns)
+        self._next_ns = ended_ns + max(EVERY_MS * NS_PER_MS, ended_ns - begun_ns)

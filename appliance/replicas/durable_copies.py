@@ -13,41 +13,42 @@ followed no more in this life of the process. The worker does the same for what 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from appliance.errors import StorageFault
 from appliance.log.durable_tail import TailFlush
 from appliance.log.flusher import Flusher
+from appliance.partition_host.listener import PartitionListener
 from appliance.replicas.follower import Follower
 
 FLUSHES_MAX: Final = 64
 
 
 class DurableCopies:
-    """The flushes of one replica process. Single-threaded; only the flushes run elsewhere.
+    """The flushes of one replica process. Single-threaded; only the flushes run elsewhere. Nothing before `open`.
 
     Args:
-        is_followed: whether a follower is still ours; what a flush comes to is of no interest else.
-        fail: hears of a follower whose flush failed.
+        listener: Takes a follower offline whose flush failed.
     """
 
-    __slots__ = ("_between", "_done", "_due", "_fail", "_flusher", "_is_followed", "_under_way")
+    __slots__ = ("_between", "_by_row", "_done", "_due", "_flusher", "_listener", "_under_way")
 
-    def __init__(
-        self,
-        flusher: Flusher,
-        *,
-        is_followed: Callable[[Follower], bool],
-        fail: Callable[[Follower, StorageFault], None],
-    ) -> None:
+    def __init__(self, flusher: Flusher, *, listener: PartitionListener[Follower]) -> None:
         self._flusher = flusher
-        self._is_followed = is_followed
-        self._fail = fail
+        self._listener = listener
+        self._by_row: Mapping[int, Follower] = {}
         self._due: dict[Follower, None] = {}
         self._between: dict[Follower, Callable[[], None]] = {}
         self._under_way: set[Follower] = set()
         self._done: deque[tuple[Follower, TailFlush, StorageFault | None]] = deque()
+
+    def open(self, by_row: Mapping[int, Follower]) -> None:
+        """These, at any time, are what is followed from now on."""
+        self._by_row = by_row
+
+    def _is_followed(self, follower: Follower) -> bool:
+        return self._by_row.get(follower.row) is follower
 
     def cover(self, follower: Follower) -> None:
         """Forces what it has appended to the disk, soon, if that is what its topic wants."""
@@ -79,7 +80,7 @@ class DurableCopies:
                 continue
             if fault is not None and flush.cuts == follower.log.cuts:
                 self._due.pop(follower, None)
-                self._fail(follower, fault)
+                self._listener.storage_failed(follower, fault)
                 continue
             follower.flushed(flush)
             published.append(follower)
@@ -102,7 +103,7 @@ class DurableCopies:
         try:
             flush = follower.flush()
         except StorageFault as fault:
-            self._fail(follower, fault)
+            self._listener.storage_failed(follower, fault)
             return
         if flush is not None:
             self._under_way.add(follower)

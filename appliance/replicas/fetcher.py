@@ -17,8 +17,9 @@ from appliance.channels.control_channel import ReplicationRates
 from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.errors import ApplianceError
-from appliance.replicas.copy_checkpoints import CopyCheckpoints
-from appliance.replicas.copy_removals import CopyRemovals
+from appliance.ipc.agent import Timers
+from appliance.partition_host.checkpoints import Checkpoints
+from appliance.partition_host.listener import PartitionListener
 from appliance.replicas.durable_copies import DurableCopies
 from appliance.replicas.follower import Follower
 from appliance.replicas.leader_lines import LeaderLines
@@ -36,12 +37,10 @@ class Fetcher:
     """The fetching of one replica process; nothing is due before `open`.
 
     Args:
-        after_ms: has something called in so many milliseconds.
-        refused: hears what kept a copy from going on; it is tried again.
+        listener: Learns of retired segments, and of what keeps a copy from going on; it is tried again.
     """
 
     __slots__ = (
-        "_after_ms",
         "_buffer",
         "_by_row",
         "_checkpoints",
@@ -49,31 +48,29 @@ class Fetcher:
         "_due",
         "_durable",
         "_lines",
+        "_listener",
         "_pauses_ms",
-        "_refused",
-        "_removals",
         "_throttle",
         "_throttled_rows",
+        "_timers",
     )
 
     def __init__(
         self,
-        after_ms: Callable[[int, Callable[[], None]], None],
+        timers: Timers,
         clock: Clock,
         *,
         lines: LeaderLines,
         durable: DurableCopies,
-        checkpoints: CopyCheckpoints,
-        removals: CopyRemovals,
-        refused: Callable[[Follower, ApplianceError], None],
+        checkpoints: Checkpoints,
+        listener: PartitionListener[Follower],
     ) -> None:
-        self._after_ms = after_ms
+        self._timers = timers
         self._clock = clock
         self._lines = lines
         self._durable = durable
         self._checkpoints = checkpoints
-        self._removals = removals
-        self._refused = refused
+        self._listener = listener
         self._by_row: Mapping[int, Follower] = {}
         self._buffer = ReadBuffer()
         self._due: dict[int, Follower] = {}
@@ -82,8 +79,9 @@ class Fetcher:
         self._throttled_rows: set[int] = set()
 
     def open(self, by_row: Mapping[int, Follower]) -> None:
-        """From now on these, at any time, are what is followed."""
+        """These, at any time, are what is followed from now on."""
         self._by_row = by_row
+        self._durable.open(by_row)
 
     def go_by(self, rates: ReplicationRates) -> None:
         """From now on no faster than these."""
@@ -153,7 +151,7 @@ class Fetcher:
                 self._due[row] = self._due.pop(row)  # behind those that wait for their turn
             self._pauses_ms.pop(row, None)
             if follower.trim():
-                self._removals.remove_retired()
+                self._listener.segments_retired()
         except ApplianceError as fault:
             self._refuse(row, follower, fault)
         self._throttle.copied(how, follower.copied_bytes - copied)
@@ -176,7 +174,7 @@ class Fetcher:
             if self._by_row.get(row) is follower:
                 self._due[row] = follower
 
-        self._after_ms(pause_ms, again)
+        self._timers.after_ms(pause_ms, again)
 
     def _must_wait(self, row: int, follower: Follower, how: Throttled) -> bool:
         """Whether its rates leave no room: then it is looked at later, once for however many words of its leader."""
@@ -185,13 +183,13 @@ class Fetcher:
             del self._due[row]
         elif pause_ms:
             self._throttled_rows.add(row)
-            self._after_ms(pause_ms, lambda: self._throttled_rows.discard(row))
+            self._timers.after_ms(pause_ms, lambda: self._throttled_rows.discard(row))
             self._later(row, follower, pause_ms)
         return bool(pause_ms)
 
     def _refuse(self, row: int, follower: Follower, fault: ApplianceError) -> None:
         """Our disk, or what the leader's file holds: the slot falls behind, leaves the ISR, and tries again."""
-        self._refused(follower, fault)
+        self._listener.refused(follower, fault)
         follower.stop()
         pause_ms = self._pauses_ms.get(row, REFUSED_AGAIN_MS)
         self._pauses_ms[row] = min(2 * pause_ms, REFUSED_AGAIN_MAX_MS)

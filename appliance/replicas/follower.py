@@ -321,6 +321,14 @@ class Follower:
             self._trimmed_to = start
         return bool(count)
 
+    def tidy(self, *, now_ms: int, is_at_rest: bool) -> None:
+        """Follow the leader's log start, once per checkpoint.
+
+        Raises:
+            StorageFault: it failed.
+        """
+        self.trim()
+
     def _leader_serves(self) -> bool:
         cells, at = self._cells, self._at
         return bool(
@@ -401,7 +409,8 @@ class Follower:
         is_partial = log.log_start_offset > start
         if is_partial:
             _logger.warning(
-                "partition %s: files of its copy have gone: it begins at %d, its leader's log at %d; begun anew",
+                "partition %s: files of this replica are missing: it starts at %d, the leader's log at %d;"
+                " copying it again",
                 self.topic_partition,
                 log.log_start_offset,
                 start,
@@ -486,13 +495,22 @@ class Follower:
         cells[own + SLOT_FUTURE_END] = self.log.log_end_offset - lag
         cells[own + SLOT_FUTURE_DIRECTORY] = NOT_HELD if size_bytes < 0 else directory + 1
 
-    def resized(self) -> None:
-        """Its segments were compacted."""
-        self._publish_extent()
+    # Compaction: each replica is compacted for itself, as in Kafka, led or not
 
-    @property
-    def stable_offset(self) -> int | None:
-        """Below it every record, and every transaction's end, is committed; None while it does not follow."""
+    def files_begin_to_swap(self) -> None:
+        """Nobody opens a followed copy by what this process has said of its files."""
+
+    def files_swapped(self, *, is_done: bool) -> None:
+        """Publish the size after a compaction."""
+        if is_done:
+            self._publish_extent()
+
+    def cleanable_to(self, *, now_ms: int) -> int | None:
+        """Return how far the log may be compacted: every record, and every transaction's end, is committed below.
+
+        None while it does not follow, because what it has may yet be cut. A follower closes no segment by its age: its
+        segments begin where the leader's do.
+        """
         if not self.is_following:
             return None
         return min(self.log.stable_offset(self.high_watermark), self._cells[self._at + LAST_STABLE_OFFSET])

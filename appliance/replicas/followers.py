@@ -1,50 +1,31 @@
 """Which partitions this slot follows, made to be what the controller says.
 
-How a command is obeyed stands in `channels.copy_holder`. A partition's log is opened here only after whoever of the
-slot had it has let it go, and is closed before the answer that says so.
+`partition_host.copy_holder` carries commands out. A log is opened here only after the slot's worker has closed it, and
+is closed here before the answer that says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from uuid import UUID
 
 from appliance.channels.control_channel import Assign, AssignedPartition
-from appliance.channels.copy_holder import CopyHolder
 from appliance.channels.partition_table import NOT_FOLLOWING, SLOT_FOLLOWED_EPOCH, PartitionTable
 from appliance.cluster import TopicPartition
-from appliance.errors import LogDirectoryOffline, StorageFault
-from appliance.log.config import LastSettings
+from appliance.errors import LogDirectoryOffline
 from appliance.log.log_directories import LogDirectories
 from appliance.log.others_directories import DirectoriesOf
 from appliance.log.state_publisher import StatePublisher
+from appliance.partition_host.copy_holder import CopyHolder
+from appliance.partition_host.listener import PartitionListener
 from appliance.replicas.follower import Follower
 from appliance.replicas.throttle import Throttled, throttled
 
 
 class Followers(CopyHolder[Follower]):
-    """By name and by row. One slot, all its log directories.
-
-    `breathe` is called before each log of a command: followers of other partitions are waited for meanwhile.
-    Once `is_stopping`, no further one is opened. `workers`: how many each slot has.
-    """
-
-    __slots__ = (
-        "_breathe",
-        "_configs",
-        "_directories",
-        "_directories_of",
-        "_is_stopping",
-        "_publisher",
-        "_settings",
-        "_slot",
-        "_table",
-        "_workers",
-        "by_row",
-    )
+    """By name and by row. `workers`: how many each slot has."""
 
     HELD = "followed"
+    OFFLINE = "no longer followed"
 
     def __init__(
         self,
@@ -55,27 +36,22 @@ class Followers(CopyHolder[Follower]):
         log_defaults: Mapping[str, str],
         directories_of: DirectoriesOf,
         workers: int = 1,
-        breathe: Callable[[], object],
-        is_stopping: Callable[[], bool],
         publisher: StatePublisher,
+        listener: PartitionListener[Follower],
         warn: Callable[[str], None],
     ) -> None:
-        super().__init__(log_defaults=log_defaults, warn=warn)
-        self._breathe = breathe
-        self._is_stopping = is_stopping
-        self._publisher = publisher
-        self._directories = directories
-        self._table = table
-        self._slot = slot
-        self._directories_of = directories_of
+        super().__init__(
+            directories,
+            table,
+            slot=slot,
+            log_defaults=log_defaults,
+            directories_of=directories_of,
+            publisher=publisher,
+            listener=listener,
+            warn=warn,
+        )
         self._workers = workers
-        self._configs: dict[TopicPartition, Mapping[str, str]] = {}
-        self._settings = LastSettings()
         self.by_row: dict[int, Follower] = {}
-
-    def _goes_on(self, count: int) -> bool:
-        self._breathe()
-        return not self._is_stopping()
 
     def _take(self, assigned: AssignedPartition, *, is_new: bool) -> None:
         name = TopicPartition(assigned.topic, assigned.partition)
@@ -139,7 +115,7 @@ class Followers(CopyHolder[Follower]):
         name = follower.topic_partition
         return throttled(self._configs[name], name.partition, slot=self._slot, leader=follower.leader)
 
-    def _forget(self, name: TopicPartition) -> Follower | None:
+    def _let_go(self, name: TopicPartition, *, is_offline: bool = False) -> Follower | None:
         self.unopened.pop(name, None)
         self._configs.pop(name, None)
         follower = self.by_name.pop(name, None)
@@ -150,50 +126,6 @@ class Followers(CopyHolder[Follower]):
                 del self.by_row[follower.row]
         return follower
 
-    def _release(self, name: TopicPartition) -> None:
-        follower = self._forget(name)
-        if follower is not None:
-            leave = partial(self._table.leave, follower.row, follower.incarnation, self._slot)
-            self._directories.hand_over(name, leave)
-            follower.closed()
-
-    def _remove(self, name: TopicPartition, topic_id: UUID) -> None:
-        self._forget_fault(name)
-        self._forget(name)
-        self._directories.delete_partition(name, topic_id)
-
     def will_flush(self, command: Assign) -> bool:
         """Whether any of the copies that `command` names is to be forced to the disk before it counts."""
         return any(self._settings.of(self._defaults, each.configs).is_fsync for each in command.partitions)
-
-    def touched_by(self, command: Assign) -> list[Follower]:
-        """Those that are followed and that `command` has opened, or given other settings."""
-        if command.log_defaults is not None:
-            return list(self.by_name.values())
-        found = (self.by_row.get(assigned.row) for assigned in command.partitions)
-        return [follower for follower in found if follower is not None]
-
-    def is_followed(self, follower: Follower) -> bool:
-        """Whether it is one of these now."""
-        return self.by_row.get(follower.row) is follower
-
-    def take_offline(self, follower: Follower, fault: StorageFault) -> None:
-        """What the disk holds of its log is not known: it is followed no more in this life of the process.
-
-        Reading it again would tell what the page cache holds. The next life recovers it.
-        """
-        name = follower.topic_partition
-        self._note_fault(name, follower.incarnation, fault)
-        self._forget(name)
-        self._directories.give_up(name)
-
-    def directory_failed(self, index: int) -> list[TopicPartition]:
-        """A log directory has failed and is touched no more: what it held is followed no more in this life."""
-        gone = [name for name in self.by_name if self._directories.index_of(name) == index]
-        for name in gone:
-            self._forget(name)
-        return gone
-
-    def high_watermarks(self) -> dict[TopicPartition, int]:
-        """For the checkpoint."""
-        return {name: follower.high_watermark for name, follower in self.by_name.items()}

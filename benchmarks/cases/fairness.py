@@ -1,4 +1,4 @@
-"""What a good client waits for while thirty connections ask for as much as they can (decision 0078)."""
+"""What a good client waits for while thirty connections ask for as much as they can (decisions 0078 and 0091)."""
 
 import socket
 import statistics
@@ -19,6 +19,7 @@ SETTLE_SECONDS = 1.0
 """The attack has begun; what it asked first is under way."""
 PAUSE_SECONDS = 0.005
 GOOD_TOPIC = "fairness-good"
+GOOD_GROUP = "good"
 PATIENCE_SECONDS = 120.0
 
 NOT_FOR_MOCK = frozenset({"mock"})
@@ -27,7 +28,7 @@ _RECORD = bytes([0, 0, 0, 1]) + b"\xc8\x01" + bytes(100) + b"\x00"
 
 
 class Good:
-    """One connection: a record in, then out again, one request after the other."""
+    """One connection: a record in, then out again, then a group's offset, one request after the other."""
 
     def __init__(self, address: str, topic: str) -> None:
         host, port = address.rsplit(":", 1)
@@ -41,6 +42,9 @@ class Good:
         self._produce = hostile.frame(0, 3, body)
         self._topic = topic
         self.offset = 0
+        partition = hostile.array([struct.pack(">i", 0)])
+        topics = hostile.array([hostile.text(topic) + partition])
+        self._offset_fetch = hostile.frame(9, 5, hostile.text(GOOD_GROUP) + topics)
 
     def produce(self) -> float:
         """Milliseconds to the acknowledgement."""
@@ -56,6 +60,30 @@ class Good:
         partition = struct.pack(">iqi", 0, self.offset, 1 << 20)
         topics = hostile.array([hostile.text(self._topic) + hostile.array([partition])])
         _, waited_ms = self._ask(hostile.frame(1, 4, struct.pack(">iiiib", -1, 0, 1, 1 << 20, 0) + topics))
+        return waited_ms
+
+    def commit(self) -> None:
+        """Commits an offset of the group, as soon as its coordinator is there."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        partition = struct.pack(">iqh", 0, 1, 0)
+        topics = hostile.array([hostile.text(self._topic) + hostile.array([partition])])
+        member = hostile.text(GOOD_GROUP) + struct.pack(">i", -1) + hostile.text("")
+        commit = hostile.frame(8, 2, member + struct.pack(">q", -1) + topics)
+        while True:
+            self._ask(hostile.frame(10, 0, hostile.text(GOOD_GROUP)))
+            (error,) = struct.unpack(">h", self._ask(commit)[0][-2:])
+            if not error:
+                return
+            if time.monotonic() > until:
+                raise Void(f"an offset was refused with error {error}")
+            time.sleep(0.1)
+
+    def fetch_offset(self) -> float:
+        """Milliseconds to the answer with the offset that was committed."""
+        answer, waited_ms = self._ask(self._offset_fetch)
+        (error,) = struct.unpack(">h", answer[-2:])
+        if error:
+            raise Void(f"an offset was not fetched: error {error}")
         return waited_ms
 
     def _ask(self, frame: bytes) -> tuple[bytes, float]:
@@ -107,6 +135,7 @@ def _beside(kind: str, *, leaves: bool) -> Callable[[Bench], Figures]:
 def beside(address: str, topic: str, kind: str, *, leaves: bool, seconds: float) -> Figures:
     """The good client's figures while `kind` goes on. Raises Void where it waits for longer than the bound."""
     good = Good(address, topic)
+    good.commit()
     alone = [good.produce() + good.fetch() for _ in range(200)]
     command = [sys.executable, "-m", "benchmarks.load.hostile", address, kind, str(CONNECTIONS)]
     command += [str(seconds + SETTLE_SECONDS), *(["--leave"] if leaves else [])]
@@ -116,10 +145,12 @@ def beside(address: str, topic: str, kind: str, *, leaves: bool, seconds: float)
         time.sleep(SETTLE_SECONDS)
         produced: list[float] = []
         fetched: list[float] = []
+        offsets: list[float] = []
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             produced.append(good.produce())
             fetched.append(good.fetch())
+            offsets.append(good.fetch_offset())
             time.sleep(PAUSE_SECONDS)
         answers, _ = attack.communicate(timeout=PATIENCE_SECONDS)
     after = [good.produce() + good.fetch() for _ in range(20)]
@@ -127,13 +158,15 @@ def beside(address: str, topic: str, kind: str, *, leaves: bool, seconds: float)
     figures = {
         "produce_p99_ms": _p99(produced),
         "fetch_p99_ms": _p99(fetched),
-        "most_ms": max(*produced, *fetched),
+        "offset_fetch_p50_ms": statistics.median(offsets),
+        "offset_fetch_p99_ms": _p99(offsets),
+        "most_ms": max(*produced, *fetched, *offsets),
         "alone_ms": statistics.median(alone),
         "after_most_ms": max(after),
-        "requests": float(len(produced) + len(fetched)),
+        "requests": float(len(produced) + len(fetched) + len(offsets)),
         "hostile_answers": float(answers),
     }
-    late = max(figures["produce_p99_ms"], figures["fetch_p99_ms"])
+    late = max(figures[each] for each in ("produce_p99_ms", "fetch_p99_ms", "offset_fetch_p99_ms"))
     if late > BOUND_MS:
         raise Void(f"a good client waited {late:.0f} ms (p99) beside {kind}; {figures}")
     return figures
@@ -146,7 +179,7 @@ def _p99(values: list[float]) -> float:
 CASES = tuple(
     Case(
         f"fairness_{kind}{'_leaving' if leaves else ''}",
-        f"one record in and out beside {CONNECTIONS} connections with {hostile.PIPELINED} requests in flight: "
+        f"a record in and out and an offset, beside {CONNECTIONS} connections with {hostile.PIPELINED} requests each: "
         f"{kind.replace('_', ' ')}{', closed after half a second, again and again' if leaves else ''}",
         _beside(kind, leaves=leaves),
         not_for=NOT_FOR_MOCK,

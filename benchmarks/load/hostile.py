@@ -17,6 +17,13 @@ LEAVES_AFTER_SECONDS = 0.5
 READ_BYTES = 1 << 20
 MANY = 90_000
 """Just below what one request may hold."""
+GROUP_BYTES = 1 << 19
+"""group.request.max.bytes: a longer request that names groups is not admitted."""
+LARGE_BYTES = 4_000_000
+"""A SyncGroup and an OffsetCommit may be longer: just below eight times as long."""
+COMMITTED = 14_000
+"""Offsets that one batch of `__consumer_offsets` holds."""
+GROUP, CONSUMER_GROUP = "hostile", "hostile-c"
 TOPIC, TOPICS = "fairness-{}", 500
 """Those that `cases/fairness.py` has made."""
 TOPIC_RESOURCE = 2
@@ -94,6 +101,91 @@ def fetch_of_many() -> bytes:
     return frame(1, 4, struct.pack(">iiiib", -1, 0, 1, 1, 0) + array([topic]))
 
 
+def offset_fetch_of_many() -> bytes:
+    """As many partitions of one topic as a request of GROUP_BYTES holds, up to MANY."""
+    indexes = range(min(MANY, GROUP_BYTES // 4 - 32))
+    topic = text(TOPIC.format(0)) + array([struct.pack(">i", number) for number in indexes])
+    return frame(9, 5, text(GROUP) + array([topic]))
+
+
+def offset_commit_of_many() -> bytes:
+    """Of partitions that are mostly not there, so that nothing is too large for the log."""
+    partitions = [struct.pack(">iqih", number, 1, -1, 0) for number in range(MANY)]
+    topic = text(TOPIC.format(0)) + array(partitions)
+    return frame(8, 6, text(GROUP) + struct.pack(">i", -1) + text("") + array([topic]))
+
+
+def offset_commit_of_many_there() -> bytes:
+    """As many offsets as one batch of the log holds, all of one partition that is there."""
+    partitions = [struct.pack(">iqih", 0, number, -1, 0) for number in range(COMMITTED)]
+    topic = text(TOPIC.format(0)) + array(partitions)
+    return frame(8, 6, text(GROUP) + struct.pack(">i", -1) + text("") + array([topic]))
+
+
+def offset_delete_of_many() -> bytes:
+    indexes = range(min(MANY, GROUP_BYTES // 4 - 32))
+    topic = text(TOPIC.format(0)) + array([struct.pack(">i", number) for number in indexes])
+    return frame(47, 0, text(GROUP) + array([topic]))
+
+
+def leave_group_of_many() -> bytes:
+    """Members that the group does not have."""
+    member = compact("m") + b"\x00" * 3
+    members = uvarint(MANY + 1) + member * MANY
+    return frame(13, 5, compact(GROUP) + members + b"\x00", flexible=True)
+
+
+def sync_group_of_many() -> bytes:
+    """Assignments for members that the group does not have, as long as a request may be."""
+    assignment = bytes(LARGE_BYTES // MANY - 6)
+    one = compact("m") + bytes([len(assignment) + 1]) + assignment + b"\x00"
+    member = compact("m") + b"\x00"
+    assignments = uvarint(MANY + 1) + one * MANY
+    body = compact(GROUP) + struct.pack(">i", 1) + member + b"\x00\x00" + assignments + b"\x00"
+    return frame(14, 5, body, flexible=True)
+
+
+def join_group_of_many() -> bytes:
+    """A new member with as many protocols as a request holds."""
+    one = compact("p") + b"\x01\x00"
+    protocols = uvarint(MANY + 1) + one * MANY
+    body = compact(GROUP) + struct.pack(">ii", 30_000, 30_000) + compact("") + b"\x00" + compact("consumer")
+    return frame(11, 7, body + protocols + b"\x00", flexible=True)
+
+
+def heartbeat_of_many() -> bytes:
+    """A new member of a consumer group that subscribes to as many topics as a request holds."""
+    names = b"".join(compact(f"{number:04x}") for number in range(MANY))
+    head = (
+        compact(CONSUMER_GROUP) + compact("") + struct.pack(">i", 0) + b"\x00\x00" + struct.pack(">i", 30_000)
+    )
+    return frame(68, 0, head + uvarint(MANY + 1) + names + b"\x00\x01\x00", flexible=True)
+
+
+def describe_groups_of_many() -> bytes:
+    groups = b"".join(compact(f"{number:04x}") for number in range(MANY))
+    return frame(15, 5, uvarint(MANY + 1) + groups + b"\x00\x00", flexible=True)
+
+
+def delete_groups_of_many() -> bytes:
+    groups = b"".join(compact(f"{number:04x}") for number in range(MANY))
+    return frame(42, 2, uvarint(MANY + 1) + groups + b"\x00", flexible=True)
+
+
+GROUP_KINDS: dict[str, Callable[[], bytes]] = {
+    "offset_fetch_of_many": offset_fetch_of_many,
+    "offset_commit_of_many": offset_commit_of_many,
+    "offset_commit_of_many_there": offset_commit_of_many_there,
+    "offset_delete_of_many": offset_delete_of_many,
+    "leave_group_of_many": leave_group_of_many,
+    "sync_group_of_many": sync_group_of_many,
+    "join_group_of_many": join_group_of_many,
+    "heartbeat_of_many": heartbeat_of_many,
+    "describe_groups_of_many": describe_groups_of_many,
+    "delete_groups_of_many": delete_groups_of_many,
+}
+"""Those that the coordinator of groups works on (decision 0091)."""
+
 KINDS: dict[str, Callable[[], bytes]] = {
     "describe_configs": describe_configs,
     "validate_topics": validate_topics,
@@ -102,6 +194,7 @@ KINDS: dict[str, Callable[[], bytes]] = {
     "metadata_of_all": metadata_of_all,
     "list_offsets": list_offsets,
     "fetch_of_many": fetch_of_many,
+    **GROUP_KINDS,
 }
 
 

@@ -34,7 +34,10 @@ TURNS = 3
 FUNCTIONS_SHOWN = 12
 STEPS = (
     ("wait and be woken: epoll, eventfd", ("ipc/agent", "ipc/doorbell", "ipc/fence", "ipc/brief_wait")),
-    ("socket: receive a frame, send an answer", ("netproc/intake", "netproc/outlet", "netproc/connection")),
+    (
+        "socket: receive a frame, send an answer",
+        ("netproc/intake", "netproc/outlet", "netproc/connection", "requests/session"),
+    ),
     (
         "understand the request, build the answer",
         (
@@ -42,28 +45,28 @@ STEPS = (
             "protocol/fetch",
             "protocol/headers",
             "protocol/primitives",
-            "netproc/apis",
-            "netproc/log_handlers",
-            "netproc/fetch_session",
-            "netproc/topic_routes",
+            "requests/apis",
+            "requests/log_handlers",
+            "requests/fetch_session",
+            "requests/topic_routes",
             "netproc/processor",
-            "netproc/segment_files",
+            "requests/segment_files",
         ),
     ),
     (
         "between processes: rings, pools",
-        ("ipc/", "netproc/worker_lines", "netproc/purgatory_line", "channels/"),
+        ("ipc/", "requests/worker_lines", "requests/purgatory_line", "channels/"),
     ),
     (
         "check the batch: CRC-32C, record count, offsets",
         ("protocol/records", "log/validator", "log/producer"),
     ),
     ("append or look up in the segment", ("log/",)),
-    ("worker: take from the ring, publish, answer", ("ioproc/",)),
+    ("worker: take from the ring, publish, answer", ("ioproc/", "partition_host/")),
 )
 """Step and the files of its functions; the first that fits."""
 SMALLEST_SHOWN_US = 0.05
-TURN = ("Processor.turn (", "Worker.serve_rings (")
+TURN = ("NetworkAgent.turn (", "RequestRings.serve (")
 
 
 README = ROOT / "benchmarks" / "README.md"

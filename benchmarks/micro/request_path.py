@@ -21,24 +21,23 @@ import time
 from pathlib import Path
 from uuid import uuid4
 
-import zmq
-
+from appliance.channels.child import Child
 from appliance.channels.control_channel import Assign, AssignedPartition, Envelope
-from appliance.channels.controller_link import ControllerLink
 from appliance.channels.metadata_image import ImagePublisher
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.supervision import SupervisionSocket, socket_pair
-from appliance.channels.wiring import Attachment, Wiring
+from appliance.channels.wiring import Wiring
 from appliance.clock import SystemClock
 from appliance.cluster import BrokerSlot, ClusterImage, PartitionImage, TopicImage
 from appliance.config import load_settings
-from appliance.ioproc.worker import Worker
+from appliance.ioproc.worker import WorkerAgent
 from appliance.ipc.agent import freeze_garbage
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.shared_memory import create_directory, directory_candidate, remove_directory
 from appliance.netproc.connection import Connection
 from appliance.netproc.fan_out import FanOut
-from appliance.netproc.processor import Processor
+from appliance.netproc.processor import NetworkAgent
+from appliance.process.agent import AgentProcess
 from appliance.protocol.produce import ProduceMemo
 from appliance.protocol.records.record import Record, encode_batch
 
@@ -58,31 +57,28 @@ class Bench:
         self.wiring.create_standing_regions()
         self.wiring.create_for(NETPROC, 1, {})
         self.wiring.create_for(IOPROC, 1, {NETPROC: 1})
-        clock, context = SystemClock(), zmq.Context[zmq.Socket[bytes]]()
+        clock = SystemClock()
         self.supervisors = [socket_pair() for _ in range(2)]
-        net = Attachment(self.wiring, NETPROC, 1, {IOPROC: 1})
-        io = Attachment(self.wiring, IOPROC, 1, {NETPROC: 1})
-        topic_id = uuid4()
-        self.worker = Worker(
-            io,
-            ControllerLink(self.wiring, IOPROC, 1, context=context),
-            SupervisionSocket(self.supervisors[0][1]),
-            clock=clock,
-            warn=print,
+        net, io = (
+            AgentProcess(Child(role, 1, {peer: 1}, self.wiring, SupervisionSocket(ends[1])), warn=print)
+            for (role, peer), ends in zip(
+                ((NETPROC, IOPROC), (IOPROC, NETPROC)), self.supervisors, strict=True
+            )
         )
+        topic_id = uuid4()
+        self.worker = WorkerAgent(io, io.controller_link())
         assigned = AssignedPartition(TOPIC, topic_id, 0, 0, 1, 0, 0, (0,), (0,), {})
-        self.worker.obey([Envelope(1, Assign(1, "bench", True, (assigned,)))])
+        self.worker.host.obey([Envelope(1, Assign(1, "bench", True, (assigned,)))])
         partition = PartitionImage(0, 0, 1, 0, 0, (0,), (0,))
         topics = {TOPIC: TopicImage(TOPIC, topic_id, (partition,))}
         slots = (BrokerSlot(0, "127.0.0.1", 9092),)
-        ImagePublisher(memory, net.image_pointer).publish(ClusterImage(1, "bench", 0, 1, slots, topics))
-        self.processor = Processor(
+        ImagePublisher(memory, net.attachment.image_pointer).publish(
+            ClusterImage(1, "bench", 0, 1, slots, topics)
+        )
+        self.processor = NetworkAgent(
             net,
-            ControllerLink(self.wiring, NETPROC, 1, context=context),
-            SupervisionSocket(self.supervisors[1][1]),
-            fan_out=FanOut(self.wiring, NETPROC, 1, context=context, clock=clock),
-            clock=clock,
-            warn=print,
+            net.controller_link(),
+            fan_out=FanOut(self.wiring, NETPROC, 1, context=net.context, clock=clock),
         )
         self.client = self._connect(clock)
 
@@ -110,7 +106,7 @@ class Bench:
         begun = clock()
         self.processor.turn()
         taken = clock()
-        self.worker.serve_rings()
+        self.worker.rings.serve()
         served = clock()
         self.processor.turn()
         answered = clock()

@@ -237,11 +237,7 @@ def page(
         "",
         f"{about}. `local[2]`; medians of {rounds} rounds, wall time.",
         "",
-        *(
-            [f"**kafka is missing.** Ratios to it are missing on this page: {missing}.", ""]
-            if missing
-            else []
-        ),
+        *([f"**kafka is missing.** This page has no ratios to it: {missing}.", ""] if missing else []),
     ]
     for query in queries:
         shown = [

@@ -12,6 +12,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from appliance.errors import ApplianceError, HostFault
+from spark_connector.bounds import end_offset
 from spark_connector.directory import Directories, Isolation, PartitionView
 from spark_connector.export.ledger import Done, Ledger, Range, Run, Subject
 from spark_connector.export.range_files import RangeTask, export_range
@@ -92,7 +93,7 @@ def export_parquet(
         try:
             # Looked at anew: the log start may have moved before the lease was there.
             views = directories.partitions(topic)
-            ends = {view.partition: view.end(isolation, durable=durable) for view in views}
+            ends = {view.partition: end_offset(view, isolation, durable=durable) for view in views}
             run, lost = _planned(how, views, begin, ends=ends, split_bytes=split_bytes)
             total = replace(total, lost=total.lost + lost)
             return (

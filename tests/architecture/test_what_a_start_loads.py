@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from appliance.extras import EXTRA_OF
+
 # Of these all but the last two come with C libraries of megabytes.
 TOO_HEAVY = ("numpy", "_hashlib", "_ssl", "kazoo", "confluent_kafka", "re2", "email", "asyncio")
 
@@ -24,3 +26,5 @@ def test_code_of_all_processes_is_loaded_without_what_few_of_them_need() -> None
     loaded = said.stdout.split()
     assert "appliance.ioproc.worker" in loaded
     assert [name for name in TOO_HEAVY if name in loaded] == []
+    # The broker alone does not install these (decision 0090).
+    assert [name for name in EXTRA_OF if name in loaded] == []

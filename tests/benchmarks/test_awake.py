@@ -176,6 +176,6 @@ def test_a_page_tells_what_idle_cores_did_and_what_is_not_compared_by_it() -> No
     text = page(made)
     assert "there and back between two cores: halting 90 µs, looking 5 µs" in text
     assert "| idle cores, where they are kept awake | looking (" in text
-    assert "Not compared" not in text
-    assert "which was spinning then and is looking now" in page(made, replace(made, awake_by="spinning"))
-    assert "Not compared" not in page(made, replace(made))
+    assert "not compared with" not in text
+    assert "which used spinning; this run used looking" in page(made, replace(made, awake_by="spinning"))
+    assert "not compared with" not in page(made, replace(made))

@@ -112,7 +112,7 @@ def test_the_arithmetic_for_a_big_host_shows_what_it_multiplies() -> None:
     }
     text = host.arithmetic(run([figures]))
     assert "20 / 10.0 µs, 12 / 8.0 µs | 1.5 million/s | workers |" in text
-    assert "0.80 CPU s/GB × 12.5 GB/s of a 100 Gbit/s card = 10 cores, of 32 | 12.5 GB/s |" in text
+    assert "0.80 CPU s/GB × 12.5 GB/s of a 100 Gbit/s card = 10 of 32 cores | 12.5 GB/s |" in text
     assert "clean start" not in text
     assert "kill -9" not in text
 
@@ -120,8 +120,8 @@ def test_the_arithmetic_for_a_big_host_shows_what_it_multiplies() -> None:
 def test_bytes_in_are_bounded_by_what_workers_carry() -> None:
     figures = {"throughput_1k.in_cpu_s_per_gb": 1.0, "throughput_1k.in_worker_cpu_s_per_gb": 1.5}
     text = host.arithmetic(run([{**figures, "pinned/throughput_1k.in_mb_s": 600.0}]))
-    assert "12 cores, of 32; of it 1.50 in a worker: 12 / 1.50 | 8.0 GB/s | the workers' cores, then" in text
-    assert "or 1 / 1.50 CPU s/GB where it has the core to itself | 600 to 667 MB/s |" in text
+    assert "12 of 32 cores; 1.50 of it in a worker: 12 / 1.50 | 8.0 GB/s | the workers' cores, then" in text
+    assert "or 1 / 1.50 CPU s/GB if the worker has a core of its own | 600 to 667 MB/s |" in text
 
 
 def test_a_process_more_of_a_big_host_costs_what_one_of_its_kind_was_measured_to_cost() -> None:
@@ -137,7 +137,7 @@ def test_a_process_more_of_a_big_host_costs_what_one_of_its_kind_was_measured_to
     of_slots = {"scale_slots.pss_mb@1": 80.0, "scale_slots.pss_mb@3": 110.0}
     growth = run([{**of_workers, **of_slots}])
     text = host.arithmetic(run([usual]), growth, host=host.Host(slots=3, workers=4))
-    more = "18 more network processes × 11.0 MB + 2 more slots, a worker and a replica each, × 15.0 MB"
+    more = "18 more network processes × 11.0 MB + 2 more slots with a worker and a replica process each × 15.0 MB"
     assert f"| 80 MB + {more} + 9 more workers × 7.0 MB + 10,000 partitions × 10.0 KB" in text
     assert "| 0.5 GB |" in text
     # Where one of the prices is not known there is no sum.
@@ -147,20 +147,18 @@ def test_a_process_more_of_a_big_host_costs_what_one_of_its_kind_was_measured_to
 def test_the_arithmetic_says_of_which_build_it_is_and_what_a_copy_is_for() -> None:
     text = host.arithmetic(run([{"throughput_1k.out_cpu_s_per_gb": 0.5}]))
     assert text.startswith(
-        "From the [run of 2026-01-01](../benchmarks/results/2026-01-01-aaa.md), appliance 1."
+        "Source: the [run of 2026-01-01](../benchmarks/results/2026-01-01-aaa.md), appliance 1."
     )
-    assert "0.50 CPU s/GB to clients of this host, which are sent a copy (decision 0025) × 12.5 GB/s" in text
-    assert "by which clients on other hosts are sent it, costs no more: **not measured**" in text
+    assert "0.50 CPU s/GB to clients on the same host, which get copies (decision 0025) × 12.5 GB/s" in text
+    assert "which clients on other hosts get, costs no more: **not measured**" in text
 
 
 def test_start_and_recovery_of_a_big_host_come_from_what_was_measured_about_them() -> None:
     growth = run([{"scale_partitions.start_ms@1": 700.0, "scale_partitions.start_ms@10000": 2500.0}])
     log_page = "recovery, warm  0.42  2570\nrecovery, cold  15.11  710\nrecovery, warm  4.38     2450\n"
     text = host.arithmetic(run([{}]), growth, log_page)
-    assert "| clean start, 10,000 partitions | as measured, by one worker | 2.5 s at most |" in text
-    assert (
-        "537 GB / 2.45 GB/s that a worker reads again (`make bench-log`, warm) / 12 workers = 18 s;" in text
-    )
+    assert "| clean start, 10,000 partitions | as measured with one worker | 2.5 s at most |" in text
+    assert "537 GB / 2.45 GB/s read by one worker (`make bench-log`, warm) / 12 workers = 18 s;" in text
     assert "| 22 to 298 s |" in text
 
 
@@ -169,8 +167,8 @@ def test_recovery_of_a_big_host_spans_what_all_kept_pages_of_the_log_say() -> No
         "pure build; x\nrecovery, warm  0.4  9000\nrecovery, warm  8.8  " + mb_s for mb_s in ("1000", "4000")
     )
     text = host.arithmetic(run([{}]), None, fast + "\n", slow + "\n")
-    said = "537 GB / 1.00 to 4.00 GB/s that a worker reads again (`make bench-log`, warm, pure build, 2 kept pages)"
-    assert f"{said} / 12 workers = 11 to 45 s; from 12 disks 22 s at 2 GB/s each" in text
+    said = "537 GB / 1.00 to 4.00 GB/s read by one worker (`make bench-log`, warm, pure build, 2 kept pages)"
+    assert f"{said} / 12 workers = 11 to 45 s; 12 disks take 22 s at 2 GB/s each" in text
 
 
 def test_every_kept_page_of_the_log_tells_how_fast_a_worker_recovers() -> None:
@@ -182,7 +180,7 @@ def test_what_is_said_of_growth_names_its_run_its_build_and_what_fell() -> None:
     kept = newest("scaling")
     assert kept is not None
     text = growing(kept)
-    assert text.startswith(f"From the [run of {kept.date}](../benchmarks/results/{kept.name}.md)")
+    assert text.startswith(f"Source: the [run of {kept.date}](../benchmarks/results/{kept.name}.md)")
     assert kept.versions["appliance"] in text
     before = kept_before(kept)
     assert before

@@ -176,10 +176,10 @@ def test_the_page_says_over_how_many_runs_it_looked_back() -> None:
         "1 row [slid](#slid-over-the-last-5-kept-runs): worse than the median of the last 5 kept runs."
         in slid
     )
-    assert "None of 1 rows fell by more than the noise since 2026-01-01-c6" in slid
+    assert "None of 1 rows fell since 2026-01-01-c6 by more than the noise" in slid
     assert "## Slid over the last 5 kept runs\n" in slid
     assert "- in, 1 KiB (throughput_1k.in_mb_s): 84.9 → 75.1 MB/s, 12% worse" in slid
-    assert "what a row moved by over the last 5 kept runs" in page(made(20.0, "now"), *kept)
+    assert "the changes of a row over the last 5 kept runs" in page(made(20.0, "now"), *kept)
     assert "kept runs" not in page(made(20.0, "now"), *kept[:2])
 
 
@@ -332,8 +332,8 @@ def test_what_used_nothing_is_guarded_too() -> None:
 
 def test_rows_that_have_no_figure_any_more_are_named() -> None:
     kept, now = run([{P50: 50.0, MB_S: 900.0}]), run([{P50: 50.0}], commit="bbb")
-    assert "Without a figure now, of those that 2026-01-01-aaa had: in, 1 KiB." in page(now, kept)
-    assert "Without a figure" not in page(kept, now)
+    assert "Rows that 2026-01-01-aaa had and this run does not have: in, 1 KiB." in page(now, kept)
+    assert "this run does not have" not in page(kept, now)
 
 
 def test_a_goal_s_row_without_a_figure_is_shown_as_void_or_not_run() -> None:
@@ -355,7 +355,7 @@ def test_bounds_that_other_rows_miss_are_counted_and_named() -> None:
     missed, carried = missed_elsewhere(made)
     assert ([(row.figure.key, bound) for row, bound in missed], carried) == ([(pinned, Goal(0.4, "mock"))], 1)
     told = page(made)
-    assert "Of 1 bounds that other rows carry 1 are [missed](#missed-in-other-rows)" in told
+    assert "Other rows have 1 bounds; 1 are [missed](#missed-in-other-rows)" in told
     assert "0.3× mock (≥ 0.4× mock)" in told
 
 

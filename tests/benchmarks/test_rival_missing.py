@@ -43,6 +43,6 @@ def test_the_page_marks_the_ratios_of_a_missing_rival(
     (tmp_path / "kafka_2.13-0.jar").write_bytes(b"no jar")
     done = run_beside_kafka(monkeypatch, tmp_path)
     text = page(replace(done, taken={"appliance": done.taken["pure"], "kafka": []}))
-    assert "**kafka is missing.** Ratios to it are missing on this page." in text
+    assert "**kafka is missing.** This page has no ratios to it." in text
     assert "| ≥ 2× kafka | ratio missing |" in text
     assert "| missing |" in text

@@ -98,5 +98,5 @@ def test_a_page_without_spark_sql_kafka_says_that_its_ratios_are_missing() -> No
     query = next(each for each in QUERIES if each.name == "spark_window")
     alone = run(seconds("spark_window", appliance=(0.1, 0.1)))
     text = page(SETS, [query], alone, rounds=3, missing="no jars")
-    assert "**kafka is missing.** Ratios to it are missing on this page: no jars." in text
+    assert "**kafka is missing.** This page has no ratios to it: no jars." in text
     assert "beside spark-sql-kafka" not in text

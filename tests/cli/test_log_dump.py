@@ -133,7 +133,7 @@ def test_every_flipped_byte_behind_the_checksum_is_found(tmp_path: Path) -> None
         broken[position] ^= 0x10
         told = facts(write_log(tmp_path, bytes(broken) + batch(103)))
         assert told[0]["crc_ok"] is False, position
-        assert "batch at position 0: its checksum does not hold" in told[-1]["fault"]
+        assert "batch at position 0: its checksum is wrong" in told[-1]["fault"]
         assert told[-1]["batches"] == 2, "the next batch is found by the length"
 
 
@@ -212,7 +212,7 @@ def test_offset_index_is_compared_with_its_log(tmp_path: Path) -> None:
     assert "no batch begins" in summary(index(path, OFFSET_ENTRY, [(4, 10**6)]))["fault"]
     assert "not above" in summary(index(path, OFFSET_ENTRY, [(5, len(first)), (2, 0)]))["fault"]
     path.write_bytes(OFFSET_ENTRY.pack(2, 0) + b"\1")
-    assert "no whole entries of 8" in summary(path)["fault"]
+    assert "not a multiple of the entry size 8" in summary(path)["fault"]
 
 
 def test_offset_index_without_its_log_is_read_too(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_files_that_wait_for_removal_are_read_too(tmp_path: Path, suffix: str) -
 
 def test_foreign_and_missing_files_are_refused(tmp_path: Path) -> None:
     for name in ("notes.txt", "meta.properties", "1.log"):
-        with pytest.raises(OperatorFault, match="not named like a file of a segment"):
+        with pytest.raises(OperatorFault, match="not the name of a segment file"):
             facts(write_log(tmp_path, b"", name))
     with pytest.raises(OperatorFault, match="No such file"):
         facts(tmp_path / "00000000000000000001.log")

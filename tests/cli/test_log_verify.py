@@ -12,7 +12,14 @@ import pytest
 from appliance.cluster import TopicPartition
 from appliance.control.supervisor.data_directory import DataDirectory
 from appliance.log.checkpoint import write_offsets
-from appliance.log.file_names import CLEANER_OFFSETS, LEADER_EPOCHS, LOG, segment_file_name
+from appliance.log.file_names import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSETS,
+    LEADER_EPOCHS,
+    LOG,
+    RECOVERY_POINTS,
+    segment_file_name,
+)
 from appliance.protocol.records.record import Record, encode_batch
 from tests.cli.command import Outcome, appliance
 
@@ -63,7 +70,7 @@ def test_replicas_alike_are_told_so_wherever_their_segments_begin(tmp_path: Path
         (batch(2, b"VALUE"), "the batch at offset 2 differs between slot 0 and slot 1 at its byte"),
         (batch(2, leader_epoch=1), "the batch at offset 2 differs between slot 0 and slot 1 at its byte 15"),
         (batch(2, b"longer value"), "the batch at offset 2 has"),
-        (batch(4), "after offset 2: slot 0 goes on with a batch at 2, slot 1 with one at 4"),
+        (batch(4), "after offset 2: slot 0 continues with a batch at 2, slot 1 with one at 4"),
     ],
 )
 def test_difference_is_named_by_its_place_and_ends_with_one(tmp_path: Path, other: bytes, why: str) -> None:
@@ -88,7 +95,7 @@ def test_same_wrong_bytes_everywhere_are_a_difference_too(tmp_path: Path) -> Non
         write(tmp_path, slot, {0: [bytes(broken), batch(2)]})
     outcome, (fact,) = verify(tmp_path)
     assert outcome.code == 1
-    assert "fails its checksum" in fact["difference"]
+    assert "has a wrong checksum" in fact["difference"]
 
 
 def test_replica_that_ends_early_is_behind_and_a_difference_only_if_asked(tmp_path: Path) -> None:
@@ -198,7 +205,7 @@ def test_what_nobody_has_whole_is_said_and_left_as_it_is(tmp_path: Path) -> None
     assert [content(each) for each in directories] == before
     outcome = appliance("log", "verify", "--repair", "--data-dir", str(tmp_path))
     assert (
-        "t-0: slot 1, offset 2: damaged, and no other replica is whole there: nothing was changed"
+        "t-0: slot 1, offset 2: damaged, and no other replica is whole at this offset: not repaired"
         in outcome.text
     )
 
@@ -225,6 +232,30 @@ def test_a_compacted_replica_is_replaced_by_a_copy_of_a_whole_one(tmp_path: Path
     assert content(damaged) == content(whole)
     assert {path.name for path in (damaged / "recovered").iterdir()} == set(kept)
     assert not list(damaged.glob("*.index"))
+
+
+@pytest.mark.parametrize(
+    ("recovery_point", "is_clean", "is_done"),
+    [(2, False, True), (4, False, True), (6, False, False), (2, True, False)],
+)
+def test_damage_that_the_next_start_finds_is_left_to_it(
+    tmp_path: Path, *, recovery_point: int, is_clean: bool, is_done: bool
+) -> None:
+    """The others were killed before they had the last record, so no copy of theirs can take the place of ours."""
+    damaged = write(tmp_path, 0, {0: [batch(0), batch(2), batch(4), batch(6)]})
+    write(tmp_path, 1, {0: [batch(2), batch(4)]})
+    for slot in (0, 1):
+        write_offsets(tmp_path / f"slot-{slot}" / CLEANER_OFFSETS, {TopicPartition("t", 0): 4})
+        write_offsets(tmp_path / f"slot-{slot}" / RECOVERY_POINTS, {TopicPartition("t", 0): recovery_point})
+    if is_clean:
+        (tmp_path / "slot-0" / CLEAN_SHUTDOWN).touch()
+    damage(damaged, 2 * len(batch(0)) + 70)
+    before = content(damaged)
+    code, (repair,) = repaired(tmp_path)
+    assert (code, repair["slot"], repair["offset"], repair["done"]) == (int(not is_done), 0, 4, is_done)
+    assert content(damaged) == before
+    if is_done:
+        assert "the next start cuts the log there and copies the rest from slot 1" in repair["outcome"]
 
 
 def test_nothing_is_repaired_while_an_appliance_runs(tmp_path: Path) -> None:

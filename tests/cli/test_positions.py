@@ -35,5 +35,5 @@ def test_every_form_is_read(text: str, place: Place, monkeypatch: pytest.MonkeyP
     "text", ["", "start", "9223372036854775808", "1.5", "--1", "@", "@-1", "2023-13-01", "٣"]
 )
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(click.UsageError, match="wants beginning, end"):
+    with pytest.raises(click.UsageError, match="must be beginning, end"):
         parse_place(text)

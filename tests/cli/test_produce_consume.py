@@ -202,7 +202,7 @@ def test_offset_past_the_end_and_foreign_partition_are_refused(console: Console)
     told = console.consume("--partition", 0, "--from", 2)
     assert (told.code, "offset 2 is past its end, 1" in told.errors) == (1, True)
     told = console.consume("--partition", 4)
-    assert (told.code, "no partition 4; there are 4" in told.errors) == (1, True)
+    assert (told.code, "no partition 4; it has 4" in told.errors) == (1, True)
 
 
 def test_record_larger_than_any_request_is_refused_at_once(console: Console) -> None:

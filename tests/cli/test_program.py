@@ -106,7 +106,7 @@ def test_wrong_use_ends_with_2_and_no_traceback(arguments: list[str]) -> None:
 def test_wrong_option_names_the_nearest_in_one_line() -> None:
     told = appliance("serve", "--set", "network.procesess=1")
     assert told.errors == (
-        "appliance: command line: network.procesess: no such option; the nearest is network.processes\n"
+        "appliance: command line: network.procesess: no such option; did you mean network.processes?\n"
     )
 
 
@@ -116,7 +116,7 @@ def test_wrong_option_in_a_file_names_the_file(tmp_path: Path) -> None:
     told = appliance("serve", "--config", path)
     assert told.code == 2
     assert told.errors == (
-        f"appliance: {path}: log.segment.byte: no such option; the nearest is log.segment.bytes\n"
+        f"appliance: {path}: log.segment.byte: no such option; did you mean log.segment.bytes?\n"
     )
 
 
@@ -135,7 +135,7 @@ def test_nobody_listening_is_said_at_once_and_in_one_line(command: list[str]) ->
 def test_address_that_is_none_is_refused(bootstrap: str) -> None:
     told = appliance("topics", "list", "--bootstrap", bootstrap)
     assert told.code == 1
-    assert "is no HOST:PORT" in told.errors
+    assert "is not HOST:PORT" in told.errors
 
 
 @pytest.mark.parametrize(

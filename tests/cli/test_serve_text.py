@@ -51,5 +51,5 @@ def test_what_to_try_is_not_said_before_it_can_be_tried() -> None:
 def test_kafkas_names_for_processes_are_taken_and_said() -> None:
     settings = load_settings(overrides={"num.network.threads": "3", "num.io.threads": "2"})
     assert (settings.network.processes, settings.io.workers) == (3, 2)
-    assert "num.network.threads is taken as network.processes = 3" in start_text(settings)
-    assert "num.io.threads is taken as io.workers = 2" in start_text(settings)
+    assert "num.network.threads is accepted as network.processes = 3" in start_text(settings)
+    assert "num.io.threads is accepted as io.workers = 2" in start_text(settings)

@@ -150,7 +150,7 @@ def test_killed_instance_is_told_apart_from_a_running_one(instance: Instance) ->
     instance.kill("controller")
     outcome = appliance("status", "--data-dir", instance.data_dir)
     assert (outcome.code, outcome.output) == (1, b"")
-    assert "was killed and nothing runs" in outcome.errors
+    assert "was killed; no appliance runs" in outcome.errors
     told(instance.data_dir, code=1)
 
 

@@ -22,14 +22,14 @@ def test_a_group_goes_by_what_was_set_on_it_and_else_by_the_options() -> None:
     ("configs", "why"),
     [
         ({"session.timeout.ms": "50000"}, "Unknown group config name: session.timeout.ms"),
-        ({"share.session.timeout.ms": "50000"}, "cannot be set, because nothing here reads it"),
-        ({"consumer.assignment.interval.ms": "-1"}, "wants a whole number from 0 to 15000"),
+        ({"share.session.timeout.ms": "50000"}, "cannot be set, because the appliance does not use it"),
+        ({"consumer.assignment.interval.ms": "-1"}, "must be a whole number from 0 to 15000"),
         ({SESSION: "44999"}, "must be greater than or equal to group.consumer.min.session.timeout.ms"),
         ({SESSION: "60001"}, "must be less than or equal to group.consumer.max.session.timeout.ms"),
         ({HEARTBEAT: "4999"}, "must be greater than or equal to group.consumer.min.heartbeat.interval.ms"),
         ({HEARTBEAT: "15001"}, "must be less than or equal to group.consumer.max.heartbeat.interval.ms"),
-        ({SESSION: "50 s"}, "wants a whole number"),
-        ({SESSION: ""}, "wants a whole number"),
+        ({SESSION: "50 s"}, "must be a whole number"),
+        ({SESSION: ""}, "must be a whole number"),
     ],
 )
 def test_what_a_group_may_not_be_given_is_refused(configs: dict[str, str], why: str) -> None:
@@ -53,7 +53,7 @@ def test_what_a_later_start_allows_no_more_is_brought_into_its_range() -> None:
 
 
 def test_the_options_must_lie_in_the_range_that_groups_are_allowed() -> None:
-    with pytest.raises(ConfigurationError, match="= 10000: not from"):
+    with pytest.raises(ConfigurationError, match="= 10000: must be from"):
         GroupSettings(consumer_session_timeout_ms=10_000)
 
 

@@ -112,7 +112,7 @@ def test_what_kafka_refuses_is_refused_by_name(configs: dict[str, str | None]) -
 
 def test_unknown_setting_is_refused_with_the_nearest() -> None:
     with pytest.raises(
-        ConfigurationError, match=r"retention\.sm: no such topic setting; the nearest is retention\.ms"
+        ConfigurationError, match=r"retention\.sm: no such topic setting; did you mean retention\.ms"
     ):
         validate_topic_configs({"retention.sm": "1"})
 

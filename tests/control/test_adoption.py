@@ -27,6 +27,7 @@ from appliance.protocol.primitives import compact_string_bytes, uuid_bytes, uvar
 from appliance.protocol.records.record import Record, encode_batch
 from tests.log.batches import NOW_MS, batch_of, read_all
 from tests.log.file_history import Fails, FileHistory
+from tests.log.on_disk import partitions_on_disk
 
 CLUSTER = "kafkas-own-cluster-id"
 CLOCK = ManualClock(NOW_MS)
@@ -74,7 +75,7 @@ def adopted_values(data_dir: Path, cluster: str = CLUSTER) -> dict[str, list[byt
     """Every record of slot 0, by partition; the directory is closed again as a crash would."""
     directory = LogDirectory.open(data_dir / "slot-0", node_id=0, cluster_id=cluster, clock=CLOCK)
     found = {}
-    for partition, topic_id in directory.partitions_on_disk().items():
+    for partition, topic_id in partitions_on_disk(directory.path).items():
         assert topic_id is not None
         log = directory.open_partition(partition, topic_id, SETTINGS)
         log.check()

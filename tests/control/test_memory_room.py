@@ -33,6 +33,21 @@ def test_what_is_too_small_is_named(shared_bytes: int, memory_bytes: int, named:
     assert "network.pool.bytes = 1 GiB in each of 2 network processes" in str(refused.value)
 
 
+def test_every_coordinator_has_a_pool() -> None:
+    each = {
+        "coordinator.pool.bytes": "300 MiB",
+        "network.pool.bytes": "10 MiB",
+        "socket.request.max.bytes": "10 MiB",
+    }
+    settings = load_settings(overrides=each)
+    refuse_too_large_pools(settings, shared_bytes=GIB, memory_bytes=GIB)
+    settings = load_settings(overrides={**each, "coordinator.processes": "4"})
+    with pytest.raises(
+        ConfigurationError, match=r"coordinator.pool.bytes = 300 MiB in each of 4 coordinators"
+    ):
+        refuse_too_large_pools(settings, shared_bytes=GIB, memory_bytes=GIB)
+
+
 def test_start_with_a_pool_of_four_tebibytes_ends_with_a_line_and_leaves_nothing(tmp_path: Path) -> None:
     told = appliance("serve", "--data-dir", tmp_path / "data", "--set", "network.pool.bytes=4 TiB")
     assert told.code == 2

@@ -46,7 +46,7 @@ def test_a_directory_of_ours_that_others_may_read_is_closed_with_one_line(
         check_directory(data, "data directory", group=None, has_logs=False)
     assert mode(data) == 0o700
     [line] = caplog.messages
-    assert f"data directory {data} had mode 0755 and has 0700 now" in line
+    assert f"data directory {data} had mode 0755; it is now 0700" in line
 
 
 def test_a_directory_that_everybody_may_write_is_refused_and_unchanged(tmp_path: Path) -> None:

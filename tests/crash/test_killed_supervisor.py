@@ -38,7 +38,7 @@ def test_killed_supervisor_leaves_a_clean_stop_behind(tmp_path: Path, slots: int
         assert (broker.data_dir / f"slot-{slot}" / CLEAN_SHUTDOWN).exists()
     told = appliance("status", "--data-dir", broker.data_dir)
     assert told.code == 1
-    assert "the appliance was killed and nothing runs" in told.errors
+    assert "the appliance was killed; no appliance runs" in told.errors
     output = broker.output()
     broker.kill()  # forgets it; nothing lives
     assert "the supervisor is gone; stopping" in output

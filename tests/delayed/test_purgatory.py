@@ -6,9 +6,8 @@ import pytest
 
 from appliance.delayed.delayed_operation import (
     TRANSITIONS,
-    DelayedDeleteRecords,
+    DelayedAnswer,
     DelayedFetch,
-    DelayedProduce,
     Event,
     State,
     after,
@@ -43,28 +42,25 @@ def test_bytes_below_the_watched_offset_satisfy_nobody() -> None:
     assert keys(purgatory.poke(10, 6, 1)) == [1]
 
 
-def test_a_produce_waits_for_every_partition() -> None:
-    purgatory: Purgatory[DelayedProduce] = Purgatory(0)
-    purgatory.wait(DelayedProduce(1, {10: 5, 11: 7}), due_ms=500)
-    assert purgatory.poke(10, 5) == []
-    assert purgatory.poke(11, 6) == []
-    assert purgatory.poke(10, 9) == []
-    assert [operation.key for operation in purgatory.poke(11, 7)] == [1]
-
-
 def test_a_late_poke_with_an_older_position_takes_nothing_back() -> None:
-    purgatory: Purgatory[DelayedProduce] = Purgatory(0)
-    purgatory.wait(DelayedProduce(1, {10: 5, 11: 7}), due_ms=500)
-    purgatory.poke(10, 6)
-    purgatory.poke(10, 2)
-    assert [operation.key for operation in purgatory.poke(11, 7)] == [1]
+    purgatory: Purgatory[DelayedFetch] = Purgatory(0)
+    purgatory.wait(DelayedFetch(1, {10: 5, 11: 7}, needed_bytes=2), due_ms=500)
+    assert purgatory.poke(10, 6, 1) == []
+    assert keys(purgatory.poke(10, 2, 1)) == [1]
 
 
-def test_delete_records_waits_for_the_low_watermarks() -> None:
-    operation = DelayedDeleteRecords(1, {3: 100})
-    assert not operation.satisfied({}, 0)
-    assert not operation.satisfied({3: 99}, 0)
-    assert operation.satisfied({3: 100}, 0)
+def test_an_answer_waits_for_the_clock_or_its_owner_and_for_no_partition() -> None:
+    purgatory: Purgatory[DelayedFetch | DelayedAnswer] = Purgatory(0)
+    purgatory.wait(DelayedFetch(1, {10: 5}, needed_bytes=1), due_ms=500)
+    for key in (2, 3):
+        purgatory.wait(DelayedAnswer(key), due_ms=10)
+    assert [operation.key for operation in purgatory.poke(10, 6, 1)] == [1]
+    answered = purgatory.satisfy(2)
+    assert answered is not None
+    assert answered.key == 2
+    assert [operation.key for operation in purgatory.expire(10)] == [3]
+    purgatory.check()
+    assert len(purgatory) == 0
 
 
 def test_one_poke_completes_everybody_it_satisfies_and_nobody_else() -> None:

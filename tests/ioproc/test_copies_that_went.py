@@ -32,14 +32,16 @@ from appliance.log.shares import FOLLOWERS, LEADERS, Share
 from appliance.log.state_publisher import StatePublisher
 from appliance.protocol.errors import ErrorCode
 from appliance.replicas.followers import Followers
-from tests.ioproc.test_old_controllers import replica, worker
 from tests.log.batches import NOW_MS, batch_of
+from tests.partition_host.test_old_controllers import replica, worker
 
 NAME = TopicPartition("t", 0)
 TOPIC_ID = UUID(int=7)
 INCARNATION = 9
 ASSIGNED = AssignedPartition("t", TOPIC_ID, 0, 0, INCARNATION, 0, 3, (0, 1), (0, 1), {})
 """Led by slot 0, whose disk this is, in its fourth epoch."""
+STARTED = msgspec.structs.replace(ASSIGNED, leader_epoch=4)
+"""The same after a restart of everything, which begins a leader epoch."""
 FOLLOWED = msgspec.structs.replace(ASSIGNED, leader=1)
 
 
@@ -298,7 +300,7 @@ def test_an_empty_copy_leads_nothing_of_which_others_in_sync_have_records(
             path.unlink()
     another(disk, records=records)
     partitions = disk.worker()
-    told = refusal(partitions, ASSIGNED, full=True)
+    told = refusal(partitions, STARTED, full=True)
     assert told == (ErrorCode.KAFKA_STORAGE_ERROR if records else 0)
     assert refusal(partitions, msgspec.structs.replace(ASSIGNED, leader_epoch=9, isr=(0,))) == 0
 
@@ -316,7 +318,7 @@ def test_a_copy_without_its_oldest_files_leads_nothing_of_which_others_in_sync_h
         (disk.copy / LEADER_EPOCHS).unlink()
     another(disk, records=True, base=base)
     partitions = disk.worker()
-    assert refusal(partitions, ASSIGNED, full=True) == (ErrorCode.KAFKA_STORAGE_ERROR if base == 0 else 0)
+    assert refusal(partitions, STARTED, full=True) == (ErrorCode.KAFKA_STORAGE_ERROR if base == 0 else 0)
 
 
 @pytest.mark.parametrize("isr", [(0, 1), (0,)])
@@ -328,7 +330,7 @@ def test_a_copy_without_its_newest_files_leads_only_where_nobody_else_is_in_sync
     for path in sorted(disk.copy.glob("*.log"))[-2:]:
         path.unlink()
     disk.new_memory()
-    assigned = msgspec.structs.replace(ASSIGNED, isr=isr)
+    assigned = msgspec.structs.replace(STARTED, isr=isr)
     assert refusal(disk.worker(), assigned, full=True) == (ErrorCode.KAFKA_STORAGE_ERROR if 1 in isr else 0)
 
 
@@ -345,7 +347,7 @@ def test_a_copy_whose_oldest_records_were_deleted_leads_though_another_has_their
     disk.directories.pop().abandon()
     another(disk, records=True)
     partitions = disk.worker()
-    assert refusal(partitions, ASSIGNED, full=True) == 0
+    assert refusal(partitions, STARTED, full=True) == 0
     assert partitions.by_name[NAME].log.log_start_offset == 2
 
 

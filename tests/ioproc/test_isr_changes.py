@@ -14,6 +14,7 @@ from appliance.ioproc.isr_changes import AGAIN_MS, IsrChanges
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.replication import Replication
 from appliance.ipc.agent import Timers
+from appliance.partition_host.listener import PartitionListener
 from appliance.protocol.errors import ErrorCode
 from tests.ioproc.test_replication import INCARNATION, Led
 
@@ -43,14 +44,14 @@ class Leading:
         self.isr = replication.isr
 
 
-class Proposing:
+class Proposing(PartitionListener[Partition]):
     def __init__(self) -> None:
         self.led = Led(isr=(0, 1))
         self.led.follower(1, 10)
         self.led.follower(2, 10)
         self.partition = cast(Partition, cast(Any, Leading(self.led.replication)))
         self.clock = ManualClock(0)
-        self.timers = Timers()
+        self.timers = Timers(self.clock.monotonic_ns)
         self.line = Line()
         self.damaged: list[int] = []
         self.changes = IsrChanges(
@@ -59,10 +60,12 @@ class Proposing:
             self.clock,
             slot=0,
             lag_ms=1000,
-            partitions=lambda: [self.partition],
-            moved=lambda _: None,
-            damaged=lambda _, offset: self.damaged.append(offset),
+            listener=self,
         )
+        self.changes.open({self.partition.topic_partition: self.partition})
+
+    def log_damaged(self, partition: Partition, offset: int) -> None:
+        self.damaged.append(offset)
 
     def propose(self) -> None:
         self.changes.follower_moved(self.partition)

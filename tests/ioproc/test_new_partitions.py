@@ -12,8 +12,8 @@ from appliance.clock import ManualClock
 from appliance.log.log_directories import LogDirectories
 from appliance.log.partition_state import read_state
 from appliance.log.state_publisher import StatePublisher
-from tests.ioproc.test_old_controllers import LATE, TOPIC_ID, Make, assigned, replica, worker
 from tests.log.batches import NOW_MS
+from tests.partition_host.test_old_controllers import LATE, TOPIC_ID, Make, assigned, replica, worker
 
 
 @pytest.mark.parametrize("make", [worker, replica])

@@ -20,6 +20,7 @@ from appliance.ioproc.pokes import Pokes
 from appliance.log.config import LogSettings
 from appliance.log.flusher import Flusher
 from appliance.log.partition_log import PartitionLog
+from appliance.partition_host.listener import PartitionListener
 from tests.log.batches import NOW_MS, batch_of
 
 INCARNATION = 7
@@ -115,8 +116,8 @@ def test_under_fsync_what_a_follower_s_disk_may_not_have_counts_once_it_was_forc
     commits = GroupCommit(
         Pokes(table),
         reply=lambda *_: None,
-        fail=lambda *_: None,
-        flusher_of=lambda _: Thread("test", eventfd=-1),
+        flusher=Thread("test", eventfd=-1),
+        listener=PartitionListener(),
     )
     commits.bind(led)
     assert led.durable is not None

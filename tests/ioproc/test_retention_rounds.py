@@ -17,7 +17,7 @@ from appliance.channels.partition_table import LOG_START, PartitionTable, table_
 from appliance.channels.request_channel import ERROR, LOW_WATERMARK
 from appliance.clock import ManualClock
 from appliance.cluster import TopicPartition
-from appliance.errors import StorageFault
+from appliance.errors import ApplianceError, StorageFault
 from appliance.ioproc import retention
 from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.handlers.delete_records import delete_records
@@ -25,12 +25,14 @@ from appliance.ioproc.partition import Partition
 from appliance.ioproc.partitions import Partitions
 from appliance.ioproc.pokes import Pokes
 from appliance.ioproc.retention import Retention
-from appliance.ioproc.sweeper import Sweeper
 from appliance.ipc.agent import Timers
 from appliance.log.log_directories import LogDirectories
 from appliance.log.state_publisher import StatePublisher
+from appliance.partition_host.listener import PartitionListener
+from appliance.partition_host.sweeper import Sweeper
 from appliance.protocol.errors import ErrorCode
 from tests.log.batches import NOW_MS, batch_of
+from tests.partition_host.test_old_controllers import NoFlushes
 
 ROWS = 8
 INTERVAL_MS = 10_000
@@ -42,12 +44,12 @@ def unexpected(*_: object) -> NoReturn:
     raise AssertionError("nothing here waits for a flush")
 
 
-class Worker:
+class Worker(PartitionListener[Partition]):
     """What of a worker retention needs; the test is its duty cycle."""
 
     def __init__(self, path: Path) -> None:
         self.clock = ManualClock(NOW_MS)
-        self.timers = Timers()
+        self.timers = Timers(self.clock.monotonic_ns)
         self.said: list[str] = []
         self.slices_with_retired = 0
         self.failed: list[TopicPartition] = []
@@ -59,11 +61,9 @@ class Worker:
             slot=0,
             log_defaults={},
             warn=self.said.append,
-            commits=GroupCommit(Pokes(self.table), reply=unexpected, fail=unexpected, flusher_of=unexpected),
+            commits=GroupCommit(Pokes(self.table), reply=unexpected, flusher=NoFlushes(), listener=self),
             clock=self.clock,
-            withdrawn=lambda _partition, _error: None,
-            led_on=lambda _partition: None,
-            between=lambda: None,
+            listener=self,
             directories_of=lambda _: [],
             publisher=StatePublisher(
                 lambda _ms, _action: None, self.clock, interval_ms=20, warn=self.said.append
@@ -74,8 +74,7 @@ class Worker:
             self.timers,
             self.clock,
             interval_ms=INTERVAL_MS,
-            retired=self.retired,
-            fail=lambda partition, _: self.failed.append(partition.topic_partition),
+            listener=self,
             warn=self.warn,
         )
 
@@ -83,8 +82,11 @@ class Worker:
         self.said.append(text)
         return True
 
-    def retired(self) -> None:
+    def segments_retired(self) -> None:
         self.slices_with_retired += 1
+
+    def refused(self, partition: Partition, fault: ApplianceError) -> None:
+        self.failed.append(partition.topic_partition)
 
     def lead(self, count: int = 1, *, configs: dict[str, str] | None = None) -> list[Partition]:
         assigned = tuple(
@@ -296,7 +298,7 @@ class Swept:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.timers = Timers()
+        self.timers = Timers(self.clock.monotonic_ns)
         self.said: list[str] = []
         self.eventfd = os.eventfd(0)
         self.sweeper = Sweeper(self.timers, self.clock, eventfd=self.eventfd, warn=self.said.append)

@@ -7,19 +7,20 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-import zmq
 
+from appliance.channels.child import Child
 from appliance.channels.control_channel import Assign, AssignedPartition, Envelope
-from appliance.channels.controller_link import ControllerLink
 from appliance.channels.request_channel import ERROR, OP, REQUEST_ID, ROW, Op, RequestFlag
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.supervision import SupervisionSocket, socket_pair
 from appliance.channels.wiring import Attachment, Wiring
-from appliance.clock import ManualClock, SystemClock
+from appliance.clock import ManualClock
 from appliance.config import load_settings
-from appliance.ioproc.worker import OPENINGS_A_LOOK, Worker
+from appliance.ioproc.leader_host import OPENINGS_A_LOOK
+from appliance.ioproc.worker import WorkerAgent
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.shared_memory import remove_directory
+from appliance.process.agent import AgentProcess
 from tests.support.private_directory import new_private_directory
 
 NETPROC, IOPROC = Role(RoleKind.NETPROC), Role(RoleKind.IOPROC, 0, 0)
@@ -29,7 +30,7 @@ TOPIC_ID = UUID(int=7)
 class Served:
     """A worker, and the network process's end of the rings between them."""
 
-    def __init__(self, data_dir: Path, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    def __init__(self, data_dir: Path) -> None:
         settings = load_settings(None, {"data.dir": str(data_dir), "network.processes": "1"})
         doorbells = {role: Doorbell.create_eventfd() for role in (NETPROC, IOPROC)}
         self.wiring = Wiring(settings, "appliance-test", new_private_directory(), doorbells)
@@ -38,20 +39,15 @@ class Served:
         self.wiring.create_for(IOPROC, 1, {NETPROC: 1})
         self.ends = socket_pair()
         self.asker = Attachment(self.wiring, NETPROC, 1, {IOPROC: 1})
-        attachment = Attachment(self.wiring, IOPROC, 1, {NETPROC: 1})
-        self.worker = Worker(
-            attachment,
-            ControllerLink(self.wiring, IOPROC, 1, context=context),
-            SupervisionSocket(self.ends[1]),
-            clock=SystemClock(),
-            warn=print,
-        )
+        child = Child(IOPROC, 1, {NETPROC: 1}, self.wiring, SupervisionSocket(self.ends[1]))
+        self.process = AgentProcess(child, warn=print)
+        self.worker = WorkerAgent(self.process, self.process.controller_link())
 
     def obey(self, rows: range, *, full: bool) -> None:
         partitions = tuple(
             AssignedPartition("t", TOPIC_ID, row, row, 1, 0, 0, (0,), (0,), {}) for row in rows
         )
-        self.worker.obey([Envelope(1, Assign(1, "c", full, partitions))])
+        self.worker.host.obey([Envelope(1, Assign(1, "c", full, partitions))])
 
     def ask_greatest_timestamp(self, row: int) -> None:
         to = self.asker.outbound[IOPROC]
@@ -67,13 +63,12 @@ class Served:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    context = zmq.Context[zmq.Socket[bytes]]()
-    made = Served(tmp_path, context)
+    made = Served(tmp_path)
     yield made
     made.worker._close()
     for end in made.ends:
         end.close()
-    context.destroy(linger=0)
+    made.process.end()
     remove_directory(made.wiring.runtime_dir)
 
 
@@ -97,7 +92,7 @@ def test_before_the_first_command_is_done_nobody_is_served(served: Served) -> No
     served.ask_greatest_timestamp(last)
     served.obey(range(last + 1), full=True)
     assert not served.answers()
-    served.worker.serve_rings()
+    served.worker.rings.serve()
     assert served.answers() == [(Op.LIST_OFFSETS, 0, 77, last)]
 
 
@@ -106,14 +101,14 @@ def test_openings_have_at_least_half_of_the_time(served: Served, monkeypatch: py
     served.obey(range(0), full=True)
     looks: list[int] = []
     clock = ManualClock()
-    monkeypatch.setattr(served.worker, "_clock", clock)
+    monkeypatch.setattr(served.worker.host, "clock", clock)
 
     def look_for_a_second() -> bool:
-        looks.append(served.worker._openings)
+        looks.append(served.worker.host._openings)
         clock.advance(1_000)
         return True
 
-    monkeypatch.setattr(served.worker, "serve_rings", look_for_a_second)
+    monkeypatch.setattr(served.worker.rings, "serve", look_for_a_second)
     served.obey(range(3 * OPENINGS_A_LOOK), full=False)
     assert looks == [OPENINGS_A_LOOK]
     clock.advance(1_000)

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from appliance.channels.control_channel import AssignedPartition
 from appliance.channels.partition_table import (
     HIGH_WATERMARK,
     RESTART_LOG_END,
@@ -17,6 +18,8 @@ from appliance.channels.partition_table import (
 )
 from appliance.clock import ManualClock
 from appliance.ioproc import peer_copies
+from appliance.ioproc.later_epochs import PLAUSIBLE_STEP
+from appliance.ioproc.partitions import Partitions
 from appliance.log.checkpoint import write_offsets
 from appliance.log.config import LogSettings
 from appliance.log.file_names import (
@@ -121,7 +124,7 @@ def test_the_loss_is_said_where_all_in_sync_copies_are_damaged(
     assert partitions.lost == {NAME}
     (said,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "partition t-0: records are lost: slot 0 leads with the longest valid log" in said.getMessage()
-    assert f"ends at offset {end}; there had been records up to 20" in said.getMessage()
+    assert f"ends at offset {end}; records up to 20 existed" in said.getMessage()
 
 
 def test_the_loss_of_what_was_committed_is_said_where_nothing_had_to_be_cut(disk: Disk) -> None:
@@ -205,7 +208,7 @@ def test_what_only_a_damaged_copy_had_is_no_loss(disk: Disk, caplog: pytest.LogC
     partitions = disk.worker()
     assert refusal(partitions, ASSIGNED, full=True) == 0
     assert not partitions.lost
-    assert "a damaged copy had records up to 20" in caplog.text
+    assert "a damaged replica had records up to 20" in caplog.text
     assert disk.table.cells[own + SLOT_CUT_TO] <= 0
 
 
@@ -263,12 +266,21 @@ def raise_epoch(copy: Path, number: int, bit: int) -> None:
     segment.write_bytes(data)
 
 
+def in_the_end(partitions: Partitions, assigned: AssignedPartition) -> int:
+    """As `refusal`, after the controller has raised the leader epoch above those of the logs, where it is asked to."""
+    code = refusal(partitions, assigned, full=True)
+    ahead = partitions.ahead.pop(NAME, None)
+    if ahead is None or ahead.longest_slot != 0:
+        return code
+    return refusal(partitions, msgspec.structs.replace(assigned, leader_epoch=ahead.log_epoch + 1))
+
+
 @pytest.mark.parametrize("bit", [0, 1, 2, 20, 31])
 def test_a_damaged_epoch_lets_no_shorter_copy_win(disk: Disk, bit: int) -> None:
     write(disk.copy, 20)
     write(peer(disk), 15)
     raise_epoch(peer(disk), 14, bit)
-    assert refusal(disk.worker(), ASSIGNED, full=True) == 0
+    assert in_the_end(disk.worker(), ASSIGNED) == 0
 
 
 @pytest.mark.parametrize("bit", [0, 1, 2, 20, 31])
@@ -276,7 +288,7 @@ def test_a_damaged_epoch_lets_no_shorter_copy_lead(disk: Disk, bit: int) -> None
     write(disk.copy, 15)
     raise_epoch(disk.copy, 14, bit)
     write(peer(disk), 20)
-    assert refusal(disk.worker(), ASSIGNED, full=True) == REFUSED
+    assert in_the_end(disk.worker(), ASSIGNED) == REFUSED
 
 
 @pytest.mark.parametrize("bit", [0, 1, 2, 20, 31])
@@ -284,12 +296,10 @@ def test_a_damaged_epoch_does_not_hide_a_longer_copy(disk: Disk, bit: int) -> No
     write(disk.copy, 15)
     write(peer(disk), 20)
     raise_epoch(peer(disk), 19, bit)
-    assert refusal(disk.worker(), ASSIGNED, full=True) == REFUSED
+    assert in_the_end(disk.worker(), ASSIGNED) == REFUSED
 
 
-def test_epochs_that_went_back_decide_nothing_between_copies_of_one_history(
-    disk: Disk, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_epochs_that_went_back_decide_nothing_between_copies_of_one_history(disk: Disk) -> None:
     """The metadata was restored: records of epoch 2 follow those of epoch 7, and the torn copy has none of them."""
     for copy, count in ((disk.copy, 15), (peer(disk), 20)):
         log = PartitionLog.open(
@@ -298,20 +308,24 @@ def test_epochs_that_went_back_decide_nothing_between_copies_of_one_history(
         for number in range(count):
             log.append(batch_of([b"%d" % number]), leader_epoch=7 if number < 16 else 2)
         log.close(clean=False)
-    assert refusal(disk.worker(), ASSIGNED, full=True) == REFUSED
-    assert "a copy ends in leader epoch 7, and slot 0 is to lead in epoch 3" in caplog.text
+    partitions = disk.worker()
+    assert refusal(partitions, ASSIGNED, full=True) == REFUSED
+    assert partitions.ahead[NAME].longest_slot == 1
 
 
-def test_an_epoch_above_the_assigned_one_decides_nothing(disk: Disk) -> None:
-    write(disk.copy, 15, epoch=7)
-    write(peer(disk), 20, epoch=2, begins=10)
-    assert refusal(disk.worker(), ASSIGNED, full=True) == REFUSED
-
-
-def test_a_leader_epoch_below_those_of_the_log_is_an_error_line(
+def test_an_epoch_that_no_leader_can_have_had_decides_nothing(
     disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write(disk.copy, 15, epoch=7)
+    write(disk.copy, 15, epoch=7 + PLAUSIBLE_STEP)
+    write(peer(disk), 20, epoch=2, begins=10)
+    assert refusal(disk.worker(), ASSIGNED, full=True) == REFUSED
+    assert "a copy ends in leader epoch 1000007, and slot 0 is to lead in epoch 3" in caplog.text
+
+
+def test_an_epoch_that_no_leader_can_have_had_is_an_error_line(
+    disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(disk.copy, 15, epoch=7 + PLAUSIBLE_STEP)
     assert refusal(disk.worker(), ALONE, full=True) == 0
     (said,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert "partition t-0: slot 0 leads in epoch 3, and its log has epoch 7" in said.getMessage()
+    assert "partition t-0: slot 0 leads in epoch 3, and its log has epoch 1000007" in said.getMessage()

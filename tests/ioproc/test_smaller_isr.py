@@ -12,8 +12,9 @@ from appliance.clock import ManualClock
 from appliance.ioproc.partition import Partition
 from appliance.log.log_directories import LogDirectories
 from appliance.log.state_publisher import StatePublisher
-from tests.ioproc.test_old_controllers import KEPT, LATE, TOPIC_ID, worker
+from appliance.partition_host.listener import PartitionListener
 from tests.log.batches import NOW_MS, batch_of
+from tests.partition_host.test_old_controllers import KEPT, LATE, TOPIC_ID, worker
 
 
 def test_the_watermark_is_moved_by_who_tells_those_that_wait_before_the_next_log_is_open(
@@ -25,14 +26,15 @@ def test_the_watermark_is_moved_by_who_tells_those_that_wait_before_the_next_log
     publisher = StatePublisher(lambda _ms, _action: None, clock, interval_ms=20, warn=print)
     heard: list[tuple[int, int, bool]] = []
 
-    def led_on(partition: Partition) -> None:
-        before = partition.high_watermark
-        partition.publish()
-        heard.append(
-            (before, table.cells[table.at(partition.row) + HIGH_WATERMARK], LATE in partitions.by_name)
-        )
+    class Listener(PartitionListener[Partition]):
+        def high_watermark_may_move(self, partition: Partition) -> None:
+            before = partition.high_watermark
+            partition.publish()
+            heard.append(
+                (before, table.cells[table.at(partition.row) + HIGH_WATERMARK], LATE in partitions.by_name)
+            )
 
-    partitions = worker(directories, table, publisher, [], led_on=led_on)
+    partitions = worker(directories, table, publisher, [], listener=Listener())
     try:
         kept, late = (
             AssignedPartition("t", TOPIC_ID, each, each, 9, 0, 0, (0, 1), (0, 1), {})

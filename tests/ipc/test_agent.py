@@ -3,14 +3,13 @@ from __future__ import annotations
 import mmap
 import os
 import select
-import signal
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from appliance.clock import ManualClock
-from appliance.ipc.agent import DutyCycle, SignalInbox, Timers
+from appliance.ipc.agent import NEVER_NS, DutyCycle, Timers
 from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.process_table import ProcessRow, ProcessTable
 
@@ -141,19 +140,34 @@ def test_busy_and_idle_add_up_to_the_time_that_passed(doorbell: Doorbell, row: P
     cycle.close()
 
 
-def test_signals_become_queue_entries(cycle: DutyCycle, doorbell: Doorbell) -> None:
-    former = signal.getsignal(signal.SIGUSR1)
-    try:
-        inbox = SignalInbox(doorbell.eventfd, [signal.SIGUSR1])
-        cycle.add_inbox(inbox)
-        os.kill(os.getpid(), signal.SIGUSR1)
-        before = time.monotonic_ns()
+def test_a_report_is_made_at_the_end_of_a_turn_and_no_more_than_one_in_its_interval(
+    doorbell: Doorbell, row: ProcessRow
+) -> None:
+    clock, work, reported = ManualClock(), 0, list[int]()
+    cycle = DutyCycle(doorbell, row, monotonic_ns=clock.monotonic_ns)
+    cycle.report_every(100, lambda: reported.append(work))
+    for _ in range(30):
+        work += 1
+        cycle.wait(0)
+        clock.advance(10)
+    assert reported == [1, 11, 21]
+    cycle.close()
+
+
+def test_the_last_turn_is_reported_and_then_the_process_sleeps(cycle: DutyCycle, row: ProcessRow) -> None:
+    work, reported = 0, list[int]()
+    cycle.report_every(20, lambda: reported.append(work))
+    for _ in range(5):
+        work += 1
+        cycle.wait(0)
+    began = time.monotonic_ns()
+    while reported[-1] != work or cycle.timers.next_due_ns() is not None:
         cycle.wait(PATIENCE_MS)
-        assert time.monotonic_ns() - before < (PATIENCE_MS - 1_000) * MS
-        assert inbox.drain() == [signal.SIGUSR1]
-        assert inbox.is_empty()
-    finally:
-        signal.signal(signal.SIGUSR1, former)
+        assert time.monotonic_ns() - began < PATIENCE_MS * MS
+    loops = row.snapshot().loops
+    cycle.wait(200)
+    assert row.snapshot().loops == loops + 1
+    assert row.snapshot().idle_ns >= 199 * MS
 
 
 def test_timers_run_in_order_and_those_added_meanwhile_wait_for_the_next_call() -> None:
@@ -173,6 +187,19 @@ def test_timers_run_in_order_and_those_added_meanwhile_wait_for_the_next_call() 
     assert ran == [0, 10, 0, 20]
 
 
+def test_a_timer_may_be_set_by_how_long_it_takes() -> None:
+    clock = ManualClock(monotonic_ns=7)
+    timers, ran = Timers(clock.monotonic_ns), list[int]()
+    timers.after_ms(3, lambda: ran.append(3)).cancel()
+    timers.after_ms(5, lambda: ran.append(5))
+    assert timers.next_due_ns() == 7 + 5 * MS
+    assert (timers.run_due(6 + 5 * MS), timers.run_due(7 + 5 * MS)) == (0, 1)
+    timers.after_ms(1, lambda: ran.append(1))
+    timers.clear()
+    assert timers.next_due_ns() is None
+    assert ran == [5]
+
+
 def test_a_cancelled_timer_does_not_wake_anybody() -> None:
     timers = Timers()
     timer = timers.add(5, lambda: None)
@@ -180,3 +207,30 @@ def test_a_cancelled_timer_does_not_wake_anybody() -> None:
     timer.cancel()
     assert timers.next_due_ns() is None
     assert timers.run_due(100) == 0
+
+
+def test_an_alarm_runs_once_when_it_is_due_and_not_where_it_was_before() -> None:
+    timers, ran = Timers(), list[int]()
+    alarm = timers.alarm
+    alarm.action = lambda: ran.append(alarm.due_ns)
+    assert timers.next_due_ns() is None
+    assert not timers.any
+    alarm.due_ns = 10
+    alarm.due_ns = 30
+    timers.add(40, lambda: ran.append(40))
+    assert timers.next_due_ns() == 30
+    assert timers.run_due(29) == 0
+    assert timers.run_due(30) == 1
+    assert ran == [NEVER_NS]
+    assert timers.next_due_ns() == 40
+    assert timers.run_due(50) == 1
+
+
+def test_an_alarm_ends_a_sleep(cycle: DutyCycle) -> None:
+    ran = list[int]()
+    cycle.timers.alarm.action = lambda: ran.append(1)
+    cycle.timers.alarm.due_ns = time.monotonic_ns() + 20 * MS
+    before = time.monotonic_ns()
+    cycle.wait(PATIENCE_MS)
+    assert ran == [1]
+    assert 20 * MS <= time.monotonic_ns() - before < (PATIENCE_MS - 1_000) * MS

@@ -114,17 +114,6 @@ def test_giving_back_twice_is_noticed() -> None:
         some.give(block)
 
 
-def test_a_block_is_found_by_the_position_that_messages_carry() -> None:
-    some = pool()
-    block = take(some, 20 * KIB)
-    assert some.block_at(block.position) is block
-    with pytest.raises(PoolCorrupt):
-        some.block_at(block.position + 16 * KIB)
-    some.give(block)
-    with pytest.raises(PoolCorrupt):
-        some.block_at(block.position)
-
-
 def test_half_received_frames_cannot_take_the_reserve() -> None:
     some = pool(MIB, reserve_bytes=256 * KIB)
     assert some.take(MIB, partial=True) is None

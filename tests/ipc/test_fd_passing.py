@@ -13,7 +13,6 @@ import pytest
 from appliance.ipc.errors import DescriptorLost, PeerGone
 from appliance.ipc.fd_passing import (
     PAYLOAD_BYTES_MAX,
-    descriptor_channel,
     receive_descriptor,
     send_descriptor,
 )
@@ -21,6 +20,14 @@ from appliance.ipc.fd_passing import (
 from .conftest import Fork
 
 Channel = tuple[socket.socket, socket.socket]
+
+
+def descriptor_channel() -> tuple[socket.socket, socket.socket]:
+    """Two connected ends, non-blocking; each keeps message boundaries and reports the other's death."""
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    near.setblocking(False)
+    far.setblocking(False)
+    return near, far
 
 
 @pytest.fixture

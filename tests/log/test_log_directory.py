@@ -18,6 +18,7 @@ from appliance.log.config import LogSettings
 from appliance.log.log_directory import LogDirectory
 from appliance.log.partition_metadata import read_topic_id, write_topic_id
 from tests.log.batches import NOW_MS, batch_of, read_all
+from tests.log.on_disk import partitions_on_disk
 
 ORDERS = TopicPartition("orders", 0)
 TOPIC_ID = UUID(int=0x1234)
@@ -141,9 +142,9 @@ def test_a_foreign_directory_is_refused_and_its_lock_given_back(
 def test_partitions_on_disk_are_listed_with_their_topic_ids(tmp_path: Path) -> None:
     directory = with_records(tmp_path)
     log = directory.open_partition(TopicPartition("with-dash", 3), UUID(int=7))
-    assert directory.partitions_on_disk() == {ORDERS: TOPIC_ID, TopicPartition("with-dash", 3): None}
+    assert partitions_on_disk(tmp_path) == {ORDERS: TOPIC_ID, TopicPartition("with-dash", 3): None}
     log.append(batch_of(), leader_epoch=0)
-    assert directory.partitions_on_disk() == {ORDERS: TOPIC_ID, TopicPartition("with-dash", 3): UUID(int=7)}
+    assert partitions_on_disk(tmp_path) == {ORDERS: TOPIC_ID, TopicPartition("with-dash", 3): UUID(int=7)}
     directory.close()
 
 
@@ -158,7 +159,7 @@ def test_opening_twice_gives_the_same_log_with_new_settings(tmp_path: Path) -> N
 def test_a_deleted_partition_is_renamed_then_removed(tmp_path: Path) -> None:
     directory = with_records(tmp_path)
     assert directory.delete_partition(ORDERS)
-    assert directory.partitions_on_disk() == {}
+    assert partitions_on_disk(tmp_path) == {}
     assert [name for name in os.listdir(tmp_path) if name.endswith("-delete")]
     log = directory.open_partition(ORDERS, uuid4())
     assert log.log_end_offset == 0, "a topic made again begins anew"

@@ -261,6 +261,12 @@ def test_producers_are_told_by_ascending_id_whoever_comes_and_goes_meanwhile() -
     for producer_id in (7, 3, 5):
         add(producer_id, timestamp_ms=producer_id)
     assert told() == [3, 5, 7]
+    producers.check()
+    add(6, timestamp_ms=20)
+    producers.check()
+    assert told() == [3, 5, 6, 7]
     producers.expire(now_ms=13, expiration_ms=10)
+    producers.check()
     add(4, timestamp_ms=20)
-    assert told() == [4, 5, 7]
+    assert told() == [4, 5, 6, 7]
+    producers.check()

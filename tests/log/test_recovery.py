@@ -136,7 +136,7 @@ def test_damage_ends_the_log_before_it_and_is_told_once(
     assert log.log_end_offset == header.base_offset
     assert read_all(log) == records[: header.base_offset]
     assert len(logs(tmp_path)) == 2, "segments after the damage are gone"
-    cuts = [record.getMessage() for record in caplog.records if " cut " in record.getMessage()]
+    cuts = [record.getMessage() for record in caplog.records if " truncated by " in record.getMessage()]
     assert len(cuts) == 1
     assert f"position {position}" in cuts[0]
 

@@ -7,9 +7,10 @@ import socket
 import sys
 
 from appliance.ipc.buffer_pool import BufferPool
-from appliance.netproc.connection import Connection, Pending
+from appliance.netproc.connection import Connection
 from appliance.netproc.connections import Connections
 from appliance.netproc.outlet import collect, flush
+from appliance.requests.session import Request
 
 
 def connection_of(sock: socket.socket) -> Connection:
@@ -49,7 +50,7 @@ def test_a_connection_at_rest_has_no_queues_and_shares_its_words() -> None:
             for _ in range(count):
                 block = pool.take(100)
                 assert block is not None
-                pending = Pending(connection, block, 18, 0, 0)
+                pending = Request(connection, block, 18, 0, 0)
                 connection.enqueue(pending)
                 pending.answer = [b"answer"]
             assert connection.in_flight == count

@@ -212,7 +212,7 @@ def test_closed_connections_are_reported_with_what_is_left(bench: Bench) -> None
     bench.fan_out.report_closed(["10.1.1.1", "10.1.1.2", "10.9.9.9"])
     closed = {"10.1.1.1": 1, "10.1.1.2": 1}
     assert bench.acceptor.hear() == Load(connections=1, closed=closed, paused=False)
-    bench.fan_out.report_load(paused=True)
+    bench.fan_out.report_load(True)
     assert bench.acceptor.hear() == Load(connections=1, closed={}, paused=True)
     for sock in [*peers, *(sock for _, sock in whole)]:
         sock.close()
@@ -225,7 +225,7 @@ def test_next_life_of_the_acceptor_is_told_what_is_held(bench: Bench) -> None:
     bench.acceptor.assign(10, "10.1.1.1")
     bench.acceptor.assign(11, "10.1.1.2")
     whole = bench.accepted(2)
-    bench.fan_out.report_load(paused=True)
+    bench.fan_out.report_load(True)
     bench.restart_acceptor()
     assert bench.fan_out.accepted() == []
     assert not bench.fan_out.statistics().is_connected
@@ -299,7 +299,7 @@ def test_absent_acceptor_is_no_error(bench: Bench) -> None:
     assert not bench.fan_out.connect()
     assert bench.fan_out.accepted() == []
     bench.fan_out.report_closed(["127.0.0.1"])
-    bench.fan_out.report_load(paused=True)
+    bench.fan_out.report_load(True)
 
 
 class _Farewell(zmq.Socket[bytes]):

@@ -15,10 +15,12 @@ import pytest
 from appliance.errors import MalformedFrame, StorageFault
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.netproc import outlet
-from appliance.netproc.connection import Connection, FilePiece, Pending, Piece
+from appliance.netproc.connection import Connection
 from appliance.netproc.intake import CLOSED, STARVED, STASH_BYTES, Intake
 from appliance.netproc.outlet import READ_BYTES_MAX, abandon, collect, flush, unpace
-from appliance.netproc.segment_files import SegmentFile
+from appliance.requests.answer import FilePiece, Piece
+from appliance.requests.segment_files import SegmentFile
+from appliance.requests.session import Request
 
 MIB = 1 << 20
 
@@ -168,11 +170,11 @@ def test_a_closed_peer_is_noticed(pair: Pair) -> None:
     assert intake._pool.free_bytes() == MIB
 
 
-def pending(pair: Pair) -> Pending:
+def pending(pair: Pair) -> Request:
     pool = BufferPool(memoryview(bytearray(1 << 16)))
     block = pool.take(100)
     assert block is not None
-    made = Pending(pair.connection, block, 3, 0, 0)
+    made = Request(pair.connection, block, 3, 0, 0)
     pair.connection.enqueue(made)
     return made
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from appliance.netproc import outlet, read_ahead
-from appliance.netproc.connection import Connection, FilePiece
+from appliance.netproc.connection import Connection
 from appliance.netproc.read_ahead import ReadAhead
-from appliance.netproc.segment_files import SegmentFile
+from appliance.requests.answer import FilePiece
+from appliance.requests.segment_files import SegmentFile
 
 CONTENT = bytes(range(256)) * 64
 LIMIT_BYTES = 4_096

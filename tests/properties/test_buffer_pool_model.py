@@ -77,9 +77,10 @@ class BufferPoolModel(RuleBasedStateMachine):
 
     @rule(block=blocks)
     def hold_and_let_go(self, block: Block) -> None:
+        free_bytes = self.pool.free_bytes()
         block.references += 1
         self.pool.give(block)
-        assert self.pool.block_at(block.position) is block
+        assert self.pool.free_bytes() == free_bytes
 
     @rule()
     def trim(self) -> None:

@@ -69,7 +69,7 @@ def test_no_frame_takes_memory_out_of_proportion(frame: bytes) -> None:
 
 def swollen(api: ApiKey, version: int, lead: bytes, element: bytes, tail: bytes) -> bytes:
     """A frame near the limit that is one array of as many of the smallest elements as fit."""
-    flexible = api.is_flexible(version)
+    flexible = version >= api.first_flexible
     head = struct.pack(">hhih", api, version, 1, -1) + (b"\x00" if flexible else b"")
     count = (FRAME_BYTES_MAX - 200) // len(element)
     size = uvarint_bytes(count + 1) if flexible else struct.pack(">i", count)

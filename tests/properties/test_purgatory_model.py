@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from appliance.delayed.delayed_operation import DelayedDeleteRecords, DelayedFetch, DelayedProduce
+from appliance.delayed.delayed_operation import DelayedAnswer, DelayedFetch
 from appliance.delayed.purgatory import Purgatory
 
-Operation = DelayedFetch | DelayedProduce | DelayedDeleteRecords
+Operation = DelayedFetch | DelayedAnswer
 
 ROWS = st.integers(0, 5)
 POSITIONS = st.integers(0, 8)
@@ -31,7 +31,7 @@ class Naive:
         if isinstance(self.operation, DelayedFetch):
             passed = any(position > watches[row] for row, position in self.reached.items())
             return passed and self.appended_bytes >= self.operation.needed_bytes
-        return all(self.reached.get(row, -1) >= position for row, position in watches.items())
+        return False
 
 
 class PurgatoryModel(RuleBasedStateMachine):
@@ -44,20 +44,16 @@ class PurgatoryModel(RuleBasedStateMachine):
         self.number = 0
 
     @rule(
-        kind=st.sampled_from(["fetch", "produce", "delete"]),
+        is_answer=st.booleans(),
         watches=st.dictionaries(ROWS, POSITIONS, min_size=1, max_size=4),
         needed_bytes=st.integers(1, 30),
         delay_ms=st.integers(-5, 1_000),
     )
-    def wait(self, kind: str, watches: dict[int, int], needed_bytes: int, delay_ms: int) -> None:
+    def wait(self, is_answer: bool, watches: dict[int, int], needed_bytes: int, delay_ms: int) -> None:
         self.number += 1
-        operation: Operation
-        if kind == "fetch":
-            operation = DelayedFetch(self.number, watches, needed_bytes)
-        elif kind == "produce":
-            operation = DelayedProduce(self.number, watches)
-        else:
-            operation = DelayedDeleteRecords(self.number, watches)
+        operation: Operation = DelayedFetch(self.number, watches, needed_bytes)
+        if is_answer:
+            operation = DelayedAnswer(self.number)
         due_ms = self.now_ms + delay_ms
         self.purgatory.wait(operation, due_ms)
         self.waiting[self.number] = Naive(operation, due_ms)

@@ -11,9 +11,9 @@ import msgspec
 from appliance.errors import MalformedFrame, RejectedRequest
 from appliance.protocol import messages
 from appliance.protocol.api_versions import ApiKey, api_name
-from appliance.protocol.connection import Connection, Frame
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.fetch_request import parse_fetch
+from appliance.protocol.framing import SIZE_BYTES, frame_size
 from appliance.protocol.headers import parse_request_header
 from appliance.protocol.produce import parse_produce
 
@@ -23,19 +23,19 @@ FRAME_BYTES_MAX = 1 << 20
 def parsed(frame: bytes) -> tuple[Any, Any]:
     """(header, request) of a whole frame, its size prefix included; request is None where it is not served."""
     buffer = memoryview(frame)
-    event = Connection(FRAME_BYTES_MAX).next_event(buffer, len(buffer))
-    if not isinstance(event, Frame):
-        raise MalformedFrame(f"{event.missing_bytes} bytes are still to come")
-    header = parse_request_header(buffer, event.start, event.end)
+    end = SIZE_BYTES
+    if len(buffer) >= SIZE_BYTES:
+        end += frame_size(buffer, 0, size_max=FRAME_BYTES_MAX)
+    if len(buffer) < end:
+        raise MalformedFrame(f"{end - len(buffer)} bytes are still to come")
+    header = parse_request_header(buffer, SIZE_BYTES, end)
     if not header.served:
         return header, None
     if header.api_key == ApiKey.PRODUCE:
-        return header, parse_produce(buffer, header.body_position, event.end, header.version)
+        return header, parse_produce(buffer, header.body_position, end, header.version)
     if header.api_key == ApiKey.FETCH:
-        return header, parse_fetch(buffer, header.body_position, event.end, header.version)
-    return header, messages.decode_request(
-        header.api_key, header.version, buffer, header.body_position, event.end
-    )
+        return header, parse_fetch(buffer, header.body_position, end, header.version)
+    return header, messages.decode_request(header.api_key, header.version, buffer, header.body_position, end)
 
 
 def reading(frame: bytes) -> str:

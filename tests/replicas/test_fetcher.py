@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,14 +14,16 @@ import pytest
 
 from appliance.channels.wiring import Attachment
 from appliance.clock import ManualClock
+from appliance.config import BrokerSettings
 from appliance.errors import ApplianceError, DiskFull
 from appliance.ipc.agent import Timers
 from appliance.ipc.process_table import ProcessTable, process_table_size_bytes
+from appliance.journal import RateLimited
 from appliance.log.flusher import Flusher
-from appliance.log.reader_leases import LeaseBook
 from appliance.log.state_publisher import StatePublisher
-from appliance.replicas.copy_checkpoints import CopyCheckpoints
-from appliance.replicas.copy_removals import CopyRemovals
+from appliance.partition_host.checkpoints import Checkpoints
+from appliance.partition_host.listener import PartitionListener
+from appliance.partition_host.removals import Removals
 from appliance.replicas.durable_copies import DurableCopies
 from appliance.replicas.fetcher import REFUSED_AGAIN_MS, Fetcher
 from appliance.replicas.follower import Follower
@@ -29,43 +31,38 @@ from appliance.replicas.leader_lines import LeaderLines
 from tests.replicas.pair import ROW, Pair
 
 
-class Fetching:
+class Fetching(PartitionListener[Follower]):
     """A fetcher of one copy, where no leader's worker is up: nobody to hear, nobody to tell."""
 
     def __init__(self, follower: Follower) -> None:
         self.clock = ManualClock()
-        self.timers = Timers()
-        self.refused: list[ApplianceError] = []
+        self.timers = Timers(self.clock.monotonic_ns)
+        self.faults: list[ApplianceError] = []
         row = ProcessTable(memoryview(bytearray(process_table_size_bytes(1)))).row(0)
         nobody = cast("Attachment", SimpleNamespace(inbound={}, outbound={}, bells={}, row=row))
-        leases = LeaseBook(self.clock, max_bytes=0, max_ms=0, warn=print)
-        removals = CopyRemovals(self.after_ms, leases, warn=print)
+        settings = BrokerSettings()
+        removals = Removals(self.timers, self.clock, settings=settings, eventfd=-1, warn=print)
         self.fetcher = Fetcher(
-            self.after_ms,
+            self.timers,
             self.clock,
             lines=LeaderLines(nobody),
-            durable=DurableCopies(
-                Flusher("test", eventfd=-1), is_followed=lambda _: True, fail=lambda *_: None
-            ),
-            checkpoints=CopyCheckpoints(
-                self.after_ms,
+            durable=DurableCopies(Flusher("test", eventfd=-1), listener=self),
+            checkpoints=Checkpoints(
+                self.timers,
                 self.clock,
-                interval_ms=60_000,
-                start_interval_ms=1_000,
-                publisher=StatePublisher(self.after_ms, self.clock, interval_ms=60_000, warn=print),
+                settings=settings,
+                publisher=StatePublisher(self.timers.after_ms, self.clock, interval_ms=60_000, warn=print),
                 removals=removals,
-                look=lambda: None,
-                beat=lambda: None,
-                warn=print,
+                listener=self,
+                complain=RateLimited(print, self.clock),
             ),
-            removals=removals,
-            refused=lambda _, fault: self.refused.append(fault),
+            listener=self,
         )
         self.fetcher.open({ROW: follower})
         self.follower = follower
 
-    def after_ms(self, pause_ms: int, action: Callable[[], None]) -> None:
-        self.timers.add(self.clock.monotonic_ns() + pause_ms * 1_000_000, action)
+    def refused(self, partition: Follower, fault: ApplianceError) -> None:
+        self.faults.append(fault)
 
     def told(self) -> None:
         """A word of the leader, and turns until there is no more."""
@@ -106,7 +103,7 @@ def test_a_copy_whose_old_segments_cannot_be_retired_is_looked_at_again(
     pair.append(1)
     with no_room_for_names(monkeypatch):
         fetching.told()
-    assert [type(fault) for fault in fetching.refused] == [DiskFull]
+    assert [type(fault) for fault in fetching.faults] == [DiskFull]
     assert pair.follower.log.first_base_offset == 0
     assert fetching.fetcher.statistics() == {"due": 0}
     fetching.pass_time(REFUSED_AGAIN_MS)

@@ -14,6 +14,8 @@ from appliance.cluster import TopicPartition
 from appliance.log.log_directories import LogDirectories
 from appliance.log.shares import FOLLOWERS
 from appliance.log.state_publisher import StatePublisher
+from appliance.partition_host.listener import PartitionListener
+from appliance.replicas.follower import Follower
 from appliance.replicas.followers import Followers
 from tests.log.batches import NOW_MS
 
@@ -21,11 +23,12 @@ PARTITIONS = 40
 TOPIC_ID = UUID(int=9)
 
 
-class Slot:
+class Slot(PartitionListener[Follower]):
     """Slot 1's followed copies; it is told to stop once it has opened `stops_after` of them."""
 
     def __init__(self, path: Path, *, stops_after: int) -> None:
         clock = ManualClock(NOW_MS)
+        self.stops_after = stops_after
         path.mkdir(exist_ok=True)
         self.directories = LogDirectories.open(
             [path], node_id=1, cluster_id="c", clock=clock, share=FOLLOWERS
@@ -37,11 +40,13 @@ class Slot:
             slot=1,
             log_defaults={},
             directories_of=lambda _: [path],
-            breathe=lambda: None,
-            is_stopping=lambda: len(self.followers.by_name) >= stops_after,
+            listener=self,
             publisher=StatePublisher(lambda _, __: None, clock, interval_ms=20, warn=self.warnings.append),
             warn=self.warnings.append,
         )
+
+    def before_opening(self) -> bool:
+        return len(self.followers.by_name) < self.stops_after
 
     def command(self) -> Assign:
         partitions = tuple(

@@ -11,6 +11,7 @@ from appliance.log.config import LogSettings
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_state import Mode, PartitionState, StateFile
 from appliance.protocol.records.record import Record, decode_records
+from spark_connector.bounds import end_offset
 from spark_connector.directory import Directories, Isolation
 from spark_connector.planning import OffsetRange, ScanRange, plan
 from spark_connector.scan import scan
@@ -85,7 +86,7 @@ def tasks_of(
         "orders",
         0,
         view.log_start_offset if start is None else start,
-        view.end(isolation) if end is None else end,
+        end_offset(view, isolation) if end is None else end,
     )
     return plan([view], [wanted], isolation=isolation, split_bytes=split_bytes, max_records=max_records)
 

@@ -17,6 +17,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from spark_connector.bounds import end_offset
 from spark_connector.directory import Directories, Isolation
 from tests.clients.adapters.confluent import ConfluentClient
 from tests.clients.client import Received
@@ -157,7 +158,7 @@ def test_what_is_undecided_is_waited_for(written: Written) -> None:
     uncommitted = [each for each in written.records["payments", "read_uncommitted"] if each.partition == 0]
     assert [each.value for each in uncommitted[-2:]] == [b"undecided", b"behind what is undecided"]
     view = Directories([written.directory]).partition("payments", 0)
-    assert view.end(Isolation.READ_COMMITTED) == uncommitted[-2].offset
+    assert end_offset(view, Isolation.READ_COMMITTED) == uncommitted[-2].offset
     assert all(each.offset < uncommitted[-2].offset for each in committed_of(written, 0))
 
 

@@ -23,7 +23,7 @@ tasks = plan([view], [OffsetRange("orders", 0, 0, view.high_watermark)])
 print(sum(batch.num_rows for task in tasks for batch in record_batches(task, ("offset", "value"))))
 print(sorted(name for name in sys.modules if name.startswith("appliance.")))
 """
-WINGS = ("netproc", "ioproc", "replicas", "control", "channels", "delayed", "ipc", "cli")
+WINGS = ("netproc", "requests", "ioproc", "replicas", "control", "channels", "delayed", "ipc", "cli")
 
 
 def test_records_are_read_with_nothing_but_the_archive(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_a_topic_that_was_deleted_or_made_anew_under_a_batch_query_is_told(
     assert "orders-0: its directory is gone" in refused(planned.count)
     monkeypatch.setattr(logs, "TOPIC_ID", UUID(int=8))
     filled(tmp_path, batches=100)
-    assert "topic orders was deleted and made anew: it has another id" in refused(planned.count)
+    assert "topic orders was deleted and created again: it has another id" in refused(planned.count)
     assert frame(spark, tmp_path).count() == 300
 
 
@@ -128,7 +128,8 @@ def test_a_topic_that_was_made_anew_under_a_stream_is_told(
     filled(home, batches=100)
     told = refused(lambda: streamed(spark, home, at))
     assert (
-        "topic orders was deleted and made anew; failOnDataLoss=false would go on with what is there" in told
+        "topic orders was deleted and created again; failOnDataLoss=false would continue with the records that exist"
+        in told
     )
     assert streamed(spark, home, at, failOnDataLoss="false").exception() is None
     found = offsets(spark.read.parquet(str(at / "out")))
@@ -144,4 +145,6 @@ def test_a_topic_that_is_gone_under_a_stream_is_told(spark: SparkSession, tmp_pa
     assert streamed(spark, home, at).exception() is None
     shutil.rmtree(home / "orders-0")
     told = refused(lambda: streamed(spark, home, at))
-    assert "partition orders-0 is gone; failOnDataLoss=false would go on with what is there" in told
+    assert (
+        "partition orders-0 is gone; failOnDataLoss=false would continue with the records that exist" in told
+    )

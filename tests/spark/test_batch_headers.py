@@ -112,5 +112,5 @@ def test_another_format_and_a_short_length_are_told_apart() -> None:
 
 
 def test_bounds_outside_of_the_buffer_are_refused() -> None:
-    with pytest.raises(ValueError, match="does not lie"):
+    with pytest.raises(ValueError, match="is not inside"):
         walk_headers(b"abc", 0, 4)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from spark_connector.bounds import end_offset
 from spark_connector.directory import Directories, Isolation
 from spark_connector.errors import NotReadable, UnknownTopic
 from spark_connector.options import read_options
@@ -65,7 +66,7 @@ def readable(broker: Appliance) -> int:
     """How many records the files say there are; of these partitions every record is one offset."""
     directories = Directories([broker.data_dir])
     looks = [directories.partition(TOPIC, number) for number in range(PARTITIONS)]
-    return sum(look.end(Isolation.READ_UNCOMMITTED) for look in looks)
+    return sum(end_offset(look, Isolation.READ_UNCOMMITTED) for look in looks)
 
 
 def wait_for(broker: Appliance, count: int) -> None:

@@ -15,6 +15,7 @@ from appliance.log.partition_state import StateFile
 from appliance.protocol.records.record import Record
 from spark_connector import storage
 from spark_connector.batch_query import plan_batch
+from spark_connector.bounds import end_offset
 from spark_connector.directory import Directories, Isolation
 from spark_connector.errors import DataLost, NotALogDirectory
 from spark_connector.object_export import export_objects
@@ -52,7 +53,7 @@ def address(home: Path) -> str:
 
 def planned(home: Path) -> list[ScanRange]:
     view = Directories([address(home)]).partition("orders", 0)
-    end = view.end(Isolation.READ_COMMITTED)
+    end = end_offset(view, Isolation.READ_COMMITTED)
     return plan([view], [OffsetRange("orders", 0, view.log_start_offset, end)])
 
 
@@ -184,7 +185,7 @@ def test_an_export_gets_no_hole_and_no_other_topics_records(tmp_path: Path) -> N
     told = manifest(tmp_path)
     path = tmp_path / "out" / "orders.manifest.json"
     path.write_text(json.dumps({**told, "topic_id": str(UUID(int=8))}))
-    with pytest.raises(DataLost, match="made anew"):
+    with pytest.raises(DataLost, match="created again"):
         exported(tmp_path)
     path.write_text(json.dumps({**told, "version": 2}))
     with pytest.raises(CorruptFile, match="version 2"):
@@ -204,7 +205,7 @@ def test_an_export_is_not_continued_from_a_log_that_is_shorter(tmp_path: Path) -
     filled(tmp_path / "data")
     exported(tmp_path)
     filled(tmp_path / "shorter", batches=20)
-    with pytest.raises(DataLost, match="was cut"):
+    with pytest.raises(DataLost, match="was truncated"):
         export_objects("orders", paths=[tmp_path / "shorter"], to=address(tmp_path))
 
 

@@ -16,6 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from appliance.log.reader_leases import LEASE, LEASES_MAX, READERS, TTL_MS_MIN, Lease
 from appliance.protocol.records.record import decode_records
+from spark_connector.bounds import end_offset
 from spark_connector.directory import Directories, Isolation, PartitionView
 from spark_connector.lease import take_lease
 from spark_connector.planning import OffsetRange, ScanRange, plan
@@ -81,7 +82,7 @@ def view_of(broker: Appliance, topic: str) -> PartitionView:
 
 def tasks_of(view: PartitionView, start: int | None = None) -> list[ScanRange]:
     begin = view.log_start_offset if start is None else start
-    end = view.end(Isolation.READ_UNCOMMITTED)
+    end = end_offset(view, Isolation.READ_UNCOMMITTED)
     return plan([view], [OffsetRange(view.topic, 0, begin, end)])
 
 

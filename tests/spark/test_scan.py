@@ -17,6 +17,7 @@ from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_state import Mode
 from appliance.protocol.records.compression import Codec
 from spark_connector import directory, planning, scan
+from spark_connector.bounds import end_offset
 from spark_connector.directory import Directories, Isolation
 from spark_connector.errors import (
     CorruptSegment,
@@ -284,7 +285,7 @@ def test_records_of_aborted_transactions_are_left_out_and_open_ones_not_reached(
     publish(log, state_file)
     committed = Isolation.READ_COMMITTED
     assert [each.value for each in read(tasks_of(tmp_path, isolation=committed))] == kept
-    assert Directories([tmp_path]).partition("orders", 0).end(committed) == stable
+    assert end_offset(Directories([tmp_path]).partition("orders", 0), committed) == stable
     everything = [each.value for each in read(tasks_of(tmp_path))]
     assert len(everything) == 30 * 4 + 2
     for start in range(0, stable, 11):
@@ -312,10 +313,10 @@ def test_where_nobody_says_the_last_stable_offset_it_is_found(tmp_path: Path) ->
     log.append(batch_of([b"plain"]), leader_epoch=0)
     (tmp_path / "replication-offset-checkpoint").write_text("0\n1\norders 0 3\n")
     view = Directories([tmp_path]).partition("orders", 0)
-    assert view.end(Isolation.READ_COMMITTED) == 1
-    assert view.end(Isolation.READ_UNCOMMITTED) == 3
+    assert end_offset(view, Isolation.READ_COMMITTED) == 1
+    assert end_offset(view, Isolation.READ_UNCOMMITTED) == 3
     with pytest.raises(NotReadable):
-        view.end(Isolation.READ_UNCOMMITTED, durable=True)
+        end_offset(view, Isolation.READ_UNCOMMITTED, durable=True)
 
 
 def test_a_log_that_was_cut_below_what_readers_saw_is_not_read_on(tmp_path: Path) -> None:

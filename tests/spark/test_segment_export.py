@@ -11,6 +11,7 @@ import pytest
 from appliance.log.config import LogSettings
 from appliance.log.producer_state import AppendOrigin
 from spark_connector import planning
+from spark_connector.bounds import end_offset
 from spark_connector.directory import Directories, Isolation
 from spark_connector.errors import CorruptSegment, DataLost, NotALogDirectory, ShortRead
 from spark_connector.planning import OffsetRange, plan
@@ -74,7 +75,7 @@ def test_an_export_is_read_through_pyarrow_by_its_address(
     directories = Directories([address])
     assert directories.topics() == {"orders": [0]}
     view = directories.partition("orders", 0)
-    end = view.end(Isolation.READ_COMMITTED)
+    end = end_offset(view, Isolation.READ_COMMITTED)
     assert end == log.active_segment[0]
     tasks = plan([view], [OffsetRange("orders", 0, 5, end)], split_bytes=300)
     assert len(tasks) > 10
@@ -154,6 +155,6 @@ def test_an_export_never_gets_a_hole_nor_another_topics_records(tmp_path: Path) 
     (tmp_path / "out" / "orders-0" / "partition.metadata").write_text(
         "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n"
     )
-    with pytest.raises(DataLost, match="made anew"):
+    with pytest.raises(DataLost, match="created again"):
         export_segments("orders", paths=[tmp_path / "data"], to=tmp_path / "out")
     assert Directories([tmp_path / "out"]).topics() == {"orders": [0]}

@@ -11,6 +11,7 @@ from appliance.log.partition_log import PartitionLog
 from appliance.log.producer_state import AppendOrigin
 from spark_connector import bounds
 from spark_connector.batch_query import plan_batch
+from spark_connector.bounds import end_offset
 from spark_connector.directory import Directories, Isolation
 from spark_connector.options import read_options
 from tests.log.batches import batch_of, marker
@@ -82,16 +83,16 @@ def test_only_what_has_come_since_is_looked_at(tmp_path: Path, looked_at: list[i
     log.write(2, 3)
     log.tell()
     directories = Directories([tmp_path])
-    assert directories.partition("orders", 0).end(COMMITTED) == 0
+    assert end_offset(directories.partition("orders", 0), COMMITTED) == 0
     looked_at.clear()
     log.end(1)
     log.write(1)
     log.tell()
-    assert directories.partition("orders", 0).end(COMMITTED) == 3
+    assert end_offset(directories.partition("orders", 0), COMMITTED) == 3
     assert looked_at == [6, 7]
     log.end(2, committed=False)
     log.tell()
-    assert directories.partition("orders", 0).end(COMMITTED) == 7
+    assert end_offset(directories.partition("orders", 0), COMMITTED) == 7
     assert looked_at == [6, 7, 8]
 
 
@@ -104,11 +105,11 @@ def test_a_snapshot_of_the_producers_spares_what_lies_before_it(tmp_path: Path, 
     log.tell()
     last = max(int(path.stem) for path in tmp_path.glob("orders-0/*.snapshot"))
     assert last > 20
-    assert Directories([tmp_path]).partition("orders", 0).end(COMMITTED) == 0
+    assert end_offset(Directories([tmp_path]).partition("orders", 0), COMMITTED) == 0
     assert min(looked_at) == last
     log.end(7)
     log.tell()
-    assert Directories([tmp_path]).partition("orders", 0).end(COMMITTED) == log.log.log_end_offset
+    assert end_offset(Directories([tmp_path]).partition("orders", 0), COMMITTED) == log.log.log_end_offset
 
 
 def test_a_damaged_snapshot_is_passed_over(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_a_damaged_snapshot_is_passed_over(tmp_path: Path) -> None:
     log.tell()
     for path in tmp_path.glob("orders-0/*.snapshot"):
         path.write_bytes(path.read_bytes()[:-1] + b"?")
-    assert Directories([tmp_path]).partition("orders", 0).end(COMMITTED) == 0
+    assert end_offset(Directories([tmp_path]).partition("orders", 0), COMMITTED) == 0
 
 
 def test_a_log_that_has_become_shorter_is_looked_through_anew(tmp_path: Path) -> None:
@@ -129,7 +130,7 @@ def test_a_log_that_has_become_shorter_is_looked_through_anew(tmp_path: Path) ->
     log.end(1)
     log.tell()
     directories = Directories([tmp_path])
-    assert directories.partition("orders", 0).end(COMMITTED) == 6
+    assert end_offset(directories.partition("orders", 0), COMMITTED) == 6
     log.log.truncate_to(3)
     log.tell()
-    assert directories.partition("orders", 0).end(COMMITTED) == 0
+    assert end_offset(directories.partition("orders", 0), COMMITTED) == 0

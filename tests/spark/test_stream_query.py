@@ -213,7 +213,7 @@ def test_a_topic_made_anew_is_told_though_its_end_has_passed(tmp_path: Path) -> 
     shutil.rmtree(tmp_path)
     log, _ = filled(tmp_path, batches=20)
     old = decode_offsets(known)
-    end = loses(tmp_path, old, "made anew")
+    end = loses(tmp_path, old, "created again")
     assert read(query(tmp_path, failOnDataLoss="false"), old, end) == list(range(log.log_end_offset))
 
 

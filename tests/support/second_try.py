@@ -17,7 +17,19 @@ import pytest
 from tests.support.pace import stolen_s
 
 ROOMS: Final = frozenset(
-    {"cli", "clients", "control", "crash", "delayed", "ioproc", "netproc", "replicas", "spark", "system"}
+    {
+        "cli",
+        "clients",
+        "control",
+        "crash",
+        "delayed",
+        "ioproc",
+        "netproc",
+        "replicas",
+        "requests",
+        "spark",
+        "system",
+    }
 )
 """Rooms whose tests start processes, or speak with some."""
 

@@ -178,7 +178,7 @@ def test_status_as_another_user_names_the_owner(broker: Appliance, owner: Owner)
                 processes_of(broker.data_dir.resolve())
             except Exception as fault:
                 name = _name_of(owner.uid)
-                wanted = f"{broker.data_dir} belongs to user {name}, and nobody may not look into it"
+                wanted = f"{broker.data_dir} belongs to user {name}, and nobody cannot read it"
                 code = 0 if str(fault).startswith(wanted) else 2
         finally:
             os._exit(code)

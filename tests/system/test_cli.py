@@ -168,7 +168,7 @@ def test_large_record_is_taken_and_a_larger_one_refused_by_name(run: Console, to
     run("produce", topic, "--whole", given=bytes(900_000)).succeeded()
     told = run("produce", topic, "--whole", given=bytes(1_100_000))
     assert told.code == 1
-    assert "1 of 1 records were not taken" in told.errors
+    assert "1 of 1 records were not acknowledged" in told.errors
     assert "MESSAGE_TOO_LARGE" in told.errors
     assert run("consume", topic).succeeded().output == bytes(900_000) + b"\n"
 

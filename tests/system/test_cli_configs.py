@@ -68,14 +68,14 @@ def test_a_refusal_names_the_value_and_changes_nothing(broker: Appliance) -> Non
     refused = configs(broker, "set", "segment.ms=7", "retention.ms=soon", "--topic", "t")
     assert (refused.code, refused.text) == (1, "")
     assert "retention.ms = 'soon'" in refused.errors
-    assert configs(broker, "describe", "--topic", "t").succeeded().errors == "nothing is set\n"
+    assert configs(broker, "describe", "--topic", "t").succeeded().errors == "no setting is set\n"
 
 
 @pytest.mark.parametrize("target", [(), ("--topic", "t", "--broker", "0"), ("--topic", "t", "--group", "g")])
 def test_one_target_is_wanted(broker: Appliance, target: tuple[str, ...]) -> None:
     refused = configs(broker, "describe", *target)
     assert refused.code == 2
-    assert "say one of --topic TOPIC, --broker ID, --group GROUP, --all-brokers" in refused.errors
+    assert "give one of --topic TOPIC, --broker ID, --group GROUP, --all-brokers" in refused.errors
 
 
 @pytest.mark.parametrize("broker_id", ["7", "99999999999"])

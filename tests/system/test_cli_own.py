@@ -96,7 +96,7 @@ def test_status_counts_a_restart(own_broker: Appliance) -> None:
 def test_status_of_a_killed_appliance_says_that_nothing_runs(own_broker: Appliance) -> None:
     own_broker.kill()
     told = appliance("status", "--data-dir", own_broker.data_dir)
-    assert (told.code, "was killed and nothing runs" in told.errors) == (1, True)
+    assert (told.code, "was killed; no appliance runs" in told.errors) == (1, True)
     own_broker.start()  # the next start cleans up; its stop is checked
 
 

@@ -98,7 +98,7 @@ def test_what_to_try_follows_readiness_and_the_last_line_says_that_it_stopped(ow
     lines = own.output().splitlines()
     own.start()
     ready = next(number for number, line in enumerate(lines) if line.startswith("appliance ready on"))
-    assert any("num.io.threads is taken as io.workers = 2" in line for line in lines[:ready])
+    assert any("num.io.threads is accepted as io.workers = 2" in line for line in lines[:ready])
     assert not any("Try it" in line for line in lines[:ready])
     assert any("Try it" in line for line in lines[ready:])
     assert lines[-1].endswith(": stopped")

@@ -72,7 +72,7 @@ def test_format_string_prints_records_as_asked(run: Console) -> None:
     assert run("consume", topic, "--format", "%v;", "--encoding", "hex").succeeded().text == "76;"
     assert run("consume", topic, "--encoding", "base64").succeeded().text == "dg==\n"
     refused = run("consume", topic, "-f", "%q")
-    assert (refused.code, "no directive '%q'" in refused.errors) == (2, True)
+    assert (refused.code, "unknown directive '%q'" in refused.errors) == (2, True)
 
 
 def test_regular_expression_reads_several_topics(run: Console) -> None:

@@ -66,9 +66,10 @@ class Committer(threading.Thread):
                 return
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Appliance]:
-    appliance = Appliance(tmp_path_factory.mktemp("offsets"), settings=SETTINGS)
+@pytest.fixture(scope="module", params=[1, 2], ids=["one coordinator", "two coordinators"])
+def broker(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Appliance]:
+    settings = {**SETTINGS, "coordinator.processes": request.param}
+    appliance = Appliance(tmp_path_factory.mktemp("offsets"), settings=settings)
     appliance.start()
     yield appliance
     appliance.stop()

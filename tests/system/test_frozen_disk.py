@@ -136,7 +136,7 @@ def test_a_stop_goes_on_without_whom_a_disk_holds_says_so_and_nothing_is_lost(
     assert not load.failed
     left = broker.stop_without(timeout_s=90)
     assert held in {process.pid for process in left}
-    assert "was killed and is there still: stopped without it" in broker.output()
+    assert "was killed but still exists; stopping without it" in broker.output()
     disk.thaw()
     psutil.wait_procs(left, timeout=60)
     assert not any(process.is_running() for process in left)

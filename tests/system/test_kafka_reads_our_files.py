@@ -20,6 +20,7 @@ from confluent_kafka.cimpl import NewTopic
 from appliance.log.partition_metadata import read_topic_id, write_topic_id
 from appliance.protocol.records.crc32c import checksum
 from appliance.protocol.records.record import decode_records
+from spark_connector.bounds import end_offset
 from spark_connector.directory import Directories, Isolation
 from spark_connector.planning import OffsetRange, plan
 from spark_connector.scan import scan
@@ -264,7 +265,7 @@ def test_kafkas_broker_serves_our_directory(left: dict[str, Path], tmp_path: Pat
 def values_off_the_disk(directory: Path, topic: str) -> list[bytes | None]:
     """Of a topic with one partition, read as Spark does, up to what Kafka's checkpoint says."""
     view = Directories([directory]).partition(topic, 0)
-    wanted = OffsetRange(topic, 0, view.log_start_offset, view.end(Isolation.READ_COMMITTED))
+    wanted = OffsetRange(topic, 0, view.log_start_offset, end_offset(view, Isolation.READ_COMMITTED))
     found = []
     for chunk in (chunk for task in plan([view], [wanted]) for chunk in scan(task)):
         for batch in chunk.batches:

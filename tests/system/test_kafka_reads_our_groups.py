@@ -24,7 +24,7 @@ from appliance.control.coordinator.group.consumer_records import (
     read_change,
     record_of,
 )
-from appliance.control.coordinator.group.effects import Record
+from appliance.control.coordinator.runtime.effects import Record
 from appliance.protocol.apis.join_group import JoinGroupProtocol
 from appliance.protocol.records.record import Record as LogRecord
 from appliance.protocol.records.record import encode_batch

@@ -293,7 +293,7 @@ def test_a_target_that_fails_keeps_the_partition_where_it_is(
         count = moving.fill(10)
         trigger.write_text("/disk-b/")
         assert moving.alter("b") in (0, ErrorCode.KAFKA_STORAGE_ERROR)
-        wait_until(lambda m=moving: "is not moved" in m.broker.output(), "given up", timeout_s=30)  # type: ignore[misc]
+        wait_until(lambda m=moving: "move failed" in m.broker.output(), "given up", timeout_s=30)  # type: ignore[misc]
         assert (moving.paths["a"] / "t-0").is_dir()
         assert read_numbers(moving.broker, until=count) == list(range(count))
         trigger.unlink()

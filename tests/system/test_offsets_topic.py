@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from uuid import UUID
 
-from appliance.control.coordinator.internal_logs import READ_BYTES
 from appliance.log.chunks import Batch, SegmentGone, read_chunks
+from appliance.partition_access.access import READ_BYTES
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.describe_configs import DescribeConfigsRequest, DescribedResource
 from appliance.protocol.apis.metadata import MetadataRequest

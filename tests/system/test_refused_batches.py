@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from appliance.netproc.log_handlers.refused_batches import BEHIND_MAX
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.record import Record, encode_record, frame_batch
+from appliance.requests.log_handlers.refused_batches import BEHIND_MAX
 from tests.support.broker import Appliance
 from tests.support.wire import WireSocket
 from tests.system.raw import create_topic, new_producer_id, produce, suspend, wait_until

@@ -317,4 +317,4 @@ def test_a_worker_that_hangs_keeps_what_it_owns_from_nobody_for_good(tmp_path: P
         check(broker, load)
     finally:
         broker.stop()
-    assert "ioproc 0.1 has not answered for 2000 ms: killed" in broker.output()
+    assert "ioproc 0.1 did not answer for 2000 ms and was killed" in broker.output()

@@ -244,7 +244,9 @@ def test_controller_that_slept_while_another_one_won_commands_nothing_until_it_h
             broker.kill_role("ioproc 1.0")
         finally:
             os.kill(sleeper, signal.SIGCONT)
-        wait_until(lambda: "another controller lives" in broker.output(), "it stands by", timeout_s=WAIT_S)
+        wait_until(
+            lambda: "another controller is active" in broker.output(), "it stands by", timeout_s=WAIT_S
+        )
         won = other.exists("/controller")
         assert won is not None
         assert watched.newest_leadership() < won.created_zxid

@@ -20,7 +20,7 @@ class BrokerSettings:
         "num.partitions",
         unit="partitions",
         minimum=1,
-        doc="Partitions of a topic that is created without a number.",
+        doc="Number of partitions of a topic that is created without a number.",
     )
     default_replication_factor: int = option(
         0,
@@ -28,7 +28,8 @@ class BrokerSettings:
         unit="replicas",
         minimum=1,
         special=(0,),
-        doc="Replicas of a topic that is created without a number; 0 is the number of slots, at most 3.",
+        doc="Number of replicas of a topic that is created without a number. 0: the number of slots, at "
+        "most 3.",
     )
     auto_create_topics_enable: bool = option(
         True,
@@ -43,15 +44,16 @@ class BrokerSettings:
     slots_removed_ok: bool = option(
         False,
         "slots.removed.ok",
-        doc="Whether to start with fewer slots than the data directory has partitions on: those are unavailable.",
+        doc="Whether the appliance may start with fewer slots than the data directory has partitions on. "
+        "Partitions of the missing slots are then unavailable.",
     )
     auto_create_topics_per_request: int = option(
         100,
         "auto.create.topics.request.max",
         unit="topics",
         minimum=1,
-        doc="Topics that one Metadata request creates at most; of others it is told LEADER_NOT_AVAILABLE, and when "
-        "the client asks again, the next ones are created.",
+        doc="Maximum number of topics that one Metadata request creates. For further topics the client gets "
+        "LEADER_NOT_AVAILABLE; its next request creates more of them.",
     )
     max_partitions: int = option(
         10_000,
@@ -59,43 +61,59 @@ class BrokerSettings:
         unit="partitions",
         minimum=1,
         maximum=1_000_000,
-        doc="Partitions the appliance holds in total; a row of shared memory each.",
+        doc="Maximum number of partitions of the appliance. Each needs a row of shared memory.",
     )
     max_partitions_per_request: int = option(
         2000,
         "max.request.partition.size.limit",
         unit="partitions",
         minimum=1,
-        doc="Partitions that one DescribeTopicPartitions answer lists, or one request creates, at most.",
+        doc="Maximum number of partitions that one DescribeTopicPartitions response lists, or that one "
+        "request creates.",
     )
     fetch_max_bytes: int = option(
         57_671_680,
         "fetch.max.bytes",
         unit="bytes",
         minimum=1024,
-        doc="Largest fetch answer, whatever the client asks for; one batch is always sent.",
+        doc="Maximum size of a fetch response, whatever the client asks for. A response may exceed it to "
+        "hold one batch.",
     )
     fetch_session_partitions_max: int = option(
         500_000,
         "fetch.session.cache.partitions.max",
         unit="partitions",
         minimum=1000,
-        doc="Partitions that the fetch sessions of one network process remember together, a fifth of a kilobyte each;"
-        " a consumer without a session names its partitions in each request.",
+        doc="Maximum number of partitions in all fetch sessions of one network process, about 200 bytes "
+        "each. A consumer without a session lists its partitions in each request.",
     )
     fetch_session_slots: int = option(
         1000,
         "max.incremental.fetch.session.cache.slots",
         unit="sessions",
         minimum=0,
-        doc="Incremental fetch sessions that are remembered.",
+        doc="Maximum number of incremental fetch sessions.",
     )
     max_decompressed_message_bytes: int = option(
         104_857_600,
         "max.decompressed.message.bytes",
         unit="bytes",
         minimum=1024,
-        doc="Where a batch must be decompressed, the size at which it is refused as a bomb.",
+        doc="Maximum size of a batch after decompression. A batch that exceeds it is rejected as a "
+        "decompression bomb.",
+    )
+    coordinator_processes: int = option(
+        1,
+        "coordinator.processes",
+        unit="processes",
+        minimum=1,
+        maximum=16,
+        doc="Coordinator processes that share the groups: partition p of __consumer_offsets is served by process"
+        " p modulo this number. When one dies, only its groups wait for its next life. More than one pays where a"
+        " single one is busy all the time. Each has a pool of coordinator.pool.bytes and an equal part of"
+        " group.max.count, group.members.max, group.members.max.bytes and group.pending.members.max. Requests for"
+        " groups of different processes that a client sends on one connection without waiting for answers may take"
+        " effect in another order.",
     )
     coordinator_pool_bytes: int = option(
         32 * _MIB,
@@ -104,7 +122,8 @@ class BrokerSettings:
         unit="bytes",
         minimum=4 * _MIB,
         maximum=2**31,
-        doc="Appends and larger answers of the coordinator under way at most; what does not fit waits its turn.",
+        doc="Memory for appends and large responses of a coordinator process that are in flight. Work that does "
+        "not fit waits.",
     )
     producer_id_expiration_ms: int = option(
         86_400_000,
@@ -112,37 +131,40 @@ class BrokerSettings:
         unit="ms",
         minimum=1,
         effect=Effect.AT_ONCE,
-        doc="After how long the sequence numbers of a silent producer are forgotten.",
+        doc="Time after which the sequence numbers of a producer that sends nothing are forgotten.",
     )
     producer_ids_per_partition_max: int = option(
         20_000,
         "producer.ids.per.partition.max",
         unit="producer ids",
         minimum=100,
-        doc="Producer ids whose sequence numbers one partition remembers; beyond that it forgets those that were silent"
-        " the longest, never one with an open transaction.",
+        doc="Maximum number of producer ids whose sequence numbers one partition remembers. Above it the "
+        "partition forgets those that have sent nothing for the longest time, but never one with an "
+        "open transaction.",
     )
     producer_ids_max: int = option(
         200_000,
         "producer.ids.max",
         unit="producer ids",
         minimum=1000,
-        doc="Producer ids that all partitions of one worker remember, half a kilobyte each; beyond that a partition"
-        " forgets one of its own for each new one.",
+        doc="Maximum number of producer ids that all partitions of one worker remember, about 500 bytes "
+        "each. Above it a partition forgets one of its own for each new one.",
     )
     log_flush_offset_checkpoint_interval_ms: int = option(
         60_000,
         "log.flush.offset.checkpoint.interval.ms",
         unit="ms",
         minimum=0,
-        doc="How often recovery points, log starts and high watermarks go to their checkpoint files.",
+        doc="Interval at which recovery points, log start offsets and high watermarks are written to their "
+        "checkpoint files.",
     )
     log_flush_start_offset_checkpoint_interval_ms: int = option(
         1000,
         "log.flush.start.offset.checkpoint.interval.ms",
         unit="ms",
         minimum=0,
-        doc="How soon a log start that DeleteRecords moved is written down; Kafka waits a minute.",
+        doc="Maximum delay before a log start offset that DeleteRecords moved is written to its checkpoint "
+        "file. Kafka's default is one minute.",
     )
     reader_state_interval_ms: int = option(
         20,
@@ -150,7 +172,8 @@ class BrokerSettings:
         unit="ms",
         minimum=1,
         maximum=60_000,
-        doc="How soon readers off the disk are told of new records, in each partition's .state file.",
+        doc="Maximum delay before new records appear in a partition's .state file, where readers of the "
+        "disk see them.",
     )
     reader_lease_max_bytes: int = option(
         10 * 1024 * _MIB,
@@ -158,8 +181,9 @@ class BrokerSettings:
         type=ConfigType.LONG,
         unit="bytes",
         minimum=0,
-        doc="Upper bound on deleted segments that leases of readers off the disk keep from removal, in each process"
-        " that owns logs. Above it, the leases on what was held longest are revoked, also those of live readers.",
+        doc="Maximum size of deleted segments that leases of readers of the disk keep, in each process that "
+        "owns logs. Above it, the leases on the segments that were held longest are revoked, even if "
+        "their readers are alive.",
     )
     reader_lease_max_ms: int = option(
         3_600_000,
@@ -167,8 +191,8 @@ class BrokerSettings:
         type=ConfigType.LONG,
         unit="ms",
         minimum=0,
-        doc="How long a lease that nobody renews keeps deleted segments from removal, whatever the lease asks for;"
-        " then it is revoked. A live reader renews its lease every ten seconds and is not cut off.",
+        doc="Maximum time that a lease keeps deleted segments if nobody renews it, whatever the lease asks "
+        "for. Then it is revoked. A live reader renews its lease every ten seconds.",
     )
     log_retention_check_interval_ms: int = option(
         300_000,
@@ -176,7 +200,7 @@ class BrokerSettings:
         type=ConfigType.LONG,
         unit="ms",
         minimum=1,
-        doc="How often each partition is looked at for segments that have had their time.",
+        doc="Interval at which partitions are checked for segments that retention may delete.",
     )
     log_cleaner_dedupe_buffer_bytes: int = option(
         128 * _MIB,
@@ -185,7 +209,8 @@ class BrokerSettings:
         unit="bytes",
         minimum=_MIB,
         effect=Effect.AT_ONCE,
-        doc="Most memory the cleaner takes for the keys of one round; it takes what the keys need, and gives it back.",
+        doc="Maximum memory for the keys of one compaction round. The cleaner allocates what the keys need "
+        "and frees it afterwards.",
     )
     log_cleaner_io_max_bytes_per_second: int = option(
         2**63 - 1,
@@ -203,7 +228,8 @@ class BrokerSettings:
         unit="ms",
         minimum=0,
         effect=Effect.AT_ONCE,
-        doc="Pause between two looks of the cleaner at logs that have changed; without a change it does not look.",
+        doc="Pause between two checks of the cleaner for logs that have changed. Without changes it does "
+        "not check.",
     )
     replica_lag_time_max_ms: int = option(
         30_000,
@@ -211,12 +237,12 @@ class BrokerSettings:
         type=ConfigType.LONG,
         unit="ms",
         minimum=1,
-        doc="How long a follower may stay behind before it leaves the in-sync replicas.",
+        doc="Time after which a follower that has not caught up leaves the in-sync replicas.",
     )
     auto_leader_rebalance_enable: bool = option(
         True,
         "auto.leader.rebalance.enable",
-        doc="Whether leadership goes back to the preferred leaders by itself.",
+        doc="Whether leadership returns to the preferred leaders automatically.",
     )
     leader_imbalance_check_interval_seconds: int = option(
         300,
@@ -224,7 +250,8 @@ class BrokerSettings:
         type=ConfigType.LONG,
         unit="s",
         minimum=1,
-        doc="How soon after it left them, and how often while some slot is out of balance.",
+        doc="Delay before leadership returns to preferred leaders, and the interval of further checks while "
+        "a slot is out of balance.",
     )
     leader_imbalance_per_broker_percentage: int = option(
         10,
@@ -232,33 +259,35 @@ class BrokerSettings:
         unit="%",
         minimum=0,
         maximum=100,
-        doc="How many of the partitions that a slot should lead others may lead before they go back to it.",
+        doc="Percentage of a slot's preferred partitions that other slots may lead before leadership "
+        "returns to it.",
     )
     rack: str | None = option(
         None,
         "broker.rack",
-        doc="The rack that Metadata and DescribeCluster name. Nothing else reads it: consumers fetch from the leader.",
+        doc="The rack that Metadata and DescribeCluster report. It has no other effect: consumers always "
+        "fetch from the leader.",
     )
     shutdown_timeout_ms: int = option(
         10_000,
         "shutdown.timeout.ms",
         unit="ms",
         minimum=100,
-        doc="How long a clean stop may take in total before what still runs is killed.",
+        doc="Maximum time of a clean stop. Processes that still run after it are killed.",
     )
     restart_backoff_ms: int = option(
         50,
         "process.restart.backoff.ms",
         unit="ms",
         minimum=0,
-        doc="Pause before a process that died is started again; doubles while it keeps dying.",
+        doc="Pause before a process that died is started again. It doubles each time the process dies again.",
     )
     restart_backoff_max_ms: int = option(
         5000,
         "process.restart.backoff.max.ms",
         unit="ms",
         minimum=0,
-        doc="Longest pause before a process is started again.",
+        doc="Longest pause before a process that died is started again.",
     )
     worker_hang_timeout_ms: int = option(
         10_000,
@@ -266,7 +295,8 @@ class BrokerSettings:
         unit="ms",
         minimum=1000,
         special=(0,),
-        doc="With several workers: how long one of them, or a replica, may stand still until it is ended; 0: for ever.",
+        doc="If there are several workers: time after which a worker or replica process that hangs is "
+        "killed. 0: never.",
     )
 
     def __post_init__(self) -> None:

@@ -22,133 +22,154 @@ class GroupSettings:
         "group.min.session.timeout.ms",
         unit="ms",
         minimum=0,
-        doc="Shortest session timeout a member of a classic group may ask for.",
+        doc="Shortest session timeout that a member of a classic group may ask for.",
     )
     max_session_timeout_ms: int = option(
         1_800_000,
         "group.max.session.timeout.ms",
         unit="ms",
         minimum=0,
-        doc="Longest session timeout a member of a classic group may ask for.",
+        doc="Longest session timeout that a member of a classic group may ask for.",
     )
     initial_rebalance_delay_ms: int = option(
         3000,
         "group.initial.rebalance.delay.ms",
         unit="ms",
         minimum=0,
-        doc="How long the first rebalance of an empty group waits for more members; each new one prolongs it.",
+        doc="Time that the first rebalance of an empty group waits for more members. Each new member "
+        "extends it.",
     )
     max_size: int = option(
         INT32_MAX,
         "group.max.size",
         unit="members",
         minimum=1,
-        doc="Members that a classic group may have.",
+        doc="Maximum number of members of a classic group.",
     )
     max_count: int = option(
         100_000,
         "group.max.count",
         unit="groups",
         minimum=1,
-        doc="Groups that there may be; a client that would make one more is refused: GROUP_MAX_SIZE_REACHED, and"
-        " POLICY_VIOLATION where it only commits offsets. Groups without members and offsets make room.",
+        doc="Maximum number of groups. A client that would create one more gets GROUP_MAX_SIZE_REACHED, or "
+        "POLICY_VIOLATION if it only commits offsets. Groups without members and offsets are removed to "
+        "make room.",
     )
     members_max: int = option(
         100_000,
         "group.members.max",
         unit="members",
         minimum=1,
-        doc="Members that all groups may have together; one more is refused: GROUP_MAX_SIZE_REACHED.",
+        doc="Maximum number of members of all groups together. One more gets GROUP_MAX_SIZE_REACHED.",
+    )
+    max_bytes: int = option(
+        8 << 20,
+        "group.max.bytes",
+        unit="bytes",
+        minimum=1,
+        doc="Memory that one group may take for what its members send: ids, protocols, subscriptions, assignments. What"
+        " would take more is refused: GROUP_MAX_SIZE_REACHED.",
+    )
+    members_max_bytes: int = option(
+        128 << 20,
+        "group.members.max.bytes",
+        unit="bytes",
+        minimum=1,
+        doc="The same of all groups together, with their names; a usual member takes about 600 bytes. A commit for a"
+        " new group is refused with POLICY_VIOLATION.",
     )
     pending_members_max: int = option(
         20_000,
         "group.pending.members.max",
         unit="members",
         minimum=1,
-        doc="Members that were given an id and have not joined with it, in all groups together; beyond that the oldest"
-        " id is forgotten, and its client begins again. An id is kept for a minute, or the session timeout if shorter.",
+        doc="Maximum number of members, over all groups, that have received an id and have not joined with "
+        "it. Above it the oldest id is forgotten, and its client starts again. An id is kept for one "
+        "minute, or for the session timeout if that is shorter.",
     )
     request_max_bytes: int = option(
         2**19,
         "group.request.max.bytes",
         unit="bytes",
         minimum=4096,
-        doc="Longest request that names groups or offsets, or joins a group; a longer one closes its connection. A"
-        " SyncGroup, which carries the assignments of all members, may have eight times as many; commits are bounded by"
-        " what a batch may be.",
+        doc="Maximum size of a request that names groups or offsets, or joins a group. A larger one closes "
+        "its connection. A SyncGroup may be eight times as large, because it carries the assignments of "
+        "all members. Commits are limited by the maximum size of a batch.",
     )
     consumer_session_timeout_ms: int = option(
         45_000,
         "group.consumer.session.timeout.ms",
         unit="ms",
         minimum=1,
-        doc="How long a member of a consumer group (KIP-848) may be silent before it is out.",
+        doc="Time after which a member of a consumer group (KIP-848) that sends no heartbeat is removed.",
     )
     consumer_min_session_timeout_ms: int = option(
         45_000,
         "group.consumer.min.session.timeout.ms",
         unit="ms",
         minimum=1,
-        doc="Shortest session timeout that consumer groups may be given.",
+        doc="Shortest session timeout that a consumer group can be given.",
     )
     consumer_max_session_timeout_ms: int = option(
         60_000,
         "group.consumer.max.session.timeout.ms",
         unit="ms",
         minimum=1,
-        doc="Longest session timeout that consumer groups may be given.",
+        doc="Longest session timeout that a consumer group can be given.",
     )
     consumer_heartbeat_interval_ms: int = option(
         5_000,
         "group.consumer.heartbeat.interval.ms",
         unit="ms",
         minimum=1,
-        doc="How often members of consumer groups are told to send heartbeats; less than their session timeout.",
+        doc="Interval at which members of consumer groups must send heartbeats. It must be less than their "
+        "session timeout.",
     )
     consumer_min_heartbeat_interval_ms: int = option(
         5_000,
         "group.consumer.min.heartbeat.interval.ms",
         unit="ms",
         minimum=1,
-        doc="Shortest heartbeat interval that consumer groups may be given.",
+        doc="Shortest heartbeat interval that a consumer group can be given.",
     )
     consumer_max_heartbeat_interval_ms: int = option(
         15_000,
         "group.consumer.max.heartbeat.interval.ms",
         unit="ms",
         minimum=1,
-        doc="Longest heartbeat interval that consumer groups may be given.",
+        doc="Longest heartbeat interval that a consumer group can be given.",
     )
     consumer_max_size: int = option(
         INT32_MAX,
         "group.consumer.max.size",
         unit="members",
         minimum=1,
-        doc="Members that a consumer group may have.",
+        doc="Maximum number of members of a consumer group.",
     )
     consumer_assignors: tuple[str, ...] = option(
         _ASSIGNORS,
         "group.consumer.assignors",
         choices=_ASSIGNORS,
-        doc="Assignors that members of consumer groups may ask for; the first one serves who asks for none.",
+        doc="Assignors that members of consumer groups may ask for. The first one is used for members that "
+        "ask for none.",
     )
     consumer_migration_policy: str = option(
         "bidirectional",
         "group.consumer.migration.policy",
-        doc="Whether groups with members change between the classic protocol and KIP-848's: bidirectional, upgrade,"
-        " downgrade or disabled.",
+        doc="Whether groups with members may change between the classic protocol and that of KIP-848: "
+        "bidirectional, upgrade, downgrade or disabled.",
     )
 
     def __post_init__(self) -> None:
         check_fields(self)
         if self.consumer_migration_policy not in _MIGRATION_POLICIES:
             raise ConfigurationError(
-                f"group.consumer.migration.policy = {self.consumer_migration_policy!r}: one of "
+                f"group.consumer.migration.policy = {self.consumer_migration_policy!r}: must be one of "
                 f"{', '.join(_MIGRATION_POLICIES)}"
             )
         if not self.consumer_assignors or len(set(self.consumer_assignors)) < len(self.consumer_assignors):
             raise ConfigurationError(
-                f"group.consumer.assignors = {','.join(self.consumer_assignors)!r}: wants one or more, each once"
+                f"group.consumer.assignors = {','.join(self.consumer_assignors)!r}: must list one or more, each once"
             )
         for name, low, value, high in (
             (
@@ -166,11 +187,11 @@ class GroupSettings:
         ):
             if not low <= value <= high:
                 raise ConfigurationError(
-                    f"group.consumer.{name}.ms = {value}: not from group.consumer.min.{name}.ms = {low} to "
+                    f"group.consumer.{name}.ms = {value}: must be from group.consumer.min.{name}.ms = {low} to "
                     f"group.consumer.max.{name}.ms = {high}"
                 )
         if self.consumer_heartbeat_interval_ms >= self.consumer_session_timeout_ms:
             raise ConfigurationError(
-                f"group.consumer.heartbeat.interval.ms = {self.consumer_heartbeat_interval_ms}: not less than "
+                f"group.consumer.heartbeat.interval.ms = {self.consumer_heartbeat_interval_ms}: must be less than "
                 f"group.consumer.session.timeout.ms = {self.consumer_session_timeout_ms}"
             )

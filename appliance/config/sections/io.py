@@ -17,8 +17,9 @@ class IoSettings:
         unit="processes",
         minimum=1,
         maximum=64,
-        doc="I/O worker processes of each slot; a partition belongs to one of them, and a topic's partitions are "
-        "spread evenly. May be another number at the next start. Kafka's num.io.threads is taken as this option.",
+        doc="I/O worker processes of each slot. A partition belongs to one of them, and the partitions of a "
+        "topic are spread evenly. The number may change at each start. Kafka's num.io.threads is "
+        "accepted as this option.",
     )
 
     def __post_init__(self) -> None:

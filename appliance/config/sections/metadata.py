@@ -28,7 +28,8 @@ class MetadataSettings:
     zookeeper_connect: str | None = option(
         None,
         "zookeeper.connect",
-        doc="The ensemble, host:port,host:port/chroot. One appliance to a chroot; it is created where missing.",
+        doc="Addresses of the ensemble: host:port,host:port/chroot. Each appliance needs a chroot of its "
+        "own, which is created if it does not exist.",
     )
     zookeeper_session_timeout_ms: int = option(
         18_000,
@@ -36,18 +37,19 @@ class MetadataSettings:
         unit="ms",
         minimum=1000,
         maximum=600_000,
-        doc="How long ZooKeeper may hear nothing of the controller before another one may take its place.",
+        doc="Time without contact after which ZooKeeper ends the controller's session, so that another "
+        "controller may replace it.",
     )
 
     def __post_init__(self) -> None:
         check_fields(self)
         connect = self.zookeeper_connect
         if self.store == "zookeeper" and connect is None:
-            raise ConfigurationError("metadata.store = zookeeper: wants zookeeper.connect")
+            raise ConfigurationError("metadata.store = zookeeper: zookeeper.connect must be set")
         if self.store != "zookeeper" and connect is not None:
-            raise ConfigurationError("zookeeper.connect is set: wants metadata.store = zookeeper")
+            raise ConfigurationError("zookeeper.connect is set: metadata.store must be zookeeper")
         if connect is not None and _ZOOKEEPER_CONNECT.fullmatch(connect) is None:
             raise ConfigurationError(
-                f"zookeeper.connect = {connect[:100]!r}: wants host:port, more of them after commas, "
-                "and a /chroot if there is one"
+                f"zookeeper.connect = {connect[:100]!r}: must be host:port, several separated by commas, "
+                "followed by a /chroot if you use one"
             )

@@ -31,7 +31,8 @@ class NetworkSettings:
         unit="processes",
         minimum=1,
         maximum=64,
-        doc="Network processes that share the connections. Kafka's num.network.threads is taken as this option.",
+        doc="Number of network processes, which share the connections. Kafka's num.network.threads is "
+        "accepted as this option.",
     )
     pool_bytes: int = option(
         256 * _MIB,
@@ -39,7 +40,7 @@ class NetworkSettings:
         type=ConfigType.LONG,
         unit="bytes",
         minimum=_MIB,
-        doc="Requests in flight that one network process holds at most; when full, sockets are not read.",
+        doc="Memory for requests in flight in one network process. When it is full, sockets are not read.",
     )
     ring_slots: int = option(
         4096,
@@ -47,7 +48,7 @@ class NetworkSettings:
         unit="messages",
         minimum=64,
         maximum=2**20,
-        doc="Messages in each ring between two processes; a power of two.",
+        doc="Number of messages in each ring between two processes; a power of two.",
     )
     connections_max: int = option(
         10_000,
@@ -55,7 +56,7 @@ class NetworkSettings:
         unit="connections",
         minimum=1,
         effect=Effect.AT_ONCE,
-        doc="Connections held at once; one more is closed as soon as it is accepted.",
+        doc="Maximum number of connections. One more is closed as soon as it is accepted.",
     )
     connections_max_per_ip: int = option(
         -1,
@@ -64,8 +65,8 @@ class NetworkSettings:
         minimum=1,
         special=(-1,),
         effect=Effect.AT_ONCE,
-        doc="Connections held at once from one address; -1 leaves a tenth of max.connections to other addresses, where"
-        " that is 100 or more.",
+        doc="Maximum number of connections from one address. -1: a tenth of max.connections is reserved for "
+        "other addresses, if max.connections is at least 100.",
     )
     connections_max_idle_ms: int = option(
         600_000,
@@ -73,14 +74,15 @@ class NetworkSettings:
         type=ConfigType.LONG,
         unit="ms",
         minimum=1,
-        doc="After how long a connection that sends nothing is closed.",
+        doc="Time after which a connection that sends nothing is closed.",
     )
     request_max_bytes: int = option(
         104_857_600,
         "socket.request.max.bytes",
         unit="bytes",
         minimum=1024,
-        doc="Largest request; a longer one closes its connection before anything is allocated.",
+        doc="Maximum size of a request. A larger one closes its connection before memory is allocated for "
+        "it.",
     )
     requests_in_flight_per_connection: int = option(
         64,
@@ -88,31 +90,32 @@ class NetworkSettings:
         unit="requests",
         minimum=1,
         maximum=4096,
-        doc="Produce requests of one connection in flight at once; beyond that its socket is not read. Any other "
-        "request waits until those before it are answered.",
+        doc="Maximum number of produce requests of one connection in flight. When it is reached, the socket "
+        "is not read. Any other request waits until those before it are answered.",
     )
     waiting_fetch_partitions_max: int = option(
         200_000,
         "network.waiting.fetch.partitions.max",
         unit="partitions",
         minimum=1000,
-        doc="Partitions that all waiting fetches of one network process watch together, half a kilobyte each; beyond"
-        " that the fetch of many partitions that has waited the longest is answered early.",
+        doc="Maximum number of partitions that all waiting fetches of one network process watch, about 500 "
+        "bytes each. Above it, the fetch of many partitions that has waited longest is answered early.",
     )
     request_stall_grace_ms: int = option(
         1000,
         "network.request.stall.grace.ms",
         unit="ms",
         minimum=1,
-        doc="How long a half-received request may hold pool space while others wait for that space.",
+        doc="Time that a partly received request may hold pool space while other requests wait for that "
+        "space.",
     )
     closed_lines_per_minute: int = option(
         100,
         "network.closed.lines.per.minute",
         unit="lines",
         minimum=0,
-        doc="Lines of each network process in a minute about connections that were closed for what they sent; one more"
-        " tells how many others there were.",
+        doc="Maximum number of log lines per minute and network process about connections that were closed "
+        "because of invalid data. One more line counts the rest.",
     )
     socket_send_buffer_bytes: int = option(
         -1,
@@ -120,7 +123,7 @@ class NetworkSettings:
         unit="bytes",
         minimum=1,
         special=(-1,),
-        doc="SO_SNDBUF of client sockets; -1 leaves it to the system, which adapts it to the connection.",
+        doc="SO_SNDBUF of client sockets. -1: the kernel adapts it to the connection.",
     )
     socket_receive_buffer_bytes: int = option(
         -1,
@@ -128,7 +131,7 @@ class NetworkSettings:
         unit="bytes",
         minimum=1,
         special=(-1,),
-        doc="SO_RCVBUF of client sockets; -1 leaves it to the system, which adapts it to the connection.",
+        doc="SO_RCVBUF of client sockets. -1: the kernel adapts it to the connection.",
     )
     listen_backlog: int = option(
         1024,
@@ -136,7 +139,7 @@ class NetworkSettings:
         unit="connections",
         minimum=1,
         maximum=65535,
-        doc="Connections the system may hold ready before they are accepted.",
+        doc="Maximum number of connections that the kernel queues before they are accepted.",
     )
 
     @property
@@ -147,9 +150,9 @@ class NetworkSettings:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.ring_slots & (self.ring_slots - 1):
-            raise ConfigurationError(f"network.ring.slots = {self.ring_slots}: wants a power of two")
+            raise ConfigurationError(f"network.ring.slots = {self.ring_slots}: must be a power of two")
         if self.pool_bytes < self.request_max_bytes:
             raise ConfigurationError(
-                f"network.pool.bytes = {self.pool_bytes}: under socket.request.max.bytes = "
-                f"{self.request_max_bytes}, so a request of that size could never be received"
+                f"network.pool.bytes = {self.pool_bytes}: must not be below socket.request.max.bytes = "
+                f"{self.request_max_bytes}, because a request of that size could never be received"
             )

@@ -20,7 +20,8 @@ class OffsetsSettings:
         "offsets.topic.num.partitions",
         unit="partitions",
         minimum=1,
-        doc="Partitions that __consumer_offsets is created with; groups are spread over them by their id.",
+        doc="Number of partitions of __consumer_offsets when it is created. Groups are spread over them by "
+        "their id.",
     )
     topic_replication_factor: int = option(
         0,
@@ -30,14 +31,15 @@ class OffsetsSettings:
         minimum=1,
         maximum=32,
         special=(0,),
-        doc="Replicas that __consumer_offsets is created with; 0 is the number of slots, at most 3.",
+        doc="Number of replicas of __consumer_offsets when it is created. 0: the number of slots, at most 3.",
     )
     topic_segment_bytes: int = option(
         100 * _MIB,
         "offsets.topic.segment.bytes",
         unit="bytes",
         minimum=_MIB,
-        doc="Segments of __consumer_offsets; compaction takes only closed ones, and a replay reads what is left.",
+        doc="Segment size of __consumer_offsets. Only closed segments are compacted, and a new coordinator "
+        "reads the rest.",
     )
     topic_compression_codec: int = option(
         0,
@@ -45,7 +47,7 @@ class OffsetsSettings:
         unit="codec",
         minimum=0,
         maximum=4,
-        doc="How batches of __consumer_offsets are compressed: 0 not, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
+        doc="Compression of batches in __consumer_offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd.",
     )
     metadata_max_bytes: int = option(
         4096,
@@ -53,14 +55,15 @@ class OffsetsSettings:
         unit="characters",
         minimum=0,
         maximum=32_767,
-        doc="Longest text that a committed offset may carry.",
+        doc="Maximum length of the text that a committed offset may carry.",
     )
     retention_minutes: int = option(
         10_080,
         "offsets.retention.minutes",
         unit="minutes",
         minimum=1,
-        doc="How long offsets are kept of a group without members, or of a topic that it consumes no more.",
+        doc="Time that offsets are kept for a group without members, or for a topic that the group no "
+        "longer consumes.",
     )
     retention_check_interval_ms: int = option(
         600_000,
@@ -68,7 +71,7 @@ class OffsetsSettings:
         type=ConfigType.LONG,
         unit="ms",
         minimum=1,
-        doc="How often offsets are looked at that have had their time.",
+        doc="Interval at which the coordinator looks for offsets to remove.",
     )
 
     def __post_init__(self) -> None:

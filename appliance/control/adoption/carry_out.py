@@ -124,7 +124,9 @@ def _make_room(data_dir: Path, slot_directory: Path) -> None:
     there = [path for path in ours if path.exists()]
     with storage_faults(data_dir):
         if there and not marker.exists():
-            raise OperatorFault(f"{there[0]} exists: Kafka's data is adopted into a new data directory only")
+            raise OperatorFault(
+                f"{there[0]} exists, but Kafka's data can only be adopted into a new data directory"
+            )
         if not marker.exists():
             replace_file(marker, b'{"version": 1}\n')
         for path in there:  # what an interrupted adoption left: links and copies

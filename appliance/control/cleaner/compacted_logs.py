@@ -152,7 +152,7 @@ class CompactedLogs:
                 if self._in(parent).pop(log.name, None) is not None and (parent / CLEANER_OFFSETS).exists():
                     self._write(parent)
             except StorageFault as fault:
-                _log.warning("the checkpoint of %s, which is gone: %s", log.name, fault)
+                _log.warning("cannot update the checkpoint of %s, which was removed: %s", log.name, fault)
 
     def lies_in(self, log: CompactedLog, index: int) -> None:
         """Its owner says in which log directory of the slot it lies; its checkpoint goes there with it."""
@@ -164,7 +164,7 @@ class CompactedLogs:
             for parent in (log.parent, before):
                 self._write(parent)
         except StorageFault as fault:
-            _log.warning("the checkpoint of %s, which has moved: %s", log.name, fault)
+            _log.warning("cannot update the checkpoint of %s, which has moved: %s", log.name, fault)
 
     def look(self, slot: int, rows: Iterable[int]) -> None:
         """These of a slot are to be examined; unknown rows are passed over."""
@@ -227,7 +227,7 @@ class CompactedLogs:
             try:
                 known = read_offsets(parent / CLEANER_OFFSETS)
             except CorruptFile as fault:
-                _log.warning("%s; every log there counts as dirty", fault)
+                _log.warning("%s; every log in this directory will be compacted from the beginning", fault)
                 known = {}
             self._checkpoints[parent] = known
         return known

@@ -1,4 +1,4 @@
-"""What the cleaner does, as one sequence of steps; who drives it (`duty_cycle`) waits, asks and slows down.
+"""What the cleaner does, as one sequence of steps; who drives it (`agent`) waits, asks and slows down.
 
     examine    every log that is to be looked at: SURVEY its owner, then its files
     clean      the dirtiest that is dirty enough: SURVEY again, then `LogCleaning`; SWAP for each group
@@ -103,11 +103,11 @@ class Rounds:
         except OwnerLost:
             pass  # its next life says LOOK
         except (SegmentGone, CleaningAbandoned) as change:
-            _log.info("%s: %s; it is looked at again", log.name, change)
+            _log.info("%s: %s; will be checked again", log.name, change)
             self._try_again(log)
         except StorageFault as fault:
             self.failures += 1
-            _log.warning("compaction of %s: %s; tried again in %d ms", log.name, fault, self._retry_ms)
+            _log.warning("compaction of %s failed: %s; retrying in %d ms", log.name, fault, self._retry_ms)
             self._try_again(log)
         finally:
             self.working_for = None
@@ -168,7 +168,7 @@ class Rounds:
         except (CorruptFile, MapTooSmall, SegmentOverflow) as fault:
             self.failures += 1
             log.uncleanable_since_cuts = bounds.cuts
-            _log.error("%s cannot be compacted and is left as it is: %s", log.name, fault)
+            _log.error("%s cannot be compacted and stays uncompacted: %s", log.name, fault)
             return
         self._logs.cleaned(log, cleaning.end_offset, bounds.cuts)
         log.must_examine = True

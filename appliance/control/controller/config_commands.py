@@ -94,7 +94,7 @@ def plan_alteration(resource: AlteredResource, altering: Altering, *, replace: b
     if resource.type == ResourceType.BROKER_LOGGER:
         raise _logger_refusal(resource)
     if resource.type == ResourceType.CLIENT_METRICS:
-        raise RejectedRequest(ErrorCode.INVALID_REQUEST, "Client metrics are not collected here.")
+        raise RejectedRequest(ErrorCode.INVALID_REQUEST, "Client metrics are not supported.")
     raise RejectedRequest(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource.type}")
 
 
@@ -154,7 +154,7 @@ def _broker(resource: AlteredResource, altering: Altering, replace: bool) -> dic
     if name and len(known) > 1 and (shared := sorted(SHARED_BY_SLOTS & configs.keys())):
         raise RejectedRequest(
             ErrorCode.INVALID_REQUEST,
-            f"{', '.join(shared)}: all brokers share what this is about; set it on all of them at once.",
+            f"{', '.join(shared)}: this setting is shared by all brokers; set it on all of them (--all-brokers).",
         )
     return configs
 
@@ -195,7 +195,8 @@ def _logger_refusal(resource: AlteredResource) -> RejectedRequest:
 def _check_stop(name: str, configs: Mapping[str, str], altering: Altering) -> None:
     if not name and (of_one := sorted(PER_SLOT.keys() & configs.keys())):
         raise RejectedRequest(
-            ErrorCode.INVALID_REQUEST, f"{', '.join(of_one)}: said of one broker, not of all of them."
+            ErrorCode.INVALID_REQUEST,
+            f"{', '.join(of_one)}: can be set on a single broker only, not on all of them.",
         )
     if configs.get(SLOT_STOPPED) != "true":
         return

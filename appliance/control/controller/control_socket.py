@@ -52,14 +52,14 @@ class ControlSocket:
             try:
                 arrived.append((sender, decode(b"".join(frames))))
             except msgspec.DecodeError as error:
-                _logger.warning("dropped a message from %s: %s", sender.decode(errors="replace"), error)
+                _logger.warning("invalid message from %s dropped: %s", sender.decode(errors="replace"), error)
         return arrived
 
     def send(self, receiver: bytes, envelope: Envelope) -> None:
         try:
             self._socket.send_multipart((receiver, encode(envelope)), zmq.DONTWAIT)
         except zmq.ZMQError as error:
-            _logger.warning("no message to %s: %s", receiver.decode(errors="replace"), error)
+            _logger.warning("cannot send a message to %s: %s", receiver.decode(errors="replace"), error)
 
     def close(self) -> None:
         self._socket.close()

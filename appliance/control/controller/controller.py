@@ -36,6 +36,7 @@ from appliance.channels.control_channel import (
     DeleteTopics,
     ElectLeaders,
     Envelope,
+    LogsAhead,
     MoveCopies,
     PartitionsOffline,
     ReplicaHello,
@@ -82,7 +83,7 @@ FIRST_WAVE = 1
 _logger = logging.getLogger(__name__)
 
 Message = tuple[bytes, Envelope]
-PartitionRequest = AlterPartitions | ElectLeaders | AlterReassignments | PartitionsOffline
+PartitionRequest = AlterPartitions | ElectLeaders | AlterReassignments | PartitionsOffline | LogsAhead
 
 
 class Controller:
@@ -205,10 +206,16 @@ class Controller:
                     self._deciding.plan(turn, sender, envelope.id, envelope.body)
                     turn = self._divided(turn)
                 case AllocateProducerIds():
-                    self._answer(sender, envelope.id, allocate(self._store, self._fence))
+                    self._answer(sender, envelope.id, allocate(self._store, self._fence, self._clock))
                 case Assigned():
                     self._confirmed(envelope.id, envelope.body)
-                case AlterPartitions() | ElectLeaders() | AlterReassignments() | PartitionsOffline():
+                case (
+                    AlterPartitions()
+                    | ElectLeaders()
+                    | AlterReassignments()
+                    | PartitionsOffline()
+                    | LogsAhead()
+                ):
                     of_partitions.append((sender, envelope.id, envelope.body))
                 case MoveCopies():
                     self._copy_moves.ask(sender, envelope.id, envelope.body)
@@ -218,7 +225,9 @@ class Controller:
                     hellos.append(envelope.body)
                 case other:
                     _logger.warning(
-                        "unexpected %s from %s", type(other).__name__, sender.decode(errors="replace")
+                        "unexpected message %s from %s ignored",
+                        type(other).__name__,
+                        sender.decode(errors="replace"),
                     )
         if turn.asks or turn.config_asks:
             self._carry_out(turn)
@@ -235,7 +244,8 @@ class Controller:
                 self._answer(sender, number, self.leadership.alter(request))
             case AlterPartitions():
                 _logger.warning(
-                    "in-sync replicas of %s, which has not said hello", sender.decode(errors="replace")
+                    "ISR change from %s ignored, because the process has not registered",
+                    sender.decode(errors="replace"),
                 )
             case ElectLeaders():
                 self._partition_commands.elect(sender, number, request)
@@ -246,7 +256,18 @@ class Controller:
                 self.leadership.storage_failed(request.slot, request.partitions, partial=request.partial)
             case PartitionsOffline():
                 # Whoever has the copies now finds out for itself, and says so when it is told to hold them.
-                _logger.warning("copies of %s, which is not up", sender.decode(errors="replace"))
+                _logger.warning(
+                    "state of replicas from %s ignored, because the process is not running",
+                    sender.decode(errors="replace"),
+                )
+            case LogsAhead() if self._is_of(request.slot, sender, RoleKind.IOPROC):
+                self.leadership.raise_epochs(request)
+            case LogsAhead():
+                # The next life opens the logs, too, and reports the same.
+                _logger.warning(
+                    "later leader epochs from %s ignored, because the process is not running",
+                    sender.decode(errors="replace"),
+                )
 
     def _is_of(self, slot: int, sender: bytes, *kinds: RoleKind) -> bool:
         """Whether `sender` is the life that we know of one of these processes of the slot."""
@@ -321,7 +342,7 @@ class Controller:
             try:
                 self._store.multi([self._fence.check, *turn.operations])
             except StorageFault as fault:
-                _logger.error("nothing was changed: %s", fault)
+                _logger.error("metadata change failed, nothing was changed: %s", fault)
                 for undo in reversed(turn.undo):
                     undo()
                 for ask in turn.asks:
@@ -449,7 +470,7 @@ class Controller:
     def _overdue(self, wave: Wave) -> None:
         wave.overdue = True
         late = ", ".join(sorted(str(worker) for worker in wave.waiting))
-        _logger.warning("no answer to an assignment in time from: %s", late)
+        _logger.warning("these processes did not confirm their assignments in time: %s", late)
 
     def _forget_deleted(self) -> StorageFault | None:
         """Removes from the store what every worker has deleted; the fault that kept it from doing so."""
@@ -461,7 +482,7 @@ class Controller:
             for operations in packed([forgetting(deletion.topic) for deletion in gone]):
                 self._store.multi([self._fence.check, *operations])
         except StorageFault as fault:
-            _logger.error("deleted topics are not forgotten yet: %s", fault)
+            _logger.error("cannot remove deleted topics from the metadata store yet: %s", fault)
             return fault
         for deletion in gone:
             del state.deletions[deletion.topic.name]
@@ -545,7 +566,7 @@ class Controller:
         try:
             register(self._registrations, self._brokers, self._fence, live=live, clock=self._clock)
         except StorageFault as fault:
-            _logger.error("registrations stay as they are, trying again in %d ms: %s", RETRY_MS, fault)
+            _logger.error("cannot update broker registrations, retrying in %d ms: %s", RETRY_MS, fault)
             self._alarms(RETRY_MS, self._other_slots_live)
 
     # Telling

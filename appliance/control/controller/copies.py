@@ -75,12 +75,13 @@ GOING = frozenset({HoldingState.RELEASING, HoldingState.REMOVING, HoldingState.U
 
 
 class Holding(msgspec.Struct):
-    """`number`: the command whose answer it waits for."""
+    """`number`: the command whose answer it waits for. `has_failed`: by the answer, the copy could not be opened."""
 
     place: Place
     state: HoldingState
     told: AssignedPartition | None = None
     number: int = 0
+    has_failed: bool = False
 
 
 class Order(msgspec.Struct):
@@ -121,6 +122,7 @@ class Copies:
         "_dirty",
         "_held",
         "_is_up",
+        "_kept",
         "_leaving",
         "_left",
         "_numbered",
@@ -139,6 +141,7 @@ class Copies:
         }
         self._dirty: dict[tuple[str, int], None] = {}
         self._leaving: dict[tuple[Key, int], Place] = {}
+        self._kept: set[Key] = set()
         self._numbered: dict[int, list[Place]] = {}
         # Halves that may still obey a controller before us, and the full command whose answer ends that.
         self._unheard: dict[Role, int | None] = {}
@@ -227,6 +230,14 @@ class Copies:
             self._leaving[place[1:], slot] = place
             self.touch(place[0], place[2])
 
+    def keep_all(self, topic_id: UUID, partition: int) -> None:
+        """No copy of it is deleted until `may_go`: the store's replicas are those of a backup."""
+        self._kept.add((topic_id, partition))
+
+    def may_go(self, topic_id: UUID, partition: int) -> None:
+        """Copies that are to go may go again, once the partition is led."""
+        self._kept.discard((topic_id, partition))
+
     def agreed(self, slot: int, topic: TopicImage, partition: PartitionImage) -> None:
         """The leader's worker learns of a new ISR by the answer to its question: it need not be told of that again."""
         key = (topic.topic_id, partition.partition)
@@ -258,6 +269,7 @@ class Copies:
                 self._leaving.pop((key, slot), None)
                 for half in self._halves(slot, key) if slot in self._slots.all else ():
                     self._held[half].pop(key, None)
+            self._kept.discard(key)
 
     # What is told
 
@@ -279,7 +291,11 @@ class Copies:
             for slot in self._slots.all:
                 if slot in partition.replicas:
                     self._place(orders, topic, partition, slot)
-                elif ((topic.topic_id, number), slot) in self._leaving:
+                elif ((topic.topic_id, number), slot) not in self._leaving:
+                    continue
+                elif not self._may_go(topic, partition):
+                    self._let_go(orders, (name, topic.topic_id, number), slot)
+                else:
                     self._remove(orders, (name, topic.topic_id, number), slot)
         return orders
 
@@ -334,6 +350,7 @@ class Copies:
                 continue
             if holding.state is HoldingState.TOLD:
                 holding.state = HoldingState.HELD
+                holding.has_failed = f"{place[0]}-{place[2]}" in failures
             elif holding.state is HoldingState.RELEASING:
                 del held[key]
             elif holding.state is HoldingState.REMOVING:
@@ -439,9 +456,7 @@ class Copies:
             if half is wanted or holding is None:
                 continue
             free = False
-            if holding.state not in GOING and self._is_up(half):
-                orders.setdefault(half, Order()).released.append(place)
-                holding.state, holding.told = HoldingState.RELEASING, None
+            self._release(orders, half, holding)
         if wanted is None or not free or not self._is_up(wanted):
             return
         if wanted.kind is RoleKind.IOPROC and self._is_served_elsewhere(slot, key):
@@ -451,6 +466,27 @@ class Copies:
         if holding is None or holding.told is None or not _goes_by(holding.told, assigned, slot):
             orders.setdefault(wanted, Order()).partitions.append(assigned)
             self._held[wanted][key] = Holding(place, HoldingState.TOLD, assigned)
+
+    def _release(self, orders: dict[Role, Order], half: Role, holding: Holding) -> None:
+        if holding.state not in GOING and self._is_up(half):
+            orders.setdefault(half, Order()).released.append(holding.place)
+            holding.state, holding.told = HoldingState.RELEASING, None
+
+    def _let_go(self, orders: dict[Role, Order], place: Place, slot: int) -> None:
+        """The slot's processes close their copy, since another slot leads; its files stay for now."""
+        for half in self._halves(slot, place[1:]):
+            if (holding := self._held[half].get(place[1:])) is not None:
+                self._release(orders, half, holding)
+
+    def _may_go(self, topic: TopicImage, partition: PartitionImage) -> bool:
+        """Whether a copy of a slot that is no replica may be deleted: the leader has opened its log, and compared it.
+
+        In a store that was restored from a backup, the only copy with records may stand as one that is to go.
+        """
+        key = (topic.topic_id, partition.partition)
+        if key in self._kept or not self.is_led(topic, partition):
+            return False
+        return not self._held[self._slots.owner(partition.leader, *key)][key].has_failed
 
     def _remove(self, orders: dict[Role, Order], place: Place, slot: int) -> None:
         key = place[1:]

@@ -77,7 +77,7 @@ def _instead_of_failed(
     if after is None:
         raise RejectedRequest(
             ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-            "No replica lives that could lead; one may be on its way.",
+            "No live replica can lead yet; one may be starting.",
         )
     return after
 

@@ -93,5 +93,9 @@ def of_controlled_shutdown(
 
 
 def no_op(leader: int, isr: Sequence[int]) -> Election:
-    """Everything stays."""
+    """Return the leader and the ISR as they are: Kafka's `NoOpLeaderSelector`.
+
+    Nothing calls it, because an election that would change nothing is not begun. It stands here so that the five
+    selectors that Kafka has are in one place.
+    """
     return Election(leader, tuple(isr))

@@ -26,13 +26,20 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from appliance.channels.control_channel import AlteredPartition, AlteredPartitions, AlterPartitions, WantedIsr
+from appliance.channels.control_channel import (
+    AlteredPartition,
+    AlteredPartitions,
+    AlterPartitions,
+    LogAhead,
+    LogsAhead,
+    WantedIsr,
+)
 from appliance.channels.roles import Role, RoleKind
 from appliance.cluster import NO_LEADER, PartitionImage, TopicImage, TopicPartition
 from appliance.control.controller.alarms import Alarms
 from appliance.control.controller.cluster_state import ClusterState
 from appliance.control.controller.copies import Copies
-from appliance.control.controller.partition_changes import reviewed, with_isr, without_storage
+from appliance.control.controller.partition_changes import raised, reviewed, with_isr, without_storage
 from appliance.control.controller.slot_states import (
     GRACE_MS,
     START_GRACE_MS,
@@ -199,8 +206,62 @@ class Leadership:
         try:
             self.change(changes)
         except StorageFault as fault:
-            _logger.error("leaders of slot %d stay in spite of its storage for now: %s", slot, fault)
+            _logger.error(
+                "slot %d has failed storage, but its partitions cannot get new leaders yet: %s", slot, fault
+            )
             self._review_again()
+
+    def raise_epochs(self, request: LogsAhead) -> None:
+        """Raises leader epochs above those of the logs: the store was restored from a backup.
+
+        What the store does not take is reported again by the worker, which leads none of these until it has.
+        """
+        changes: dict[str, dict[int, PartitionImage]] = {}
+        for each in request.partitions:
+            partition = self._ahead(each, request.slot)
+            if partition is None:
+                continue
+            self.copies.keep_all(each.topic_id, each.partition)
+            changes.setdefault(each.topic, {})[each.partition] = raised(
+                partition,
+                each.log_epoch,
+                self.slots.of(each.topic_id, each.partition),
+                longest_slot=each.longest_slot,
+            )
+        if not changes:
+            return
+        named = [TopicPartition(name, number) for name, changed in changes.items() for number in changed]
+        _logger.error(
+            "the metadata store is older than the logs of slot %d, as after the restore of a backup: leader epochs of"
+            " %d partitions are raised above those of the logs, and the longest logs lead: %s",
+            request.slot,
+            len(named),
+            _named(named),
+        )
+        try:
+            self.change(changes)
+        except StorageFault as fault:
+            _logger.error("leader epochs are not raised yet: %s", fault)
+            return
+        for each in request.partitions:
+            self.copies.may_go(each.topic_id, each.partition)
+
+    def _ahead(self, each: LogAhead, slot: int) -> PartitionImage | None:
+        """The partition of a report; None where something else was decided meanwhile."""
+        topic = self._state.topics.get(each.topic)
+        if (
+            topic is None
+            or topic.topic_id != each.topic_id
+            or not 0 <= each.partition < len(topic.partitions)
+        ):
+            return None
+        partition = topic.partitions[each.partition]
+        is_now = (partition.incarnation, partition.leader, partition.leader_epoch) == (
+            each.incarnation,
+            slot,
+            each.leader_epoch,
+        )
+        return partition if is_now and each.longest_slot in self.slots.all else None
 
     def _broken(self, name: str, partition: PartitionImage) -> list[int]:
         """Slots whose copies have failed."""
@@ -219,7 +280,7 @@ class Leadership:
 
     def _grace_is_over(self, half: Role, since: HalfState) -> None:
         if self.slots.overdue(half, since):
-            _logger.warning("%s has not come back", half)
+            _logger.warning("%s did not restart in time", half)
             self.copies.gone(half)
             self._look_at_slots()
 
@@ -248,7 +309,7 @@ class Leadership:
         try:
             self.change(changes)
         except StorageFault as fault:
-            _logger.error("leaders stay as they are, trying again in %d ms: %s", RETRY_MS, fault)
+            _logger.error("cannot elect leaders, retrying in %d ms: %s", RETRY_MS, fault)
             self._review_again()
 
     def _reviewed_offline(
@@ -389,7 +450,7 @@ class Leadership:
             for start in range(0, len(operations), STATES_AT_ONCE):
                 self._store.multi([self._fence.check, *operations[start : start + STATES_AT_ONCE]])
         except StorageFault as fault:
-            _logger.error("what has left is not forgotten yet: %s", fault)
+            _logger.error("cannot record replicas that left yet: %s", fault)
             return
         self._left.clear()
         for topic in after.values():
@@ -422,7 +483,7 @@ class Leadership:
             if changes:
                 self.change(changes)
         except StorageFault as fault:
-            _logger.error("in-sync replicas stay as they are: %s", fault)
+            _logger.error("cannot change the ISR: %s", fault)
             for name, changed in changes.items():
                 for number, after in changed.items():
                     if self._state.topics[name].partitions[number] != after:

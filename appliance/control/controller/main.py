@@ -18,34 +18,28 @@ slots stay meanwhile, in ZooKeeper by a session that it hands on.
 from __future__ import annotations
 
 import logging
-import os
-import select
 from contextlib import suppress
 
 from appliance.channels.child import EXIT_CANNOT_START, EXIT_CLEAN, Child
 from appliance.channels.controller_link import CONTROLLER_SOCKET
 from appliance.channels.metadata_image import ImagePublisher
-from appliance.channels.supervision import Failed, Heartbeat, Ready, Stop
-from appliance.channels.wiring import Attachment
-from appliance.clock import Clock, SystemClock
 from appliance.cluster import BrokerSlot
 from appliance.config import Settings
+from appliance.control.controller.agent import ControllerAgent, Superseded
 from appliance.control.controller.control_socket import ControlSocket
 from appliance.control.controller.controller import Controller
-from appliance.control.controller.duty_cycle import ControllerLoop, Superseded
 from appliance.control.controller.slot_states import SlotStates
 from appliance.control.controller.takeover import Fence, cluster_id, register, take_over, win
 from appliance.control.store.errors import SessionExpired, StoreDamaged, StoreRefusal
 from appliance.control.store.metadata_store import MetadataStore
 from appliance.control.store.opening import Registrations, open_store
 from appliance.errors import CorruptFile, HostFault, StorageFault
-from appliance.ipc.agent import DutyCycle, freeze_garbage
+from appliance.ipc.agent import freeze_garbage
 from appliance.ipc.process_table import ProcessState
+from appliance.process.agent import AgentProcess
 
 RETRY_MS_MIN = 250
 RETRY_MS_MAX = 5_000
-
-_NS_PER_MS = 1_000_000
 
 _logger = logging.getLogger(__name__)
 
@@ -56,57 +50,39 @@ class LedNoMore(HostFault):
 
 def run(child: Child) -> int:
     """Serves until the supervisor says stop; the exit code."""
-    clock = SystemClock()
-    registrations = Registrations(child.settings, clock)
-    attachment = child.attach()
-    attachment.row.start(os.getpid(), child.generation, now_ms=clock.now_ms(), now_ns=clock.monotonic_ns())
+    process = AgentProcess(child)
+    registrations = Registrations(child.settings, process.clock)
+    agent = ControllerAgent(process)
     retry_ms = RETRY_MS_MIN
     try:
         while True:
             try:
-                _live(child, attachment, registrations, clock)
+                _live(child, process, agent, registrations)
             except StorageFault as fault:
-                _logger.error("the metadata store is opened again in %d ms: %s", retry_ms, fault)
-                if not _told_to_stop(child, clock, within_ms=retry_ms):
+                _logger.error("cannot use the metadata store, opening it again in %d ms: %s", retry_ms, fault)
+                if not agent.pause(retry_ms):
                     retry_ms = min(2 * retry_ms, RETRY_MS_MAX)
                     continue
             registrations.close()
             return EXIT_CLEAN
     except CorruptFile as damage:
         # The store was read several times, and no copy can take its place: starting again would not mend it.
-        child.supervision.send(Failed(str(damage), fatal=True))
+        process.failed(str(damage), fatal=True)
         return EXIT_CANNOT_START
     except (StoreRefusal, SessionExpired, Superseded, LedNoMore) as change:
-        _logger.warning("beginning anew: %s", change)
+        _logger.warning("controller restarts: %s", change)
         return EXIT_CANNOT_START
     finally:
-        attachment.row.set_state(ProcessState.STOPPING)
+        process.stopping()
 
 
-def _told_to_stop(child: Child, clock: Clock, *, within_ms: int) -> bool:
-    """Waits for Stop, and answers heartbeats; False when the time is up."""
-    poll = select.poll()
-    poll.register(child.supervision.fileno(), select.POLLIN)
-    until_ns = clock.monotonic_ns() + within_ms * _NS_PER_MS
-    while (left_ms := (until_ns - clock.monotonic_ns()) / _NS_PER_MS) > 0:
-        if not poll.poll(left_ms):
-            break
-        words = child.supervision.receive()
-        if words is None or any(isinstance(word, Stop) for word in words):
-            return True
-        for word in words:
-            if isinstance(word, Heartbeat):
-                child.supervision.send(word)
-    return False
-
-
-def _live(child: Child, attachment: Attachment, registrations: Registrations, clock: Clock) -> None:
+def _live(child: Child, process: AgentProcess, agent: ControllerAgent, registrations: Registrations) -> None:
     """One session with the store, from its beginning to its end."""
-    store = open_store(child.settings, clock)
+    store = open_store(child.settings, process.clock)
     try:
-        _serve(child, attachment, store, registrations=registrations, clock=clock)
+        _serve(child, process, agent, store, registrations=registrations)
     except (StorageFault, StoreDamaged) as fault:
-        if attachment.row.snapshot().state is ProcessState.RUNNING:
+        if process.attachment.row.snapshot().state is ProcessState.RUNNING:
             raise LedNoMore(str(fault)) from fault
         # Not the verdict on a damaged store yet: that is what opening it again says.
         raise fault if isinstance(fault, StorageFault) else StorageFault(str(fault)) from fault
@@ -126,49 +102,37 @@ def slots_of(settings: Settings) -> tuple[BrokerSlot, ...]:
 
 def _serve(
     child: Child,
-    attachment: Attachment,
+    process: AgentProcess,
+    agent: ControllerAgent,
     store: MetadataStore,
     *,
     registrations: Registrations,
-    clock: Clock,
 ) -> None:
-    cycle = DutyCycle(attachment.doorbell, attachment.row, monotonic_ns=clock.monotonic_ns)
-    loop = ControllerLoop(cycle, attachment.row, store=store, supervision=child.supervision, clock=clock)
-    try:
-        while (fence := win(store, clock)) is None:
-            _logger.info("another controller lives; standing by")
-            loop.await_vacancy()
-            if loop.stopped:
+    with agent.session(store):
+        while (fence := win(store, process.clock)) is None:
+            _logger.info("another controller is active; standing by")
+            agent.await_vacancy(store)
+            if agent.stopped:
                 return
-        _lead(
-            child,
-            attachment,
-            store,
-            registrations=registrations.session(store),
-            fence=fence,
-            loop=loop,
-            clock=clock,
-        )
-    finally:
-        cycle.close()
+        _lead(child, process, agent, store, registrations=registrations.session(store), fence=fence)
 
 
 def _lead(
     child: Child,
-    attachment: Attachment,
+    process: AgentProcess,
+    agent: ControllerAgent,
     store: MetadataStore,
     *,
     registrations: MetadataStore,
     fence: Fence,
-    loop: ControllerLoop,
-    clock: Clock,
 ) -> None:
+    attachment, clock = process.attachment, process.clock
     settings, brokers = child.settings, slots_of(child.settings)
     slots = SlotStates(
         [broker.node_id for broker in brokers],
         workers=settings.io.workers,
-        present=child.peers,
-        held=child.held,
+        present=process.peers,
+        held=process.held,
     )
     # Only now: whoever binds an address takes it from the one before.
     socket = ControlSocket(child.wiring.zmq_address(CONTROLLER_SOCKET))
@@ -194,10 +158,10 @@ def _lead(
             slots=slots,
             brokers=brokers,
             presume=image is not None or child.generation > 1,
-            held=child.held,
+            held=process.held,
             publisher=ImagePublisher(child.wiring.runtime_dir, attachment.image_pointer),
             send=socket.send,
-            alarms=loop.alarm,
+            alarms=agent.alarm,
             clock=clock,
         )
         _logger.info(
@@ -208,8 +172,7 @@ def _lead(
         )
         freeze_garbage()
         if attachment.row.snapshot().state is not ProcessState.RUNNING:
-            attachment.row.set_state(ProcessState.RUNNING)
-            child.supervision.send(Ready())
-        loop.serve(controller, socket, registrations=registrations)
+            process.ready()
+        agent.serve(controller, socket, store=store, registrations=registrations)
     finally:
         socket.close()

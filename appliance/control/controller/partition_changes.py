@@ -86,7 +86,7 @@ def unclean(partition: PartitionImage, slots: PartitionSlots) -> PartitionImage 
         RejectedRequest: ELIGIBLE_LEADERS_NOT_AVAILABLE, ELECTION_NOT_NEEDED.
     """
     if partition.leader != NO_LEADER and slots.may_lead(partition.leader):
-        raise RejectedRequest(ErrorCode.ELECTION_NOT_NEEDED, "The partition has a leader.")
+        raise RejectedRequest(ErrorCode.ELECTION_NOT_NEEDED, "The partition has a leader already.")
     chosen = of_offline_partition(
         partition.replicas,
         partition.isr,
@@ -95,7 +95,7 @@ def unclean(partition: PartitionImage, slots: PartitionSlots) -> PartitionImage 
         unclean_allowed=True,
     )
     if chosen is None:
-        raise RejectedRequest(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "No replica lives that could lead.")
+        raise RejectedRequest(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "No live replica can lead.")
     return stepped(partition, _elected(partition, chosen))
 
 
@@ -130,7 +130,7 @@ def with_isr(
     members = set(isr)
     if len(members) != len(isr) or partition.leader not in members or not members <= set(partition.replicas):
         raise RejectedRequest(
-            ErrorCode.INVALID_REQUEST, "An ISR has the leader, and only replicas, each once."
+            ErrorCode.INVALID_REQUEST, "An ISR must contain the leader and only replicas, each once."
         )
     unable = [each for each in isr if each != partition.leader and not slots.may_follow(each)]
     if unable:
@@ -173,6 +173,27 @@ def without_storage(
     return stepped(partition, replace(partition, leader=leader, isr=rest or partition.isr))
 
 
+def raised(
+    partition: PartitionImage, log_epoch: int, slots: PartitionSlots, *, longest_slot: int
+) -> PartitionImage:
+    """Return the partition in a leader epoch above `log_epoch`, led by the slot that has the longest log.
+
+    The store was restored from a backup, so its ISR, and perhaps its replicas, are those of another time. The longest
+    log alone counts as in sync; the other replicas join when they have caught up. A slot that is no replica becomes
+    one: the partition was moved there after the backup. Where its worker cannot lead now, nobody leads until it can.
+    """
+    replicas = partition.replicas
+    return replace(
+        partition,
+        leader=longest_slot if slots.may_lead(longest_slot) else NO_LEADER,
+        leader_epoch=max(partition.leader_epoch, log_epoch) + 1,
+        replicas=replicas if longest_slot in replicas else (*replicas, longest_slot),
+        isr=(longest_slot,),
+        leaving=tuple(each for each in partition.leaving if each != longest_slot),
+        partition_epoch=partition.partition_epoch + 1,
+    )
+
+
 def reassigned_to(
     partition: PartitionImage, target: tuple[int, ...], slots: PartitionSlots
 ) -> PartitionImage | None:
@@ -188,7 +209,7 @@ def reassigned_to(
     isr = tuple(each for each in partition.isr if each in replicas)
     if not isr:
         raise RejectedRequest(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "None of the replicas that would stay is in sync."
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "None of the remaining replicas is in sync."
         )
     after = replace(partition, replicas=replicas, isr=isr, adding=adding, removing=removing)
     after = _led(after, slots, unclean_allowed=False)
@@ -208,7 +229,7 @@ def cancelled(partition: PartitionImage, slots: PartitionSlots) -> PartitionImag
     if not isr:
         raise RejectedRequest(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "None of the replicas of before is in sync: going back would lose records.",
+            "None of the old replicas is in sync, so cancelling would lose records.",
         )
     # Those that stay first, as they were; KIP-455 keeps no memory of the order with those that were to go.
     after = replace(partition, replicas=original, isr=isr, adding=(), removing=())

@@ -125,7 +125,7 @@ class PartitionCommands:
         try:
             self._leadership.change(decided)
         except StorageFault as fault:
-            _logger.error("partitions stay where they are: %s", fault)
+            _logger.error("cannot continue moves of partitions: %s", fault)
             code, why = int(code_for(fault)), message_for(fault)
             return [
                 each
@@ -160,8 +160,8 @@ class PartitionCommands:
         self._leadership.expect_news()
         if not decided:
             return
-        _logger.info("%d partitions go back to their preferred leaders", sum(map(len, decided.values())))
+        _logger.info("%d partitions return to their preferred leaders", sum(map(len, decided.values())))
         try:
             self._leadership.change(decided)
         except StorageFault as fault:
-            _logger.error("leaders stay out of balance: %s", fault)
+            _logger.error("cannot balance leaders: %s", fault)

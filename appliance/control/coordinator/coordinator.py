@@ -4,78 +4,75 @@
                                                                                 Answer: out
                                                                                 Append: the log, then further effects
 
-Decides nothing about groups: that is `group/`, which is pure. Nothing is answered before what it says is committed, and
-nothing is applied before either, so that a death between any two steps loses nothing that anybody was told.
+Decides nothing about groups: that is `group/`, which is pure. Loads and appends nothing: that is `runtime/`, for which
+groups with offsets are one service (`group_machines`). The process answers nothing and changes nothing before the
+records that say it are committed, so that a death between any two steps loses nothing that a client has heard.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
-from uuid import UUID
+from typing import Any, Final, TypeAlias
 
 from appliance.channels.partition_table import PartitionTable
 from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.config import Settings
-from appliance.control.coordinator.group.effects import (
+from appliance.control.coordinator.group_machines import GroupMachine, GroupMachines
+from appliance.control.coordinator.long_requests import LongRequests
+from appliance.control.coordinator.offsets.offset_book import OffsetBook
+from appliance.control.coordinator.offsets.offset_commit import (
+    CommitPlan,
+    CommitPlanner,
+    LongPlan,
+    failed_commit,
+    plan_in_pieces,
+)
+from appliance.control.coordinator.offsets.offset_delete import Deleted, plan_delete, settle
+from appliance.control.coordinator.offsets.offset_fetch import fetch_offsets, fetch_offsets_in_pieces
+from appliance.control.coordinator.pieces import Steps
+from appliance.control.coordinator.request_lines import RequestLines
+from appliance.control.coordinator.request_queue import SLOW_NS, Received, Reply
+from appliance.control.coordinator.runtime.effects import (
     Answer,
     AnswerInPieces,
     Append,
     Client,
     Effects,
-    GoOn,
-    Record,
 )
-from appliance.control.coordinator.group.groups import Groups
-from appliance.control.coordinator.internal_logs import InternalLogs
-from appliance.control.coordinator.offsets.expiry import expired
-from appliance.control.coordinator.offsets.offset_book import OffsetBook
-from appliance.control.coordinator.offsets.offset_commit import CommitPlanner, failed_commit
-from appliance.control.coordinator.offsets.offset_delete import plan_delete
-from appliance.control.coordinator.offsets.offset_fetch import fetch_offsets
-from appliance.control.coordinator.offsets.offset_records import parse_value
-from appliance.control.coordinator.offsets.packed_offsets import all_end_with
-from appliance.control.coordinator.request_lines import RequestLines
-from appliance.control.coordinator.request_queue import Received, Reply
-from appliance.control.coordinator.shard import ACTIVE, TOLD, Pair, Shard, State
-from appliance.control.coordinator.slices import AnswerJob, Job, Slices, StepJob
+from appliance.control.coordinator.runtime.runtime import CoordinatorRuntime, Share
+from appliance.control.coordinator.runtime.shard import Shard
+from appliance.control.coordinator.slices import AnswerJob, Job, PiecesJob, Slices, StepJob
 from appliance.control.coordinator.topics import ImageTopics
-from appliance.errors import CorruptFile, MalformedFrame
+from appliance.errors import MalformedFrame
 from appliance.ipc.agent import Timers
-from appliance.journal import RateLimited
+from appliance.partition_access.access import PartitionAccess
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRequest
 from appliance.protocol.coordinator_errors import coordinator_error_response, told_to_reader
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.group_partition import group_partition
+from appliance.protocol.group_requests import restricted, restricted_in_pieces
 from appliance.protocol.messages import decode_request, encode_response
 from appliance.protocol.offset_commit import (
+    CommitRequest,
     TopicErrors,
     encode_offset_commit_response,
+    encode_offset_commit_response_in_pieces,
     every_partition,
+    every_partition_in_pieces,
     parse_offset_commit,
+    parse_offset_commit_in_pieces,
 )
-from appliance.protocol.primitives import INT32, NO_UUID
-from appliance.protocol.records.compression import Codec
+from appliance.protocol.primitives import INT32
 
 CHEAP_AT_ONCE: Final = 128
 """Cheap requests in one turn: what they write is one batch a log."""
 SHORT_FETCH_BYTES_MAX: Final = 1024
 UNDER_WAY_BYTES_MAX: Final = 64 << 20
 """Requests that were taken and are not answered; with more, new ones are told to come again."""
-POOL_SHARES: Final = 4
-"""So many batches of the largest size have room in the pool at once."""
-RECORDS_A_WRITE: Final = 2000
-EXPIRY_OFFSETS: Final = 5000
-IDLE_GROUPS: Final = 200
-MAKE_ROOM_PAUSE_MS: Final = 10_000
-"""After a search for groups that nobody needs, which costs a look at all of them."""
-EXPIRY_PAUSE_MS: Final = 5
-"""Heartbeats are served between these many offsets that are looked at."""
-_NS_PER_MS: Final = 1_000_000
 _NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _NOT_COORDINATOR: Final = int(ErrorCode.NOT_COORDINATOR)
 _LOADING: Final = int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -84,6 +81,10 @@ _LIST_GROUPS: Final = int(ApiKey.LIST_GROUPS)
 _SYNC_GROUP: Final = int(ApiKey.SYNC_GROUP)
 SYNC_FACTOR: Final = 8
 """How many times longer a SyncGroup may be than other requests: its leader sends the assignments of all members."""
+_WAIT_FOR_OTHERS: Final = frozenset({_SYNC_GROUP, int(ApiKey.JOIN_GROUP)})
+"""What these bring is the members' when it is decoded (`group_limits`), however long they wait for the others."""
+LARGE_UNDER_WAY_BYTES: Final = 16 << 20
+"""Requests that were taken and are not answered; with more, no large one is begun."""
 _AT_ID: Final = 4
 """Where the correlation id stands in a response's frame."""
 
@@ -99,55 +100,59 @@ _APPEND_ERRORS: Final = {
 }
 """What an append of offsets met → what its client hears. Source: `GroupCoordinatorService.java`."""
 
+Owner: TypeAlias = tuple[Shard, GroupMachine]
+"""The partition to which a group belongs: where its offsets are written, and where they are kept."""
+
 _log = logging.getLogger(__name__)
 
 
 class Coordinator:
-    """All shards, all groups. Single-threaded; `turn` once in every turn of the duty cycle."""
+    """Requests to all services of this process. Single-threaded; `turn` once in every turn of the duty cycle."""
 
     def __init__(
         self,
         settings: Settings,
         topics: ImageTopics,
         lines: RequestLines,
-        logs: InternalLogs,
+        access: PartitionAccess,
         table: PartitionTable,
         *,
         timers: Timers,
         clock: Clock,
+        share: Share,
     ) -> None:
         self._settings = settings
         self._topics = topics
         self._lines = lines
-        self._logs = logs
-        self._table = table
-        self._timers = timers
+        self._share = share
         self._clock = clock
         self._planner = CommitPlanner(topics, metadata_max=settings.offsets.metadata_max_bytes)
-        self._shards: list[Shard] = []
-        self._dirty: set[Shard] = set()
-        self._ids: Mapping[str, UUID] = {}
-        self._expires_later = False
-        self._makes_room = False
-        self._room_not_before_ns = 0
-        self._complain = RateLimited(_log.warning, clock)
-        self._complain_of_limits = RateLimited(_log.warning, clock, interval_ms=60_000)
         self.commits = 0
-        self.appends = 0
-        self.groups = Groups(
-            settings.group,
-            clock,
-            partition_of=self._partition_of,
-            topics=topics,
-            offsets=self,
-            gate=self.gate,
+        self._runtime = CoordinatorRuntime(
+            settings, topics, access, table, responder=self, timers=timers, clock=clock, share=share
         )
+        self._machines = GroupMachines(settings, topics, clock, processes=share.processes)
+        self._topic = self._machines.shards = self._runtime.register(self._machines)
+        self.groups = self._machines.groups
         self._servants: Mapping[int, Callable[[Any, Reply], None]] = {
             int(ApiKey.OFFSET_FETCH): self._fetch,
             int(ApiKey.OFFSET_DELETE): self._delete,
         }
         self._request_bytes_max = settings.group.request_max_bytes
+        self._servants_in_pieces: Mapping[int, Callable[[Any, Reply], Steps[None]]] = {
+            int(ApiKey.OFFSET_FETCH): self._fetch_in_pieces,
+            int(ApiKey.OFFSET_DELETE): self._delete_in_pieces,
+            _LIST_GROUPS: self._list_in_pieces,
+        }
         self._slices = Slices(clock.monotonic_ns, failed=self._job_failed)
+        self._long = LongRequests(
+            self._slices,
+            lines,
+            serve=self._serve_in_pieces,
+            serve_bytes={_OFFSET_COMMIT: self._commit_in_pieces},
+            contain=self._contain,
+            monotonic_ns=clock.monotonic_ns,
+        )
         lines.on_closed = self._slices.closed
 
     # Requests
@@ -158,27 +163,42 @@ class Coordinator:
         queue = self._lines.queue
         if len(queue):
             now_ms = self._clock.now_ms()
+            monotonic_ns = self._clock.monotonic_ns
+            began_ns = monotonic_ns()
             for _ in range(CHEAP_AT_ONCE):
                 received = queue.next_cheap()
                 if received is None:
                     break
                 self._serve_one(received, now_ms)
-        if len(self._slices) or queue.has_costly:
+                ended_ns = monotonic_ns()
+                if ended_ns - began_ns > SLOW_NS:
+                    queue.took(received.reply.key, ended_ns - began_ns)
+                began_ns = ended_ns
+        if len(self._slices) or queue.has_costly or queue.has_large:
             self._slices.run(self._begin_costly)
 
     @property
     def has_work(self) -> bool:
         """Whether there is something to serve at once: do not sleep."""
         lines, queue = self._lines, self._lines.queue
-        return queue.has_cheap or bool(len(self._slices)) or (queue.has_costly and lines.has_room)
+        if queue.has_cheap or len(self._slices):
+            return True
+        return lines.has_room and (queue.has_costly or (queue.has_large and self._has_room_for_large))
+
+    @property
+    def _has_room_for_large(self) -> bool:
+        return self._long.has_room_for_large and self._lines.under_way_bytes < LARGE_UNDER_WAY_BYTES
 
     def _begin_costly(self) -> bool:
-        if not self._lines.has_room:
+        if not self._lines.has_room or not self._long.has_room:
             return False
-        received = self._lines.queue.next_costly()
+        queue = self._lines.queue
+        received = queue.next_costly(with_large=self._has_room_for_large)
         if received is None:
             return False
+        began_ns = self._clock.monotonic_ns()
         self._serve_one(received, self._clock.now_ms())
+        queue.took(received.reply.key, self._clock.monotonic_ns() - began_ns)
         return True
 
     def _serve_one(self, received: Received, now_ms: int) -> None:
@@ -186,16 +206,11 @@ class Coordinator:
         header = reply.header
         self._lines.take(reply)
         try:
+            if received.is_long:
+                self._begin_long(received)
+                return
             if header.api_key == _OFFSET_COMMIT:
                 self._commit(received, now_ms)
-                return
-            bytes_max = self._request_bytes_max * (SYNC_FACTOR if header.api_key == _SYNC_GROUP else 1)
-            if reply.length_bytes > bytes_max:
-                self._lines.refuse(
-                    reply,
-                    f"a request of {reply.length_bytes} bytes: more than the {bytes_max} that group.request.max.bytes ="
-                    f" {self._request_bytes_max} allows",
-                )
                 return
             request = decode_request(
                 header.api_key, header.version, received.view, header.body_position, received.end
@@ -209,11 +224,50 @@ class Coordinator:
                     coordinator_error_response(header.api_key, header.version, request, _NOT_AVAILABLE),
                 )
                 return
+            if self._share.processes > 1:
+                request = self._own_part(request, reply)
             self._servants.get(header.api_key, self._to_groups)(request, reply)
         except MalformedFrame as fault:
             self._lines.refuse(reply, str(fault))
         except Exception as error:
             self._contain(reply, error)
+
+    def _own_part(self, request: Any, reply: Reply) -> Any:
+        """The request with the groups of this process; the network process asks the other coordinators for theirs."""
+        header = reply.header
+        return restricted(header.api_key, header.version, request, self._is_ours(reply))
+
+    def _is_ours(self, reply: Reply) -> Callable[[str], bool]:
+        share, partitions = self._share, reply.partitions
+        return lambda group: share.has(group_partition(group, partitions) if partitions else 0)
+
+    def _begin_long(self, received: Received) -> None:
+        reply = received.reply
+        api_key = reply.header.api_key
+        bytes_max = self._request_bytes_max * (SYNC_FACTOR if api_key == _SYNC_GROUP else 1)
+        if reply.length_bytes > bytes_max and api_key != _OFFSET_COMMIT:
+            self._lines.refuse(
+                reply,
+                f"a request of {reply.length_bytes} bytes: more than the {bytes_max} that group.request.max.bytes ="
+                f" {self._request_bytes_max} allows",
+            )
+            return
+        self._long.begin(received)
+
+    def _serve_in_pieces(self, request: Any, reply: Reply) -> Steps[None]:
+        """Works on a long request that was decoded."""
+        header = reply.header
+        if header.api_key in _WAIT_FOR_OTHERS:
+            self._lines.weigh(reply, 0)
+        if self._share.processes > 1:
+            request = yield from restricted_in_pieces(
+                header.api_key, header.version, request, self._is_ours(reply)
+            )
+        if self._lines.under_way_bytes > UNDER_WAY_BYTES_MAX:
+            response = coordinator_error_response(header.api_key, header.version, request, _NOT_AVAILABLE)
+            yield from self._long.answer(reply, response)
+            return
+        yield from self._servants_in_pieces.get(header.api_key, self._to_groups_in_pieces)(request, reply)
 
     def respond(self, reply: Reply, response: Any) -> None:
         """Answers a request."""
@@ -225,7 +279,7 @@ class Coordinator:
             return
         self._lines.answer(reply, frame)
 
-    def _answer_in_pieces(
+    def answer_in_pieces(
         self, replies: list[Reply], elements: Iterator[Any], make: Callable[[tuple[Any, ...]], Any]
     ) -> None:
         """Answers all of `replies`, which ask the same, in slices of time."""
@@ -254,44 +308,58 @@ class Coordinator:
         for reply in replies:
             lines.answer(reply, size + INT32.pack(reply.header.correlation_id), body)
 
+    def go_on(self, action: Callable[[], None]) -> None:
+        """Call `action` after others had their turn."""
+        self._slices.later(StepJob(action))
+
+    def respond_in_pieces(self, answers: Sequence[Answer]) -> None:
+        """Answer many requests, in slices of time, after others had their turn."""
+
+        def steps() -> Iterator[None]:
+            for answer in answers:
+                self.respond(answer.reply, answer.response)
+                yield None
+
+        self._slices.later(PiecesJob(steps(), self._clock.monotonic_ns))
+
     def _job_failed(self, job: Job, error: Exception) -> None:
         if isinstance(job, AnswerJob):
             for reply in job.waiting():
                 self._contain(reply, error)
         else:
-            _log.error("a request of a group met a defect", exc_info=error)
+            _log.error("internal error in a group request (traceback follows)", exc_info=error)
 
     def _contain(self, reply: Reply, error: Exception) -> None:
-        _log.error("a request of a group met a defect", exc_info=error)
+        _log.error("internal error in a group request (traceback follows)", exc_info=error)
         if not reply.answered:
             self._lines.refuse(reply, "a defect of ours, told above")
 
     def _to_groups(self, request: Any, reply: Reply) -> None:
         limits = self.groups.limits
         refused = limits.refused_groups + limits.refused_members
-        self._carry_out(self.groups.handle(request, client=_client(reply), reply=reply))
-        if refused != limits.refused_groups + limits.refused_members:
-            self._make_room()
-        if not self._expires_later and len(self.groups):
-            self._expire_later()
+        self._topic.carry_out(self.groups.handle(request, client=_client(reply), reply=reply))
+        self._after_groups(refused)
 
-    def _make_room(self) -> None:
-        """A group or a member was refused: says so, and looks now for groups that nobody needs."""
-        limits, settings = self.groups.limits, self._settings.group
-        self._complain_of_limits(
-            f"{len(self.groups)} groups (group.max.count = {settings.max_count},"
-            f" group.members.max = {settings.members_max}): {limits.refused_groups} groups and"
-            f" {limits.refused_members} members were refused since the start. Delete groups, or raise the limit."
-        )
-        if not self._makes_room and self._clock.monotonic_ns() >= self._room_not_before_ns:
-            self._makes_room = True
-            self._room_not_before_ns = self._clock.monotonic_ns() + MAKE_ROOM_PAUSE_MS * _NS_PER_MS
-            self._remove_idle(iter(self.groups.idle()))
+    def _to_groups_in_pieces(self, request: Any, reply: Reply) -> Steps[None]:
+        limits = self.groups.limits
+        refused = limits.refused_groups + limits.refused_members
+        for effects in self.groups.handle_in_pieces(request, client=_client(reply), reply=reply):
+            self._topic.carry_out(effects)
+            yield None
+        self._after_groups(refused)
+
+    def _after_groups(self, refused: int) -> None:
+        """`refused`: how many groups and members had been refused before the groups were asked."""
+        limits = self.groups.limits
+        if refused != limits.refused_groups + limits.refused_members:
+            self._machines.make_room()
+        if len(self.groups):
+            self._machines.expire_later()
 
     def _list(self, request: Any, received: Received) -> None:
         """Answers ListGroups, and with the same list everybody else who waits for it: it begins after they asked."""
         reply = received.reply
-        if any(shard.state is State.LOADING for shard in self._shards):
+        if self._topic.is_loading:
             header = reply.header
             self.respond(reply, coordinator_error_response(header.api_key, header.version, request, _LOADING))
             return
@@ -300,36 +368,15 @@ class Coordinator:
             self._lines.take(other)
         for effect in self.groups.handle(request, client=_client(reply), reply=reply):
             if isinstance(effect, AnswerInPieces):
-                self._answer_in_pieces([reply, *others], effect.elements, effect.make)
+                self.answer_in_pieces([reply, *others], effect.elements, effect.make)
 
-    # Where groups belong
-
-    def gate(self, group: str, slot: int) -> int:
-        """Whether requests that name the group are served for a client of `slot`'s port: 0, or the error they get."""
-        return self._gate_of(self._shard_of(group), slot) if self._shards else _NOT_AVAILABLE
-
-    def _gate_of(self, shard: Shard, slot: int) -> int:
-        place = shard.place
-        if place is None:
-            return _NOT_AVAILABLE
-        if place.leader != slot:
-            return _NOT_COORDINATOR
-        if shard.state is ACTIVE:
-            return 0
-        if shard.state is State.ABSENT:
-            shard.look()
-            shard.look_later()
-        return TOLD[shard.state]
-
-    def _may_load(self, group: str) -> bool:
-        """Whether the group's partition is there and can be expected to be replayed."""
-        return bool(self._shards) and self._shard_of(group).state is not State.FAILED
-
-    def _partition_of(self, group: str) -> int:
-        return group_partition(group, len(self._shards))
-
-    def _shard_of(self, group: str) -> Shard:
-        return self._shards[group_partition(group, len(self._shards))]
+    def _list_in_pieces(self, request: Any, reply: Reply) -> Steps[None]:
+        """`_list` of a request with many filters, which has a list of its own."""
+        if self._topic.is_loading:
+            header = reply.header
+            self.respond(reply, coordinator_error_response(header.api_key, header.version, request, _LOADING))
+            return
+        yield from self._to_groups_in_pieces(request, reply)
 
     # Offsets
 
@@ -339,48 +386,114 @@ class Coordinator:
         request = parse_offset_commit(
             received.view, header.body_position, received.end, version=header.version
         )
-        group = request.group_id
-        if not self._shards or self._lines.under_way_bytes > UNDER_WAY_BYTES_MAX:
-            self._told_commit(reply, every_partition(request, _NOT_AVAILABLE))
-            return
-        shard = self._shard_of(group)
-        error = self._gate_of(shard, reply.slot) or self.groups.check_commit(
-            group,
-            member_id=request.member_id,
-            instance_id=request.instance_id,
-            generation=request.generation,
-            api_version=header.version,
-        )
-        if not error and not shard.book.has(group):
-            error = self._check_new(group)
-        if error:
+        owner = self._owner_of(request.group_id)
+        error = self._commit_fault(owner, request, reply)
+        if error or owner is None:
             self._told_commit(reply, every_partition(request, error))
             return
         plan = self._planner.plan(request, now_ms)
         if not plan.records:
             self._told_commit(reply, plan.errors)
             return
+        self._write_commit(owner, request.group_id, plan, reply=reply, tell=self._tell_commit)
+
+    def _commit_in_pieces(self, body: bytes, reply: Reply) -> Steps[None]:
+        """`_commit` of many partitions. What it writes is one append, for a member that may commit when it is made.
+
+        It may be as long as the longest request of all, and most of it may be refused: it counts as under way with what
+        it writes.
+        """
+        self._lines.weigh(reply, 0)
+        request = yield from parse_offset_commit_in_pieces(body, reply.header.version)
+        owner = self._owner_of(request.group_id)
+        plan = LongPlan(owner[0].entry_bytes_max if owner is not None else 0)
+        error = self._commit_fault(owner, request, reply)
+        if not error:
+            yield from plan_in_pieces(self._planner, request, self._clock.now_ms(), plan)
+            owner = self._owner_of(request.group_id)
+            error = self._commit_fault(owner, request, reply)
+        if error or owner is None:
+            errors = yield from every_partition_in_pieces(request, error)
+            yield from self._told_commit_in_pieces(reply, errors, 0)
+        elif plan.is_too_large:
+            too_large = _APPEND_ERRORS[int(ErrorCode.RECORD_LIST_TOO_LARGE)]
+            yield from self._told_commit_in_pieces(reply, plan.errors, too_large)
+        elif not plan.records:
+            yield from self._told_commit_in_pieces(reply, plan.errors, 0)
+        else:
+            self._lines.weigh(reply, plan.bytes)
+            self._write_commit(owner, request.group_id, plan.made(), reply=reply, tell=self._tell_long_commit)
+
+    def _owner_of(self, group: str) -> Owner | None:
+        """The group's partition; None while the topic does not exist."""
+        shards = self._topic.shards
+        if not shards:
+            return None
+        number = self._machines.partition_of(group)
+        return shards[number], self._machines.by_partition[number]
+
+    def _commit_fault(self, owner: Owner | None, request: CommitRequest, reply: Reply) -> int:
+        """Why nothing can be committed for the group by this member now; 0 if it can."""
+        if owner is None or self._lines.under_way_bytes > UNDER_WAY_BYTES_MAX:
+            return _NOT_AVAILABLE
+        shard, machine = owner
+        group = request.group_id
+        error = shard.gate(reply.slot) or self.groups.check_commit(
+            group,
+            member_id=request.member_id,
+            instance_id=request.instance_id,
+            generation=request.generation,
+            api_version=reply.header.version,
+        )
+        if not error and not machine.book.has(group):
+            error = self._check_new(group)
+        return error
+
+    def _write_commit(
+        self,
+        owner: Owner,
+        group: str,
+        plan: CommitPlan,
+        *,
+        reply: Reply,
+        tell: Callable[[Reply, Sequence[TopicErrors], int], None],
+    ) -> None:
+        """`tell` gets what the plan says of each partition, and the error of those that were to be committed."""
         self.commits += 1
+        shard, machine = owner
 
         def committed(error: int) -> None:
             if error:
-                self._told_commit(reply, failed_commit(plan.errors, _APPEND_ERRORS.get(error, error)))
+                tell(reply, plan.errors, _APPEND_ERRORS.get(error, error))
                 return
-            book = shard.book
+            book = machine.book
             is_new = not book.has(group)
             for topic, values in plan.puts:
                 book.put_all(group, topic, values)
             if is_new:
                 self.groups.offsets_seen(group)
-                self._expire_later()
-            self._told_commit(reply, plan.errors)
+                self._machines.expire_later()
+            tell(reply, plan.errors, 0)
 
         shard.write(plan.records, committed)
+
+    def _tell_commit(self, reply: Reply, errors: Sequence[TopicErrors], failed: int) -> None:
+        self._told_commit(reply, failed_commit(errors, failed) if failed else errors)
+
+    def _tell_long_commit(self, reply: Reply, errors: Sequence[TopicErrors], failed: int) -> None:
+        self._long.later(reply, self._told_commit_in_pieces(reply, errors, failed))
+
+    def _told_commit_in_pieces(self, reply: Reply, errors: Sequence[TopicErrors], failed: int) -> Steps[None]:
+        header = reply.header
+        frame = yield from encode_offset_commit_response_in_pieces(
+            header.version, header.correlation_id, errors, failed=failed
+        )
+        self._lines.answer(reply, frame)
 
     def _check_new(self, group: str) -> int:
         error = self.groups.check_new(group)
         if error:
-            self._make_room()
+            self._machines.make_room()
         return error
 
     def _told_commit(self, reply: Reply, errors: Sequence[TopicErrors]) -> None:
@@ -390,299 +503,110 @@ class Coordinator:
         )
 
     def _fetch(self, request: OffsetFetchRequest, reply: Reply) -> None:
-        client = _client(reply)
-
-        def check(wanted: OffsetFetchGroup) -> int:
-            error = self.gate(wanted.group_id, reply.slot)
-            if error:
-                return told_to_reader(error) if self._may_load(wanted.group_id) else error
-            return self.groups.check_fetch(
-                wanted.group_id, member_id=wanted.member_id, epoch=wanted.member_epoch, client=client
-            )
-
         fetched = fetch_offsets(
-            request, reply.header.version, topics=self._topics, check=check, book_of=self._book_of
+            request,
+            reply.header.version,
+            topics=self._topics,
+            check=self._fetch_check(reply),
+            book_of=self._book_of,
         )
         if reply.length_bytes <= SHORT_FETCH_BYTES_MAX and _is_short(request):
             self.respond(reply, fetched.make(tuple(fetched.elements)))
         else:
-            self._answer_in_pieces([reply], fetched.elements, fetched.make)
+            self.answer_in_pieces([reply], fetched.elements, fetched.make)
+
+    def _fetch_in_pieces(self, request: OffsetFetchRequest, reply: Reply) -> Steps[None]:
+        response = yield from fetch_offsets_in_pieces(
+            request,
+            reply.header.version,
+            topics=self._topics,
+            check=self._fetch_check(reply),
+            book_of=self._book_of,
+        )
+        yield from self._long.answer(reply, response)
+
+    def _fetch_check(self, reply: Reply) -> Callable[[OffsetFetchGroup], int]:
+        client = _client(reply)
+
+        def check(wanted: OffsetFetchGroup) -> int:
+            error = self._machines.gate(wanted.group_id, reply.slot)
+            if error:
+                return told_to_reader(error) if self._machines.may_load(wanted.group_id) else error
+            return self.groups.check_fetch(
+                wanted.group_id, member_id=wanted.member_id, epoch=wanted.member_epoch, client=client
+            )
+
+        return check
 
     def _book_of(self, group: str) -> OffsetBook | None:
-        return self._shard_of(group).book if self._shards else None
+        machine = self._machines.of(group)
+        return machine.book if machine is not None else None
 
     def _delete(self, request: OffsetDeleteRequest, reply: Reply) -> None:
+        """Deletes offsets in pieces, because for each topic all members may have to be looked at."""
+        self._long.later(reply, self._delete_in_pieces(request, reply))
+
+    def _delete_in_pieces(self, request: OffsetDeleteRequest, reply: Reply) -> Steps[None]:
+        """Whether members have subscribed meanwhile is asked again before the append."""
         group = request.group_id
-        error = self.gate(group, reply.slot) or self.groups.check_offset_delete(group)
+        error = self._machines.gate(group, reply.slot) or self.groups.check_offset_delete(group)
+        book = self._book_of(group)
+        if not error and book is not None:
+            planned = yield from plan_delete(
+                request,
+                topics=self._topics,
+                book=book,
+                check_topic=self.groups.topic_delete_check(group),
+            )
+            error = self._machines.gate(group, reply.slot) or self.groups.check_offset_delete(group)
         if error:
             self.respond(reply, OffsetDeleteResponse(error_code=error))
-            return
-        shard = self._shard_of(group)
-        records, response = plan_delete(
-            request,
-            topics=self._topics,
-            book=shard.book,
-            check_topic=lambda topic: self.groups.check_topic_delete(group, topic),
-        )
+        else:
+            self._write_deleted(group, settle(planned, self.groups.topic_delete_check(group)), reply)
+
+    def _write_deleted(self, group: str, deleted: Deleted, reply: Reply) -> None:
+        records, response = deleted
         if not records:
-            self.respond(reply, response)
+            self._long.later(reply, self._long.answer(reply, response))
             return
 
-        def deleted(error: int) -> None:
-            if not error:
-                _apply(shard, records)
+        def written(error: int) -> Effects:
             told = OffsetDeleteResponse(error_code=_APPEND_ERRORS.get(error, error)) if error else response
-            self.respond(reply, told)
+            self._long.later(reply, self._long.answer(reply, told))
+            return []
 
-        shard.write(_pairs(records), deleted)
+        self._topic.carry_out([Append(self._machines.partition_of(group), tuple(records), written)])
 
-    def has_offsets(self, group_id: str) -> bool:
-        """See `group.effects.CommittedOffsets`."""
-        return bool(self._shards) and self._shard_of(group_id).book.has(group_id)
-
-    def tombstones(self, group_id: str) -> Sequence[Record]:
-        """See `group.effects.CommittedOffsets`."""
-        return self._shard_of(group_id).book.tombstones(group_id) if self._shards else ()
-
-    # What groups want done
-
-    def _carry_out(self, effects: Effects) -> None:
-        for effect in effects:
-            match effect:
-                case Answer(reply, response):
-                    self.respond(reply, response)
-                case AnswerInPieces(reply, elements, make):
-                    self._answer_in_pieces([reply], elements, make)
-                case GoOn(action):
-                    self._slices.later(StepJob(lambda action=action: self._carry_out(action())))  # type: ignore[misc]
-                case Append(partition, records, then):
-                    self._append(partition, records, then)
-
-    def _append(self, partition: int, records: Sequence[Record], then: Callable[[int], Effects]) -> None:
-        shard = self._shards[partition]
-
-        def appended(error: int) -> None:
-            if not error:
-                _apply(shard, records)
-            self._carry_out(then(error))
-
-        shard.write(_pairs(records), appended)
-
-    # Time
+    # Time, the image, the workers
 
     def turn(self) -> bool:
-        """The end of a turn: what is due, and what waits for its log. False: some must wait for room."""
-        if self._topics.refresh():
-            self._follow()
-        deadline_ms = self.groups.next_deadline_ms()
-        if deadline_ms is not None and deadline_ms * _NS_PER_MS <= self._clock.monotonic_ns():
-            self._carry_out(self.groups.expire())
-        if not self._dirty:
-            return True
-        dirty, self._dirty = self._dirty, set()
-        self.appends += len(dirty)
-        refused = {shard for shard in dirty if not shard.flush()}
-        self._dirty |= refused
-        return not refused
+        """See `CoordinatorRuntime.turn`."""
+        return self._runtime.turn()
+
+    @property
+    def appends(self) -> int:
+        """How many batches were appended."""
+        return self._runtime.appends
 
     def next_due_ns(self) -> int | None:
-        """When `turn` has something to do that nobody says."""
-        deadline_ms = self.groups.next_deadline_ms()
-        return None if deadline_ms is None else deadline_ms * _NS_PER_MS
-
-    # The image, the workers
+        """See `CoordinatorRuntime.next_due_ns`."""
+        return self._runtime.next_due_ns()
 
     def follow_image(self) -> None:
         """Before requests are served: they are judged by the newest image."""
-        if self._topics.refresh():
-            self._follow()
-
-    def _follow(self) -> None:
-        places = self._topics.log_places()
-        if len(places) != len(self._shards):
-            # The topic is new, or another one: every group belongs elsewhere than before.
-            for shard in self._shards:
-                shard.unload()
-            self._dirty.clear()
-            self._shards = [self._new_shard(number) for number in range(len(places))]
-        bytes_max = {
-            leader: self._entry_bytes_max(leader) for leader in {place.leader for place in places if place}
-        }
-        for shard, place in zip(self._shards, places, strict=True):
-            if place is not None:
-                shard.entry_bytes_max = bytes_max[place.leader]
-            shard.follow(place)
-        before, self._ids = self._ids, self._topics.ids()
-        self.groups.metadata_changed()
-        gone = {name for name, topic_id in before.items() if self._ids.get(name) != topic_id}
-        if gone:
-            for shard in self._shards:
-                self._forget_topics(shard, gone)
-
-    def _entry_bytes_max(self, leader: int) -> int:
-        pool_share = self._settings.broker.coordinator_pool_bytes // POOL_SHARES
-        return min(self._topics.batch_bytes_max(self._settings, leader), pool_share)
-
-    def _new_shard(self, number: int) -> Shard:
-        broker = self._settings.broker
-        return Shard(
-            number,
-            self._logs,
-            self._table,
-            listener=self,
-            now_ms=self._clock.now_ms,
-            codec=Codec(self._settings.offsets.topic_compression_codec),
-            decompressed_bytes_max=broker.max_decompressed_message_bytes,
-        )
-
-    def _forget_topics(self, shard: Shard, gone: set[str]) -> None:
-        """Deletes the offsets in topics that were deleted, those in a new one of the same name excepted."""
-
-        def is_old(topic: str, _partition: int, value: bytes) -> bool:
-            if topic not in gone:
-                return False
-            topic_id = parse_value(value).topic_id
-            return topic_id == NO_UUID or topic_id != self._ids.get(topic)
-
-        for group in shard.book.groups():
-            if not gone.isdisjoint(shard.book.of(group)):
-                self._write_tombstones(shard, shard.book.tombstones(group, is_old))
-
-    def _forget_predecessors(self, shard: Shard) -> None:
-        """Deletes what was committed to an earlier life of a topic that exists, after a load: nobody may have been here
-        when that was deleted.
-
-        Topics that the image does not name are left to the offsets' retention: they may only not be led yet.
-        """
-        book, ids = shard.book, self._ids
-
-        def is_old(topic: str, _partition: int, value: bytes) -> bool:
-            return topic in ids and parse_value(value).topic_id not in (NO_UUID, ids[topic])
-
-        for group in book.groups():
-            for topic, partitions in book.of(group).items():
-                topic_id = ids.get(topic)
-                # Nearly every value ends with the topic's id, which costs no parsing.
-                if topic_id is None or all_end_with(partitions, topic_id.bytes):
-                    continue
-                self._write_tombstones(shard, book.tombstones(group, is_old))
-                break
-
-    def _write_tombstones(self, shard: Shard, records: list[Record]) -> None:
-        for at in range(0, len(records), RECORDS_A_WRITE):
-            some = records[at : at + RECORDS_A_WRITE]
-            shard.write(_pairs(some), lambda error, some=some: None if error else _apply(shard, some))  # type: ignore[misc]
+        self._runtime.follow_image()
 
     def worker_up(self, worker: Role) -> None:
-        """A worker serves: what it leads can be loaded."""
-        for shard in self._shards:
-            if shard.place is not None and shard.place.worker == worker:
-                shard.look()
+        """A worker serves."""
+        self._runtime.worker_up(worker)
 
     def worker_down(self, worker: Role) -> None:
-        """A worker died, its rings are gone: what it led must be read anew from its next life."""
-        self._logs.worker_down(worker)
-        for shard in self._shards:
-            if shard.place is not None and shard.place.worker == worker:
-                shard.unload()
-
-    # What shards say
-
-    def replay(self, number: int, key: bytes, value: bytes | None) -> None:
-        self.groups.replay(number, key, value)
-
-    def loaded(self, shard: Shard) -> None:
-        book = shard.book
-        self._carry_out(self.groups.loaded(shard.number))
-        for group in book.groups():
-            self.groups.offsets_seen(group)
-        if book.groups():
-            self._forget_predecessors(shard)
-            self._expire_later()
-
-    def unloaded(self, shard: Shard) -> None:
-        self._carry_out(self.groups.unload(shard.number))
-
-    def dirty(self, shard: Shard) -> None:
-        self._dirty.add(shard)
-
-    def later(self, delay_ms: int, action: Callable[[], None]) -> None:
-        self._timers.add(self._clock.monotonic_ns() + delay_ms * _NS_PER_MS, action)
-
-    def warn(self, text: str) -> None:
-        self._complain(text)
-
-    # Expiry
-
-    def _expire_later(self) -> None:
-        if not self._expires_later:
-            self._expires_later = True
-            self.later(self._settings.offsets.retention_check_interval_ms, self._expire)
-
-    def _expire(self) -> None:
-        """Looks at every group with offsets, some at a time; again after the interval, as long as there are any."""
-        self._expire_some(self._groups_with_offsets())
-
-    def _groups_with_offsets(self) -> Iterator[tuple[Shard, str]]:
-        for shard in list(self._shards):
-            if shard.state is State.ACTIVE:
-                for group in shard.book.groups():
-                    yield shard, group
-
-    def _expire_some(self, left: Iterator[tuple[Shard, str]]) -> None:
-        looked_at = 0
-        for shard, group in left:
-            if shard.state is State.ACTIVE:
-                looked_at += shard.book.count(group)
-                self._expire_group(shard, group)
-            if looked_at >= EXPIRY_OFFSETS:
-                self.later(EXPIRY_PAUSE_MS, lambda: self._expire_some(left))
-                return
-        self._expires_later = False
-        self._remove_idle(iter(self.groups.idle()))
-        if len(self.groups):
-            self._expire_later()
-
-    def _remove_idle(self, left: Iterator[str]) -> None:
-        """Removes groups without members and offsets, some at a time; Kafka, too, when it looks at the offsets."""
-        for looked_at, group in enumerate(left, 1):
-            shard = self._shard_of(group) if self._shards else None
-            if shard is not None and shard.state is State.ACTIVE and not shard.book.has(group):
-                self._carry_out(self.groups.remove_if_empty(group))
-            if looked_at >= IDLE_GROUPS:
-                self.later(EXPIRY_PAUSE_MS, lambda: self._remove_idle(left))
-                return
-        self._makes_room = False
-
-    def _expire_group(self, shard: Shard, group: str) -> None:
-        rule = self.groups.offset_expiry(group)
-        if rule is None:
-            return
-        try:
-            records = expired(
-                shard.book,
-                group,
-                now_ms=self._clock.now_ms(),
-                retention_ms=self._settings.offsets.retention_minutes * 60_000,
-                empty_since_ms=rule.since_ms,
-                subscribed=rule.subscribed,
-            )
-        except CorruptFile as fault:
-            _log.error("offsets of group %s are not looked at: %s", group, fault)
-            return
-        self._write_tombstones(shard, records)
-        if records and len(records) == shard.book.count(group):
-            self._carry_out(self.groups.remove_if_empty(group))
+        """A worker died, its rings are gone."""
+        self._runtime.worker_down(worker)
 
     def statistics(self) -> dict[str, int]:
         """Partitions by state, groups with offsets, offsets."""
-        told = [shard.statistics() for shard in self._shards]
-        return {
-            "loaded": sum(shard.state is State.ACTIVE for shard in self._shards),
-            "loading": sum(shard.state is State.LOADING for shard in self._shards),
-            "groups": sum(each["groups"] for each in told),
-            "offsets": sum(each["offsets"] for each in told),
-        }
+        return {**self._runtime.statistics(), **self._machines.statistics()}
 
 
 def _is_short(request: OffsetFetchRequest) -> bool:
@@ -694,15 +618,3 @@ def _is_short(request: OffsetFetchRequest) -> bool:
 
 def _client(reply: Reply) -> Client:
     return Client(reply.header.client_id or "", reply.host, slot=reply.slot, api_version=reply.header.version)
-
-
-def _pairs(records: Sequence[Record]) -> list[Pair]:
-    return [(record.key, record.value) for record in records]
-
-
-def _apply(shard: Shard, records: Sequence[Record]) -> None:
-    """Takes over what committed records say of offsets."""
-    book = shard.book
-    for record in records:
-        if record.key[:2] == b"\0\1":
-            book.apply(record.key, record.value)

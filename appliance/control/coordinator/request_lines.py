@@ -142,7 +142,7 @@ class RequestLines:
             return 0, 0
         generation, lent, queue = self._attachment.generations[peer], self._lent[peer], self.queue
         requests = requests_bytes = 0
-        for op, _, slot, request_id, position, length_bytes, connection, address in messages:
+        for op, _, slot, request_id, position, length_bytes, connection, address, partitions in messages:
             if op == _RELEASE:
                 block = lent.pop(position, None)
                 if block is not None:
@@ -160,6 +160,7 @@ class RequestLines:
                     slot=slot,
                     host=shown_host(address),
                     connection=connection,
+                    partitions=partitions,
                 )
                 requests += 1
                 requests_bytes += length_bytes
@@ -175,6 +176,11 @@ class RequestLines:
         self.under_way_bytes += reply.length_bytes
         if reply.header.api_key not in NEEDS_REQUEST:
             self._fresh.append(reply)
+
+    def weigh(self, reply: Reply, length_bytes: int) -> None:
+        """A request that was begun is decoded: until it is answered it counts for what is kept of it."""
+        self.under_way_bytes += length_bytes - reply.length_bytes
+        reply.length_bytes = length_bytes
 
     def _closed(self, key: int) -> None:
         for reply in self.queue.drop(key):

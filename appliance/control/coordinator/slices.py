@@ -113,6 +113,26 @@ class StepJob:
         """What was asked for is done."""
 
 
+class PiecesJob:
+    """Work that is done whoever waits for it, in pieces: a generator that yields after each.
+
+    Args:
+        monotonic_ns: is asked between two pieces.
+    """
+
+    __slots__ = ("_monotonic_ns", "_steps")
+
+    def __init__(self, steps: Iterator[None], monotonic_ns: Callable[[], int]) -> None:
+        self._steps = steps
+        self._monotonic_ns = monotonic_ns
+
+    def run(self, until_ns: int) -> bool:
+        return all(self._monotonic_ns() < until_ns for _ in self._steps)
+
+    def closed(self, connection: int) -> None:
+        """What was asked for is done."""
+
+
 class Slices:
     """The jobs under way, in the order of their next slices.
 

@@ -1,29 +1,15 @@
-"""What the coordinator sees of the metadata image: topics by name and by id, and where the internal topic lies."""
+"""What a coordinator sees of the metadata image: topics by name and by id, and where an internal topic's logs lie."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
 from uuid import UUID
 
 from appliance.channels.metadata_image import ImageReader
-from appliance.channels.roles import Role, owner_of
-from appliance.cluster import CONSUMER_OFFSETS, NO_LEADER, ClusterImage
-from appliance.config import BrokerConfigs, Settings, effective_topic_configs
+from appliance.cluster import ClusterImage
+from appliance.config import Settings
 from appliance.control.coordinator.group.effects import Topic
-
-MAX_MESSAGE_BYTES: Final = "max.message.bytes"
-
-
-class LogPlace(NamedTuple):
-    """Where one partition of the internal topic is led."""
-
-    partition: int
-    row: int
-    incarnation: int
-    leader: int
-    leader_epoch: int
-    worker: Role
+from appliance.partition_access.places import LogPlace, batch_bytes_max, log_places
 
 
 class ImageTopics:
@@ -78,35 +64,15 @@ class ImageTopics:
         configs = self._image.group_configs if self._image is not None else {}
         return configs.get(group_id, {})
 
-    def batch_bytes_max(self, settings: Settings, slot: int) -> int:
-        """The largest batch that `__consumer_offsets` takes where `slot` leads: max.message.bytes."""
-        image = self._image
-        topic = image.topics.get(CONSUMER_OFFSETS) if image is not None else None
-        if image is None or topic is None:
-            return 0
-        broker = BrokerConfigs.of(image.broker_configs, slot)
-        return int(effective_topic_configs(settings, topic.configs, broker)[MAX_MESSAGE_BYTES])
+    def batch_bytes_max(self, topic: str, settings: Settings, slot: int) -> int:
+        """Return the largest batch that `topic` takes where `slot` leads it."""
+        return batch_bytes_max(self._image, topic, settings, slot=slot)
 
     def ids(self) -> dict[str, UUID]:
         """Name → id of every topic."""
         topics = self._image.topics if self._image is not None else {}
         return {name: topic.topic_id for name, topic in topics.items()}
 
-    def log_places(self) -> tuple[LogPlace | None, ...]:
-        """Where each partition of `__consumer_offsets` is led, None where nowhere; empty without that topic."""
-        topic = self._image.topics.get(CONSUMER_OFFSETS) if self._image is not None else None
-        if topic is None:
-            return ()
-        return tuple(
-            None
-            if p.leader == NO_LEADER
-            else LogPlace(
-                p.partition,
-                p.row,
-                p.incarnation,
-                p.leader,
-                p.leader_epoch,
-                owner_of(p.leader, topic.topic_id, p.partition, workers=self._workers),
-            )
-            for p in topic.partitions
-        )
+    def log_places(self, topic: str) -> tuple[LogPlace | None, ...]:
+        """Return where each partition of `topic` is led, None where nowhere; empty without that topic."""
+        return log_places(self._image, topic, workers=self._workers)

@@ -164,7 +164,7 @@ def _examined_patiently(path: Path, sessions: SessionFile, clock: Clock) -> sqli
             database.close()
             why = f"it ends at transaction {ends_at}, but {bell} was committed"
         _read_through(path)
-        _logger.warning("metadata store %s looks damaged (%s): reading it once more", path, why)
+        _logger.warning("metadata store %s looks damaged (%s): reading it again", path, why)
         time.sleep(pause_s)
     raise AssertionError  # the last pause is None
 
@@ -280,7 +280,7 @@ def _roll_forward(database: sqlite3.Connection, copy: CopyEnd) -> None:
                     raise _Parted(f"it ends at transaction {zxid}, its copy begins at {at}")
                 replay(cursor, frame.changed)
             elif at == zxid and not isinstance(frame, Begin | Nodes) and crc != known:
-                raise _Parted(f"it is not what its copy goes on from at transaction {zxid}")
+                raise _Parted(f"its content does not match its copy at transaction {zxid}")
             if end == copy.end_bytes:
                 break
         if end != copy.end_bytes:
@@ -292,7 +292,7 @@ def _roll_forward(database: sqlite3.Connection, copy: CopyEnd) -> None:
         with suppress(sqlite3.Error):
             cursor.execute("ROLLBACK")
         if isinstance(error, StoreRefusal):
-            raise _Parted(f"it is not what its copy goes on from: {error}") from error
+            raise _Parted(f"its content does not match its copy: {error}") from error
         if isinstance(error, OSError):
             raise StorageFault(f"{copy.path}: {error.strerror}") from error
         raise

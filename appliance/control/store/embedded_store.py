@@ -138,7 +138,7 @@ class EmbeddedStore:
                     continue
                 if full:
                     raise DiskFull(
-                        f"{fault}; the disk is full and the reserve is used up: free some room"
+                        f"{fault}; the disk is full and the reserve is used up; free some space"
                     ) from fault
                 raise
 

@@ -14,11 +14,17 @@ from appliance.control.store.embedded_store import DATABASE_NAME, EmbeddedStore
 from appliance.control.store.left_sessions import DIRECTORY
 from appliance.control.store.metadata_store import MetadataStore
 from appliance.errors import ConfigurationError
+from appliance.extras import need
 
 
 def refuse_other_store(settings: Settings) -> None:
-    """Raises ConfigurationError where the data directory belongs to the store that is not asked for."""
+    """Raises:
+    ConfigurationError: the data directory belongs to the other store.
+    OperatorFault: the store needs a package that is not installed.
+    """
     embedded = settings.metadata.store == "embedded"
+    if not embedded:
+        need("kazoo", needed_by="metadata.store = zookeeper")
     left_by_other = DIRECTORY if embedded else DATABASE_NAME
     if (settings.data_dir / left_by_other).exists():
         other = "zookeeper" if embedded else "embedded"

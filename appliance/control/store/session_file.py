@@ -34,6 +34,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from appliance.clock import NS_PER_MS
 from appliance.errors import ApplianceDefect, StorageFault
 
 BELL: Final = struct.Struct("<Q")
@@ -51,7 +52,6 @@ _READ_BYTES: Final = 4096
 _TIMER: Final = struct.Struct("@4l")
 _TIMER_BYTES: Final = 8
 _MS_PER_S: Final = 1_000
-_NS_PER_MS: Final = 1_000_000
 _FIRST_LOOK_MS: Final = 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -152,7 +152,7 @@ class SessionFile:
         Each time after twice as long; with every session that ends it begins anew.
         """
         seconds, ms = divmod(self._look_ms, _MS_PER_S)
-        if _libc.timerfd_settime(self._timer, 0, _TIMER.pack(0, 0, seconds, ms * _NS_PER_MS), None) < 0:
+        if _libc.timerfd_settime(self._timer, 0, _TIMER.pack(0, 0, seconds, ms * NS_PER_MS), None) < 0:
             raise StorageFault(f"timerfd: {os.strerror(ctypes.get_errno())}")
         self._look_ms *= 2
 

@@ -16,9 +16,8 @@ rounds a timeout up to its next tick, which is to our advantage.
 
 from __future__ import annotations
 
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 
-_NS_PER_MS = 1_000_000
 _DRIFT_PERCENT = 10
 
 
@@ -45,6 +44,6 @@ class SessionLease:
         """Milliseconds that the session surely lives from now on; 0 when that is over."""
         if not self._confirmed_ns:
             return 0
-        safe_ns = self.timeout_ms * _NS_PER_MS * (100 - _DRIFT_PERCENT) // 100
+        safe_ns = self.timeout_ms * NS_PER_MS * (100 - _DRIFT_PERCENT) // 100
         left_ns = self._confirmed_ns + safe_ns - self._clock.monotonic_ns()
-        return max(0, left_ns // _NS_PER_MS)
+        return max(0, left_ns // NS_PER_MS)

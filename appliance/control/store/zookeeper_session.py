@@ -42,7 +42,7 @@ from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandl
 from kazoo.protocol.connection import _CONNECTION_DROP
 from kazoo.protocol.states import KazooState
 
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.control.store.errors import SessionExpired, StoreUnavailable
 from appliance.control.store.left_sessions import LeftSessions
 from appliance.control.store.session_lease import SessionLease
@@ -52,7 +52,6 @@ CONNECT_TIMEOUT_S: Final = 4.0
 REQUEST_TIMEOUT_S: Final = 4.0
 CLOSE_TIMEOUT_S: Final = 2.0
 
-_NS_PER_MS: Final = 1_000_000
 _BEATS_PER_TIMEOUT: Final = 8
 _BEATS_UNANSWERED_MAX: Final = 2
 _NOT_ANSWERED: Final = (ConnectionLoss, ConnectionClosedError, OperationTimeoutError, KazooTimeoutError)
@@ -112,7 +111,7 @@ class ZooKeeperSession:
         self.is_gone_on_with = taken is not None
         for session_id, password in () if handed_on else left.left():
             _end_left(_client(hosts, timeout_ms, (session_id, password)), hosts)
-            _logger.info("ended session 0x%x of a process that died", session_id)
+            _logger.info("ended ZooKeeper session 0x%x of a process that died", session_id)
         self._client = _client(hosts, timeout_ms, taken)
         self._learn_granted_timeout()
         self._client.add_listener(self._state_changed)
@@ -188,7 +187,7 @@ class ZooKeeperSession:
         if not self._why_over and not self.lease.held():
             self.end(f"no answer for {self.lease.timeout_ms} ms, so it may have expired")
         if self._why_over:
-            raise SessionExpired(f"the session with ZooKeeper is over: {self._why_over}")
+            raise SessionExpired(f"the session with ZooKeeper ended: {self._why_over}")
 
     def check_connection(self) -> None:
         """Raises StoreUnavailable where nothing can be sent now; SessionExpired as `check`."""
@@ -200,7 +199,7 @@ class ZooKeeperSession:
         """The session is over; the first reason stays."""
         if not self._why_over:
             self._why_over = why
-            _logger.warning("the session with ZooKeeper at %s is over: %s", self._hosts, why)
+            _logger.warning("the session with ZooKeeper at %s ended: %s", self._hosts, why)
             self.ring()
 
     @property
@@ -256,9 +255,9 @@ class ZooKeeperSession:
         if state == KazooState.LOST:
             self.end("ZooKeeper says that it expired")
         elif state == KazooState.SUSPENDED:
-            _logger.warning("connection to ZooKeeper at %s lost", self._hosts)
+            _logger.warning("lost the connection to ZooKeeper at %s", self._hosts)
         elif self.session_id and not self._why_over:
-            _logger.info("connected to ZooKeeper at %s again", self._hosts)
+            _logger.info("reconnected to ZooKeeper at %s", self._hosts)
         self._beat.set()
         self.ring()
 
@@ -299,14 +298,17 @@ class ZooKeeperSession:
     def _attempt_left_ms(self) -> int:
         """How much longer the server that is being connected with has to answer."""
         left_ns = self._attempt_ns - self._clock.monotonic_ns()
-        return max(0, round(_attempt_s(self.lease.timeout_ms) * 1000) + left_ns // _NS_PER_MS)
+        return max(0, round(_attempt_s(self.lease.timeout_ms) * 1000) + left_ns // NS_PER_MS)
 
     def _leave_server(self) -> None:
         """Ends the connection; kazoo goes on with the next server, and the session with it."""
         self._unanswered_beats = 0
         self._attempt_ns = 0
         if _leave(self._client):
-            _logger.warning("ZooKeeper at %s keeps a connection and does not answer; leaving it", self._hosts)
+            _logger.warning(
+                "ZooKeeper at %s keeps a connection but does not answer; changing to another server",
+                self._hosts,
+            )
 
     def _learn_granted_timeout(self) -> None:
         """kazoo keeps what the server granted to itself; its connection hands it on as 2/3 of it."""

@@ -110,7 +110,7 @@ def _despite_full_disk(path: Path, write: Callable[[], object], name: str) -> No
                 raise
         if not reserve.give():
             _logger.error(
-                "data directory %s: the disk is full, %s is not written: free some room",
+                "data directory %s: the disk is full, so %s was not written: free some space",
                 path,
                 name,
             )
@@ -150,7 +150,7 @@ def _wait_for_orphans(path: Path, lock: int, deadline_ns: int) -> None:
         if left_ms <= 0 or (pidfds and not poll.poll(left_ms)):
             raise DataDirectoryInUse(
                 f"data directory {path} is still held by processes that the supervisor of an earlier appliance left:"
-                f" {named(holders)}; they have not stopped within the time of a stop: end them"
+                f" {named(holders)}; they did not stop in time; kill them"
             )
     finally:
         for pidfd in pidfds:

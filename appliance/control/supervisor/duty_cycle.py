@@ -40,7 +40,7 @@ from appliance.channels.supervision import (
     socket_pair,
 )
 from appliance.channels.wiring import Wiring
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.control.supervisor import stop_order
 from appliance.control.supervisor.back_off import BackOff
 from appliance.control.supervisor.child_states import Event, State
@@ -67,8 +67,6 @@ HELD_LOOK_MS = 1_000
 EXIT_CLEAN = 0
 EXIT_FAILED = 1
 EXIT_KILLED = 4
-
-_NS_PER_MS = 1_000_000
 
 _logger = logging.getLogger(__name__)
 
@@ -119,7 +117,7 @@ class Supervisor:
         }
         self._by_pidfd: dict[int, ChildRecord] = {}
         self._by_socket: dict[int, ChildRecord] = {}
-        self._timers = Timers()
+        self._timers = Timers(clock.monotonic_ns)
         self._epoll = select.epoll()
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._epoll.register(self._wake_read, select.EPOLLIN)
@@ -195,7 +193,7 @@ class Supervisor:
             messages = child.supervision.receive()
         except msgspec.MsgspecError as error:
             # A process that writes nonsense here may write it elsewhere too; the others shall not suffer for it.
-            _logger.error("%s sends what is no message (%s): killed", child.role, error)
+            _logger.error("%s sent an invalid message (%s) and was killed", child.role, error)
             child.kill()
             return
         if messages is None:
@@ -205,7 +203,7 @@ class Supervisor:
         for message in messages:
             match message:
                 case Ready() if child.state is State.SERVING:
-                    _logger.error("%s says Ready a second time", child.role)
+                    _logger.error("%s reported Ready twice", child.role)
                 case Ready():
                     self._on_child_ready(child)
                 case Failed():
@@ -213,7 +211,7 @@ class Supervisor:
                 case Heartbeat():
                     child.silence.answered()
                 case _:
-                    _logger.error("%s says %r, which is not a child's to say", child.role, message)
+                    _logger.error("unexpected message from %s: %r", child.role, message)
 
     # Lives begin
 
@@ -297,8 +295,8 @@ class Supervisor:
         up = PeerUp(role.kind, role.index, role.slot, child.generation)
         self._tell_others(child, up)
         if child.generation > 1:
-            took_ms = (self._clock.monotonic_ns() - child.forked_ns) // _NS_PER_MS
-            _logger.info("%s serves again as generation %d after %d ms", role, child.generation, took_ms)
+            took_ms = (self._clock.monotonic_ns() - child.forked_ns) // NS_PER_MS
+            _logger.info("%s is running again as generation %d after %d ms", role, child.generation, took_ms)
         if all(other.state is State.SERVING for other in self._children.values()):
             if self._was_ready:
                 self._notifier.status("serving")
@@ -344,11 +342,11 @@ class Supervisor:
                 _logger.warning("%s %s while it stopped", child.role, end)
                 self._exit_code = self._exit_code or EXIT_KILLED
             return False
-        lived_ms = (self._clock.monotonic_ns() - child.forked_ns) // _NS_PER_MS
+        lived_ms = (self._clock.monotonic_ns() - child.forked_ns) // NS_PER_MS
         delay_ms = child.back_off.after_death(lived_ms)
         why = f": {failure.why}" if failure is not None else ""
         if self._stopping is not None:
-            _logger.warning("%s %s before it was told to stop%s", child.role, end, why)
+            _logger.warning("%s %s before the stop signal%s", child.role, end, why)
             if failure is None:
                 self._exit_code = self._exit_code or EXIT_KILLED
             child.meet(Event.STOP)
@@ -358,7 +356,7 @@ class Supervisor:
             return False
         if not child.ever_served and child.back_off.deaths >= STILLBIRTHS_MAX:
             times = child.back_off.deaths
-            self._give_up(f"{child.role} {end}{why}; it did so {times} times and never served")
+            self._give_up(f"{child.role} {end}{why}; it failed {times} times without serving")
             return False
         when = f"in {delay_ms} ms" if delay_ms else "at once"
         _logger.warning("%s (pid %d) %s%s; restarted %s", child.role, child.pid, end, why, when)
@@ -366,7 +364,7 @@ class Supervisor:
             self._notifier.status(f"{child.role} restarts")
         if not delay_ms:
             return True
-        self._after(delay_ms, lambda: self._start_when_due(child))
+        self._timers.after_ms(delay_ms, lambda: self._start_when_due(child))
         return False
 
     def _start_when_due(self, child: ChildRecord) -> None:
@@ -385,13 +383,13 @@ class Supervisor:
             _logger.info("%s: stopping", name)
             self._begin_stop(self._wiring.settings.broker.shutdown_timeout_ms)
         elif not self._stopping.hurried:
-            _logger.warning("%s again: %d ms are left", name, stop_order.HURRY_MS)
+            _logger.warning("%s received again: stopping within %d ms", name, stop_order.HURRY_MS)
             self._stopping.hurried = True
             self._stopping.started_ns = self._clock.monotonic_ns()
             self._stopping.total_ms = stop_order.HURRY_MS
             self._order_stage()
         else:
-            _logger.warning("%s once more: killing what still runs", name)
+            _logger.warning("%s received again: killing processes that still run", name)
             for child in self._children.values():
                 child.kill()
 
@@ -401,8 +399,8 @@ class Supervisor:
             self._on_stop_order("the terminal was closed (SIGHUP)")
         else:
             _logger.warning(
-                "SIGHUP is ignored: no file is read again. `appliance configs set` changes options that change while"
-                " it runs; a restart changes the others"
+                "SIGHUP ignored: the configuration file is read only at the start. Use `appliance configs set` for"
+                " options that can change at run time, and restart for the others"
             )
 
     def _begin_stop(self, total_ms: int) -> None:
@@ -451,7 +449,7 @@ class Supervisor:
     def _kill_stage(self) -> None:
         assert self._stopping is not None
         for child in self._of_stage(self._stopping.stage):
-            _logger.warning("%s did not stop in time: killed", child.role)
+            _logger.warning("%s did not stop in time and was killed", child.role)
             self._kill(child)
 
     # The watchdog
@@ -461,7 +459,7 @@ class Supervisor:
         allowed_ms = self._notifier.watchdog_ms
         self._notifier.alive()
         self._ask_whether_they_live(self._children.values(), allowed_ms)
-        self._after(max(1, allowed_ms // 3), self._watch)
+        self._timers.after_ms(max(1, allowed_ms // 3), self._watch)
 
     def _watch_workers(self) -> None:
         """Whoever leads and hangs keeps its partitions from everybody, and another slot or its next life could lead
@@ -472,13 +470,13 @@ class Supervisor:
         period_ms = self._hang_timeout_ms // 3
         kinds = (RoleKind.IOPROC, RoleKind.REPLICA)
         workers = [child for child in self._children.values() if child.role.kind in kinds]
-        if now_ns - self._asked_workers_ns > 2 * period_ms * _NS_PER_MS:
+        if now_ns - self._asked_workers_ns > 2 * period_ms * NS_PER_MS:
             # It is we who stood still, or the host: what was asked before may not have been heard.
             for child in workers:
                 child.silence.answered()
         self._asked_workers_ns = now_ns
         self._ask_whether_they_live(workers, self._hang_timeout_ms)
-        self._after(period_ms, self._watch_workers)
+        self._timers.after_ms(period_ms, self._watch_workers)
 
     def _ask_whether_they_live(self, children: Iterable[ChildRecord], allowed_ms: int) -> None:
         """Asks who has answered the last time; kills who hangs (see silence.py). Any word of it is an answer."""
@@ -491,16 +489,16 @@ class Supervisor:
                 child.silence.asked(now_ns, ran_ns)
                 self._tell(child, Heartbeat(now_ns))
             elif (
-                child.silence.is_hang(now_ns, ran_ns, allowed_ns=allowed_ms * _NS_PER_MS) and not child.killed
+                child.silence.is_hang(now_ns, ran_ns, allowed_ns=allowed_ms * NS_PER_MS) and not child.killed
             ):
-                _logger.error("%s has not answered for %d ms: killed", child.role, allowed_ms)
+                _logger.error("%s did not answer for %d ms and was killed", child.role, allowed_ms)
                 self._kill(child)
 
     def _kill(self, child: ChildRecord) -> None:
         child.kill()
         generation = child.generation
-        self._after(HELD_LOOK_MS, lambda: self._look_whether_held(child, generation))
-        self._after(UNKILLABLE_MS, lambda: self._look_after_kill(child, generation))
+        self._timers.after_ms(HELD_LOOK_MS, lambda: self._look_whether_held(child, generation))
+        self._timers.after_ms(UNKILLABLE_MS, lambda: self._look_after_kill(child, generation))
 
     def _look_whether_held(self, child: ChildRecord, generation: int) -> None:
         """Whoever runs no more writes no word of shared memory: others may lead what it led (decision 0036). Its next
@@ -508,7 +506,7 @@ class Supervisor:
         if child.generation != generation or not child.is_alive or child.held:
             return
         if not runs_no_more(child.pid):
-            self._after(HELD_LOOK_MS, lambda: self._look_whether_held(child, generation))
+            self._timers.after_ms(HELD_LOOK_MS, lambda: self._look_whether_held(child, generation))
             return
         child.held = True
         _logger.error(
@@ -531,9 +529,9 @@ class Supervisor:
             return
         if child.state is not State.STOPPING:
             if not child.held:
-                _logger.error("%s (pid %d) was killed and is there still", child.role, child.pid)
+                _logger.error("%s (pid %d) was killed but still exists", child.role, child.pid)
             return
-        _logger.error("%s (pid %d) was killed and is there still: stopped without it", child.role, child.pid)
+        _logger.error("%s (pid %d) was killed but still exists; stopping without it", child.role, child.pid)
         self._unregister(self._by_pidfd, child.pidfd)
         if child.supervision is not None:
             self._unregister(self._by_socket, child.supervision.fileno())
@@ -563,9 +561,6 @@ class Supervisor:
     def _unregister(self, table: dict[int, ChildRecord], descriptor: int) -> None:
         if table.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
-
-    def _after(self, delay_ms: int, action: Callable[[], None]) -> None:
-        self._timers.add(self._clock.monotonic_ns() + delay_ms * _NS_PER_MS, action)
 
     def _take_signals(self) -> None:
         for number in SUPERVISOR_SIGNALS:

@@ -1,7 +1,7 @@
 """Which function each role runs, by name.
 
-The supervisor imports the process wings late, by these names, and knows nothing else of them. A place stands
-here for every role there will be; `roles.NOT_BUILT_YET` says which are not forked yet. Source of the order: `RoleKind`.
+The supervisor imports the process wings late, by these names, and knows nothing else of them. Source of
+the order: `RoleKind`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def load_all(entry_points: Mapping[RoleKind, str], kinds: Collection[RoleKind]) 
     gc.collect()
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
-        _logger.warning("%d threads run before the first fork: a process may start with a lock held", threads)
+        _logger.warning(
+            "%d threads run before the first fork; a child process may inherit a locked lock", threads
+        )
     return mains
 
 

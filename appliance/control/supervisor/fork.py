@@ -72,12 +72,12 @@ def _be(child: Child, main: Main, let_go: Callable[[], None]) -> None:
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else EXIT_DEFECT
     except ApplianceDefect:
-        _logger.critical("died of a defect", exc_info=True)
+        _logger.critical("internal error; the process ends (traceback follows)", exc_info=True)
     except ApplianceError as fault:
         child.supervision.send(Failed(str(fault), fatal=isinstance(fault, OperatorFault)))
         code = EXIT_CANNOT_START
     except BaseException:
-        _logger.critical("died of an unhandled exception", exc_info=True)
+        _logger.critical("unhandled exception; the process ends (traceback follows)", exc_info=True)
     finally:
         # Not sys.exit: the frames below belong to the supervisor and would run its clean-up.
         for stream in (sys.stdout, sys.stderr):

@@ -42,7 +42,7 @@ def listeners(settings: Settings, given: Sequence[socket.socket] = ()) -> dict[i
             inherited = by_port.pop(port, None)
             sock = inherited or _bind(settings.host, port, slot=slot)
             if inherited is not None:
-                _logger.info("slot %d listens on %s, the socket that systemd passed", slot, address_of(sock))
+                _logger.info("slot %d listens on %s, on the socket passed by systemd", slot, address_of(sock))
             bound[slot] = sock
             _set_up(sock, settings.network)
     except BaseException:

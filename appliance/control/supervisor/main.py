@@ -157,9 +157,9 @@ def _serve(
     instance = wires.instance_name(settings.data_dir)
     stale = runtime_directory.remove(settings.data_dir)
     if stale:
-        _logger.info("removed %d files of shared memory that a killed instance left", stale)
+        _logger.info("removed %d shared memory files of a killed instance", stale)
     for path in runtime_directory.remove_dead():
-        _logger.info("removed %s, the shared memory of an instance whose processes are all dead", path)
+        _logger.info("removed %s, the shared memory of an instance that no longer runs", path)
     runtime_dir = runtime_directory.create(settings.data_dir)
     held = runtime_directory.hold(runtime_dir)
     _raise_descriptor_limit(settings)
@@ -221,8 +221,7 @@ def _say_open_to_others(settings: Settings, bound: Mapping[int, socket.socket]) 
     )
     if settings.tells_arrival_address:
         _logger.info(
-            "clients are told to connect to the address that they came by; behind NAT or a port forward set"
-            " advertised.host"
+            "clients get the address that they connected to; behind NAT or a port forward set advertised.host"
         )
 
 
@@ -268,7 +267,8 @@ def _raise_descriptor_limit(settings: Settings) -> None:
             soft = hard
     if 0 <= soft < settings.network.connections_max:
         _logger.warning(
-            "the system allows %d descriptors a process, max.connections is %d",
+            "the limit of open files per process is %d, but max.connections is %d; raise"
+            " the limit (ulimit -n, LimitNOFILE=)",
             soft,
             settings.network.connections_max,
         )

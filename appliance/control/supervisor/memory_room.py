@@ -27,7 +27,9 @@ def refuse_too_large_pools(settings: Settings, *, shared_bytes: int, memory_byte
         ConfigurationError: the pools of all processes together are larger than either.
     """
     network = sum(role.kind is RoleKind.NETPROC for role in running_roles(settings))
-    wanted = network * settings.network.pool_bytes + settings.broker.coordinator_pool_bytes
+    coordinators = sum(role.kind is RoleKind.COORDINATOR for role in running_roles(settings))
+    wanted = network * settings.network.pool_bytes + coordinators * settings.broker.coordinator_pool_bytes
+    each = f" in each of {coordinators} coordinators" if coordinators > 1 else ""
     for there, what in (
         (memory_bytes, "memory: set them lower"),
         (
@@ -38,7 +40,7 @@ def refuse_too_large_pools(settings: Settings, *, shared_bytes: int, memory_byte
         if wanted > there:
             raise ConfigurationError(
                 f"network.pool.bytes = {_shown(settings.network.pool_bytes)} in each of {network} network processes"
-                f" and coordinator.pool.bytes = {_shown(settings.broker.coordinator_pool_bytes)}"
+                f" and coordinator.pool.bytes = {_shown(settings.broker.coordinator_pool_bytes)}{each}"
                 f" are {_shown(wanted)} together; this machine has {_shown(there)} of {what}"
             )
 

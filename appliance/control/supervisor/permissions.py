@@ -99,7 +99,7 @@ def check_directory(path: Path, what: str, *, group: ReadersGroup | None, has_lo
         )
     if found.st_mode & stat.S_IWOTH:
         raise OperatorFault(
-            f"{what} {path} may be written by everybody (mode {mode_text(found.st_mode)}), so what lies in it may be"
+            f"{what} {path} may be written by everybody (mode {mode_text(found.st_mode)}), so its contents may be"
             f" forged: look through it, then chmod 0700 {path}"
         )
     if group is not None:
@@ -107,7 +107,7 @@ def check_directory(path: Path, what: str, *, group: ReadersGroup | None, has_lo
     elif found.st_mode & 0o077:
         os.chmod(path, _PRIVATE_DIRECTORY)
         _logger.warning(
-            "%s %s had mode %s and has 0700 now: other users cannot open it any more (see data.directory.group)",
+            "%s %s had mode %s; it is now 0700, so other users cannot open it (see data.directory.group)",
             what,
             path,
             mode_text(found.st_mode),
@@ -152,11 +152,11 @@ def _open_to(group: ReadersGroup, root: Path, what: str, found: os.stat_result, 
             f"{what} {root} cannot be given to the group {group.name} ({error.filename}: {error.strerror}): the"
             f" appliance's user must be a member of it; under systemd set Group={group.name} in the unit"
         ) from error
-    _logger.info("%s %s is open to readers of the group %s now", what, root, group.name)
+    _logger.info("%s %s can now be read by the group %s", what, root, group.name)
     if linked:
         _logger.warning(
-            "%s %s: %d files have other hard links (in a directory of Apache Kafka, perhaps) and keep their modes;"
-            " readers of the group %s may not be able to open them",
+            "%s %s: %d files have other hard links (perhaps in a directory of Apache Kafka) and keep their modes;"
+            " members of the group %s may be unable to read them",
             what,
             root,
             linked,

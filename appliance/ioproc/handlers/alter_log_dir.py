@@ -6,7 +6,7 @@ from appliance.channels.request_channel import TARGET_DIRECTORY, refusal
 from appliance.errors import ApplianceError
 from appliance.ioproc.handlers.produce import Answer
 from appliance.ioproc.partition import Partition
-from appliance.log.log_moves import LogMoves
+from appliance.partition_host.log_moves import LogMoves
 from appliance.protocol.errors import code_for
 
 

@@ -1,7 +1,7 @@
 """DELETE_RECORDS on a partition's owner: the log start moves up, and is published before it is answered.
 
 The segments below it go when retention next looks, and the checkpoint of log starts is written soon after: until then a
-killed worker finds the records again, as Kafka's would. The answer waits for followers (`delayed_delete_records.py`).
+killed worker finds the records again, as Kafka's would. The answer waits for followers (`held_deletions.py`).
 """
 
 from __future__ import annotations

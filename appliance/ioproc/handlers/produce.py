@@ -1,9 +1,9 @@
 """PRODUCE on a partition's owner: check, append in place, publish, answer.
 
 Serves every version: batches are v2 in all that are served. With acks=all and followers the answer waits until they
-have the records (`delayed_produce`). A gap in a producer's sequence is told as the change of leaders that it may come
-from (decision 0047). Left out here on purpose: transactional batches (transactions issue) are refused by the log with
-INVALID_TXN_STATE.
+have the records (`held_produces`). A gap in a producer's sequence is told as the change of leaders that it may come
+from (decision 0047). COORDINATOR_ORIGIN and TRANSACTION_VERIFIED go on to the log. Left out here on purpose: asking the
+transaction coordinator (transactions issue), so a client's transactional batches meet INVALID_TXN_STATE.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ from typing import Final
 
 from appliance.channels.request_channel import (
     ACKS,
+    FLAGS,
     ITEM,
     REQUEST_ID,
     Op,
     RejectReason,
+    RequestFlag,
     Response,
     ResponseFlag,
     refusal,
 )
 from appliance.errors import ApplianceError, RejectedRequest
 from appliance.ioproc.partition import Partition
+from appliance.log.producer_state import AppendOrigin
 from appliance.log.validator import CostlyBatch
 from appliance.protocol.errors import ErrorCode, code_for
 from appliance.protocol.records.errors import InvalidTimestamp, MissingKey
@@ -33,6 +36,12 @@ _DUPLICATE: Final = int(ResponseFlag.DUPLICATE)
 _NOT_ENOUGH_REPLICAS: Final = int(ErrorCode.NOT_ENOUGH_REPLICAS)
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _OUT_OF_ORDER: Final = int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+
+_COORDINATOR_ORIGIN: Final = int(RequestFlag.COORDINATOR_ORIGIN)
+_TRANSACTION_VERIFIED: Final = int(RequestFlag.TRANSACTION_VERIFIED)
+_NOT_PLAIN: Final = _COORDINATOR_ORIGIN | _TRANSACTION_VERIFIED
+_CLIENT: Final = AppendOrigin.CLIENT
+_COORDINATOR: Final = AppendOrigin.COORDINATOR
 
 _MISSING_KEY: Final = int(RejectReason.MISSING_KEY)
 _TIMESTAMP: Final = int(RejectReason.TIMESTAMP)
@@ -50,9 +59,19 @@ def produce(
     if message[ACKS] == ACKS_ALL and len(partition.isr) < partition.min_insync_replicas:
         return refusal(message, _NOT_ENOUGH_REPLICAS)
     try:
-        result = partition.log.append(
-            batch, leader_epoch=partition.leader_epoch, cheap_bytes_max=cheap_bytes_max
-        )
+        flags = message[FLAGS]
+        if flags & _NOT_PLAIN:
+            result = partition.log.append(
+                batch,
+                leader_epoch=partition.leader_epoch,
+                origin=_COORDINATOR if flags & _COORDINATOR_ORIGIN else _CLIENT,
+                transaction_verified=bool(flags & _TRANSACTION_VERIFIED),
+                cheap_bytes_max=cheap_bytes_max,
+            )
+        else:
+            result = partition.log.append(
+                batch, leader_epoch=partition.leader_epoch, cheap_bytes_max=cheap_bytes_max
+            )
     except RejectedRequest as rejected:
         code = int(rejected.code)
         if code == _OUT_OF_ORDER and partition.may_be_overtaken():
@@ -64,10 +83,9 @@ def produce(
     except ApplianceError as error:
         partition.fault = error
         return refusal(message, int(code_for(error)))
-    flags = _DUPLICATE if result.duplicate else 0
     return (
         _OP,
-        flags,
+        _DUPLICATE if result.duplicate else 0,
         0,
         message[REQUEST_ID],
         message[ITEM],

@@ -1,7 +1,7 @@
 """WRITE_MARKER on a partition's owner: end a producer's transaction in its log, by a control batch of 78 bytes.
 
-The request's fields: `offset` how long the answer may wait for followers in ms, `placed_ns` the producer id, `position`
-its epoch, `length_bytes` the coordinator's epoch, and the flag COMMITTED. The answer is that of a PRODUCE.
+The request's fields: `offset` how long the answer may wait for followers in ms, `producer_id`, `position` its
+epoch, `length_bytes` the coordinator's epoch, and the flag COMMITTED. The answer is that of a PRODUCE.
 
 A marker of an epoch below the producer's is INVALID_PRODUCER_EPOCH, one of an older coordinator
 TRANSACTION_COORDINATOR_FENCED (`log/producer_state.py`).

@@ -8,7 +8,6 @@ from __future__ import annotations
 import msgspec
 
 UNKNOWN_BYTES = -1
-UNKNOWN_LAG = -1
 
 
 class DescribableLogDirTopic(msgspec.Struct, frozen=True):

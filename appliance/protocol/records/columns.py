@@ -45,7 +45,7 @@ def record_bounds(data: bytes, position: int, end: int, count: int) -> Longs:
         InvalidRecords: they are not exactly `count`.
     """
     if count * 7 > end - position:
-        raise InvalidRecords(f"{count} records cannot lie in {end - position} bytes")
+        raise InvalidRecords(f"{count} records do not fit in {end - position} bytes")
     pieces: list[Longs] = []
     at, left = position, count
     runs = Runs()

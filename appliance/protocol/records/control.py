@@ -19,7 +19,6 @@ from appliance.protocol.records.record import Record, decode_records, encode_bat
 
 _KEY = Struct(">hh")
 _MARKER = Struct(">hi")
-MARKER_BATCH_BYTES = 78
 
 
 class ControlType(IntEnum):

@@ -39,12 +39,6 @@ def write_varint(out: bytearray, value: int) -> None:
     out.append(bits)
 
 
-def varint_length(value: int) -> int:
-    """Bytes that `write_varint` takes for a signed value."""
-    bits = (value << 1) ^ (value >> 63)
-    return max(1, -(-bits.bit_length() // 7))
-
-
 def read_varint(data: bytes, position: i64) -> tuple[i64, i64]:
     """A signed 32-bit value and the position after it.
 

@@ -27,7 +27,7 @@ from appliance.protocol.records.varint import (
     read_varlong,
     varint_at,
 )
-from appliance.protocol.records.walk import (
+from appliance.protocol.records.walk_fields import (
     DELTA_MAX,
     DELTA_MIN,
     IS_COMPILED,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -29,10 +30,11 @@ from appliance.channels.control_channel import (
 )
 from appliance.channels.metadata_image import ImagePublisher
 from appliance.channels.partition_table import INCARNATION
-from appliance.channels.supervision import Ready
+from appliance.channels.supervision import Heartbeat, Ready
 from appliance.control.controller.control_socket import ControlSocket
 from appliance.control.controller.controller import Controller
 from appliance.control.controller.partition_rows import PartitionRows
+from appliance.control.controller.slot_states import START_GRACE_MS
 from appliance.control.store.embedded_store import EmbeddedStore
 from appliance.control.store.zookeeper_store import ZooKeeperStore
 from appliance.protocol.errors import ErrorCode
@@ -287,6 +289,31 @@ def test_second_controller_stands_by_until_the_first_is_killed(new_instance: New
     assert "t" in instance.image.topics
 
 
+def test_a_death_while_a_controller_stands_by_is_known_when_it_leads(new_instance: NewInstance) -> None:
+    """It would else presume that the process lives, and leave its partitions without a leader for START_GRACE_MS."""
+    instance = new_instance(slots=3)
+    instance.start()
+    instance.start_slots()
+    instance.create(NewTopic("t", assignments={0: (0, 1, 2)}))
+    assert instance.partition("t").leader == 0
+    first_pid, first_supervision = instance.pid, instance.supervision
+    assert first_supervision is not None
+    instance.launch()
+    assert not instance.speaks(timeout_ms=500)
+    instance.lose(instance.workers[0], instance.replicas[0])
+    instance.tell_child(Heartbeat(1))
+    assert instance.hear_child() == [Heartbeat(1)]
+    os.kill(first_pid, signal.SIGKILL)
+    os.waitpid(first_pid, 0)
+    first_supervision.close()
+    assert instance.hear_child() == [Ready()]
+    began = time.monotonic()
+    for each in instance.processes():
+        each.hello()
+    instance.until(lambda: instance.partition("t").leader == 1)
+    assert time.monotonic() - began < 0.75 * START_GRACE_MS / 1000
+
+
 def test_an_alteration_survives_a_kill_between_any_two_steps(new_instance: NewInstance) -> None:
     instance = new_instance()
     instance.start()
@@ -342,16 +369,23 @@ def test_a_reassignment_survives_a_kill_between_any_two_steps(
             if not lives:
                 restart(instance)
         instance.until(lambda topic=topic: instance.partition(topic).leader == 1)  # type: ignore[misc]
-        instance.until(lambda topic=topic: (topic, 0) not in instance.disks[0], or_dead=True)  # type: ignore[misc]
+        instance.until(lambda topic=topic: has_left(instance, topic), or_dead=True)  # type: ignore[misc]
         if instance.is_dead():
             alive = False
             restart(instance)
-        instance.until(lambda topic=topic: (topic, 0) not in instance.disks[0])  # type: ignore[misc]
+        instance.until(lambda topic=topic: has_left(instance, topic))  # type: ignore[misc]
         assert {slot for slot in range(3) if (topic, 0) in instance.disks[slot]} == {1, 2}
         assert b"leaving" not in instance.read_store(f"/brokers/topics/{topic}")
         if alive:
             return
     pytest.fail("the steps do not end")
+
+
+def has_left(instance: Instance, topic: str) -> bool:
+    """Slot 0's copy is deleted, and the store has heard of it: one after the other, once the new leader leads."""
+    return (topic, 0) not in instance.disks[0] and b"leaving" not in instance.read_store(
+        f"/brokers/topics/{topic}"
+    )
 
 
 def restart(instance: Instance, step: int | None = None) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import resource
 import signal
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
-from appliance.channels.control_channel import AllocateProducerIds, NewTopic, ProducerIdBlock
+from appliance.channels.control_channel import NewTopic
 from appliance.channels.supervision import Ready
 from appliance.config import BrokerSettings
 from appliance.control.store.embedded_store import DATABASE_NAME
@@ -15,6 +16,7 @@ from appliance.control.store.metadata_copy import COPY_NAME
 from appliance.protocol.errors import ErrorCode
 from tests.control.controller.conftest import NewInstance
 from tests.control.controller.instance import Instance
+from tests.control.controller.test_producer_ids import producer_id_block
 from tests.control.controller.test_topics import check_served
 
 
@@ -126,16 +128,13 @@ def test_more_partitions_than_rows_is_said(new_instance: NewInstance) -> None:
 
 
 def test_full_disk_hands_out_no_producer_id_and_none_twice(instance: Instance) -> None:
-    assert instance.answer(instance.ask(AllocateProducerIds())) == ProducerIdBlock(0, 1000)
+    blocks = [producer_id_block(instance)]
     instance.stop()
     instance.start(without_room(instance, more_bytes=100_000))
-    expected, refused = 1000, False
-    while not refused:
-        block = instance.answer(instance.ask(AllocateProducerIds()))
-        assert isinstance(block, ProducerIdBlock)
-        refused = block.count == 0
-        assert refused or block.first == expected
-        expected += block.count
+    while (block := producer_id_block(instance)).count:
+        blocks.append(block)
     instance.kill()
     instance.start()
-    assert instance.answer(instance.ask(AllocateProducerIds())) == ProducerIdBlock(expected, 1000)
+    blocks.append(producer_id_block(instance))
+    assert all(block.count == 1000 for block in blocks)
+    assert all(after.first >= before.first + 1000 for before, after in pairwise(blocks))

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from appliance.channels.control_channel import (
-    AllocateProducerIds,
-    CreateTopics,
-    DeleteTopics,
-    NewTopic,
-    ProducerIdBlock,
-)
+from appliance.channels.control_channel import CreateTopics, DeleteTopics, NewTopic
 from appliance.channels.partition_table import INCARNATION, ISR_BITS, LEADER_EPOCH, LEADER_SLOT
 from appliance.config import BrokerSettings
 from appliance.control.controller.copies import PIECE
@@ -208,14 +202,6 @@ def test_partition_limit_is_kept_and_deletion_makes_room(new_instance: NewInstan
     instance.delete("a")
     assert instance.grow("b", 4).error == 0
     check_served(instance)
-
-
-def test_producer_id_blocks_follow_each_other_and_survive_a_kill(instance: Instance) -> None:
-    assert instance.answer(instance.ask(AllocateProducerIds())) == ProducerIdBlock(0, 1000)
-    assert instance.answer(instance.ask(AllocateProducerIds())) == ProducerIdBlock(1000, 1000)
-    instance.kill()
-    instance.start()
-    assert instance.answer(instance.ask(AllocateProducerIds())) == ProducerIdBlock(2000, 1000)
 
 
 def test_slots_are_registered_and_named_in_the_image(new_instance: NewInstance) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -10,7 +10,7 @@ from appliance.control.coordinator.group.effects import Topic
 from appliance.control.coordinator.offsets.expiry import expired
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
 from appliance.control.coordinator.offsets.offset_commit import CommitPlanner, failed_commit
-from appliance.control.coordinator.offsets.offset_delete import plan_delete
+from appliance.control.coordinator.offsets.offset_delete import Deleted, plan_delete, settle
 from appliance.control.coordinator.offsets.offset_fetch import fetch_offsets
 from appliance.control.coordinator.offsets.offset_records import CommittedOffset, encode_value, parse_key
 from appliance.protocol.apis.offset_delete import (
@@ -49,6 +49,16 @@ class KnownTopics:
 
     def group_configs(self, group_id: str) -> Mapping[str, str]:
         return {}
+
+
+def deleted(request: OffsetDeleteRequest, book: OffsetBook, *, check_topic: Callable[[str], int]) -> Deleted:
+    """What the request comes to where nothing changes meanwhile."""
+    steps = plan_delete(request, topics=KnownTopics(), book=book, check_topic=check_topic)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            return settle(ended.value, check_topic)
 
 
 def commit(topic: str | UUID, *partitions: tuple[int, int, str]) -> CommitRequest:
@@ -184,7 +194,7 @@ def test_deletion_spares_what_is_subscribed_and_what_is_not_there() -> None:
             OffsetDeleteTopic("u", (OffsetDeletePartition(0),)),
         ),
     )
-    records, response = plan_delete(request, topics=KnownTopics(), book=book, check_topic=lambda _: 0)
+    records, response = deleted(request, book, check_topic=lambda _: 0)
     assert [parse_key(record.key) for record in records] == [("g", "t", 0)]
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert [[p.error_code for p in topic.partitions] for topic in response.topics] == [
@@ -192,9 +202,7 @@ def test_deletion_spares_what_is_subscribed_and_what_is_not_there() -> None:
         [unknown],
     ]
     subscribed = int(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC)
-    records, response = plan_delete(
-        request, topics=KnownTopics(), book=book, check_topic=lambda _: subscribed
-    )
+    records, response = deleted(request, book, check_topic=lambda _: subscribed)
     assert not records
     assert response.topics[0].partitions[0].error_code == subscribed
 

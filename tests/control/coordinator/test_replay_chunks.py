@@ -9,15 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.control.coordinator import replay as replay_module
+from appliance.control.coordinator.offsets import offset_replay as replay_module
 from appliance.control.coordinator.offsets.offset_book import OffsetBook, Replay
 from appliance.control.coordinator.offsets.offset_records import offset_key
+from appliance.control.coordinator.offsets.offset_replay import COMPARED_BYTES_MAX, ROW_MIN, replay_block
 from appliance.control.coordinator.offsets.packed_offsets import PackedOffsets
-from appliance.control.coordinator.replay import COMPARED_BYTES_MAX, ROW_MIN, replay_chunk
+from appliance.control.coordinator.runtime.record_block import RecordBlock
+from appliance.control.coordinator.runtime.replay import replay_chunk
 from appliance.errors import CorruptFile
 from appliance.log.chunks import Chunk, read_chunks
 from appliance.protocol.records.compression import Codec
 from appliance.protocol.records.keyed_batch import encode_keyed_batch
+from tests.control.coordinator.runtime.toy import ToyMachine
 
 Record = tuple[bytes, bytes | None]
 
@@ -82,11 +85,15 @@ def chunks_of(folder: Path, batches: list[list[Record]], codec: Codec = Codec.NO
 def replayed(chunks: list[Chunk], *, from_offset: int = 0) -> tuple[OffsetBook, list[Record]]:
     book, others = OffsetBook(), list[Record]()
     replay = Replay(book)
+
+    def take(block: RecordBlock) -> None:
+        replay_block(block, replay, lambda key, value: others.append((key, value)))
+
     for chunk in chunks:
         replay_chunk(
             chunk,
-            replay,
-            lambda key, value: others.append((key, value)),
+            ToyMachine(0),
+            take,
             path=Path("log"),
             from_offset=from_offset,
             decompressed_bytes_max=1 << 20,

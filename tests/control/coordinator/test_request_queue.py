@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.channels.roles import Role, RoleKind
-from appliance.control.coordinator.request_queue import CHEAP_BYTES_MAX, Received, Reply, RequestQueue
+from appliance.control.coordinator.request_queue import (
+    LARGE_BYTES,
+    LONG_BYTES,
+    LONG_FROM,
+    SLOW_MAX,
+    SLOW_NS,
+    Received,
+    Reply,
+    RequestQueue,
+)
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.headers import RequestHeader
 
@@ -89,13 +98,45 @@ def test_what_comes_behind_a_listing_of_its_connection_waits_for_it() -> None:
     assert queue.next_cheap() is beat
 
 
-def test_long_commit_is_costly_and_a_members_long_request_is_not() -> None:
-    commit = request(1, ApiKey.OFFSET_COMMIT, length_bytes=CHEAP_BYTES_MAX + 1)
-    sync = request(2, ApiKey.SYNC_GROUP, length_bytes=CHEAP_BYTES_MAX + 1)
-    queue = queue_of(commit, sync)
-    assert queue.next_cheap() is sync
+def test_long_requests_are_costly_whatever_they_ask() -> None:
+    commit = request(1, ApiKey.OFFSET_COMMIT, length_bytes=LONG_FROM[ApiKey.OFFSET_COMMIT] + 1)
+    sync = request(2, ApiKey.SYNC_GROUP, length_bytes=LONG_FROM[ApiKey.SYNC_GROUP] + 1)
+    leave = request(3, ApiKey.LEAVE_GROUP, length_bytes=LONG_BYTES + 1)
+    short = request(4, ApiKey.SYNC_GROUP, length_bytes=LONG_FROM[ApiKey.SYNC_GROUP])
+    queue = queue_of(commit, sync, leave, short)
+    assert queue.next_cheap() is short
     assert queue.next_cheap() is None
-    assert queue.next_costly() is commit
+    assert all_of(queue) == [commit, sync, leave]
+
+
+def test_large_requests_wait_for_room_and_hold_no_others_up() -> None:
+    large = [request(number, ApiKey.OFFSET_FETCH, length_bytes=LARGE_BYTES + 1) for number in range(2)]
+    listing, other = request(2, ApiKey.LIST_GROUPS), request(3, ApiKey.LIST_GROUPS)
+    queue = queue_of(*large, listing, other)
+    assert (queue.has_costly, queue.has_large) == (True, True)
+    assert queue.next_costly(with_large=False) is listing
+    assert queue.next_costly(with_large=False) is other
+    assert queue.next_costly(with_large=False) is None
+    assert (queue.has_costly, queue.has_large) == (False, True)
+    assert all_of(queue) == large
+
+
+def test_costly_and_large_requests_take_turns() -> None:
+    large = [request(number, ApiKey.OFFSET_FETCH, length_bytes=LARGE_BYTES + 1) for number in range(3)]
+    costly = [request(10 + number, ApiKey.LIST_GROUPS) for number in range(3)]
+    taken = all_of(queue_of(*large, *costly))
+    assert {each in large for each in taken[:2]} == {each in large for each in taken[2:4]} == {True, False}
+
+
+def test_large_request_of_a_closed_connection_is_forgotten() -> None:
+    large = request(1, ApiKey.OFFSET_FETCH, length_bytes=LARGE_BYTES + 1)
+    change = request(2, ApiKey.LEAVE_GROUP, length_bytes=LARGE_BYTES + 1)
+    queue = queue_of(large, change)
+    assert queue.drop(large.reply.key) == [large.reply]
+    assert queue.drop(change.reply.key) == []
+    assert queue.peer_down(LEFT) == 1
+    assert not queue.has_large
+    queue.check()
 
 
 def test_what_a_closed_connection_asked_for_is_forgotten() -> None:
@@ -183,3 +224,32 @@ def test_each_request_is_taken_once_in_its_connections_order_or_dropped(
             assert waiting[each.reply.connection].pop(0) is each.reply
         queue.check()
         assert len(queue) == sum(map(len, waiting.values()))
+
+
+def test_connection_whose_short_requests_take_long_is_costly_until_one_is_quick() -> None:
+    queue = RequestQueue()
+    queue.took(request(1).reply.key, SLOW_NS + 1)
+    slow, quick = request(1), request(2)
+    for each in (slow, quick):
+        queue.put(each)
+    queue.check()
+    assert queue.next_cheap() is quick
+    assert queue.next_cheap() is None
+    assert queue.next_costly() is slow
+    queue.took(slow.reply.key, SLOW_NS)
+    queue.put(request(1))
+    assert queue.has_cheap
+
+
+def test_slow_connections_are_forgotten_with_them_and_beyond_a_number() -> None:
+    queue = RequestQueue()
+    for connection in range(SLOW_MAX):
+        queue.took(request(connection).reply.key, SLOW_NS + 1)
+    queue.drop(request(1).reply.key)
+    for connection in (0, 1):
+        queue.put(request(connection))
+    assert len(all_of(queue)) == 2
+    queue.took(request(SLOW_MAX).reply.key, SLOW_NS + 1)
+    queue.took(request(SLOW_MAX + 1).reply.key, SLOW_NS + 1)
+    queue.put(request(0))
+    assert queue.has_cheap

@@ -8,7 +8,16 @@ from typing import Any
 
 from appliance.channels.roles import Role, RoleKind
 from appliance.control.coordinator.request_queue import Reply
-from appliance.control.coordinator.slices import JOBS_MAX, SLICE_NS, TURN_NS, AnswerJob, Job, Slices, StepJob
+from appliance.control.coordinator.slices import (
+    JOBS_MAX,
+    SLICE_NS,
+    TURN_NS,
+    AnswerJob,
+    Job,
+    PiecesJob,
+    Slices,
+    StepJob,
+)
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.list_groups import ListedGroup, ListGroupsResponse
 from appliance.protocol.headers import RequestHeader
@@ -170,3 +179,21 @@ def test_job_that_fails_ends_alone() -> None:
     work.turns()
     assert [str(error) for error in work.failed] == ["a defect"]
     assert work.sent == [(listed(3), [reply])]
+
+
+def test_work_in_pieces_goes_on_in_its_next_slice_where_the_time_is_over() -> None:
+    work = Work()
+    done: list[int] = []
+
+    def steps() -> Iterator[None]:
+        for each in range(35):
+            work.now_ns += ELEMENT_NS
+            done.append(each)
+            yield None
+
+    job = PiecesJob(steps(), lambda: work.now_ns)
+    assert not job.run(work.now_ns + SLICE_NS)
+    assert len(done) == 10
+    work.slices.later(job)
+    assert work.turns() == 2
+    assert done == list(range(35))

@@ -4,7 +4,6 @@ import pytest
 
 from appliance.protocol.records.batch import read_header
 from appliance.protocol.records.control import (
-    MARKER_BATCH_BYTES,
     ControlType,
     EndTransactionMarker,
     control_type,
@@ -19,7 +18,7 @@ from appliance.protocol.records.record import Record, decode_records, encode_bat
 def test_a_marker_takes_78_bytes_and_comes_back(committed: bool) -> None:
     marker = EndTransactionMarker(committed, coordinator_epoch=7)
     batch = encode_marker_batch(marker, producer_id=42, producer_epoch=3, timestamp_ms=1_000)
-    assert len(batch) == MARKER_BATCH_BYTES
+    assert len(batch) == 78
     assert decode_marker(batch) == marker
     header = read_header(batch)
     assert header.is_control

@@ -16,13 +16,8 @@ from appliance.protocol.records.columns import record_bounds, record_columns
 from appliance.protocol.records.errors import InvalidRecords
 from appliance.protocol.records.record import Record, decode_records, encode_batch, encode_record, frame_batch
 from appliance.protocol.records.varint import write_varint
-from appliance.protocol.records.walk import (
-    STRETCH_BYTES,
-    RecordsSummary,
-    Walked,
-    check_records,
-    walk_fields,
-)
+from appliance.protocol.records.walk import RecordsSummary, check_records
+from appliance.protocol.records.walk_fields import STRETCH_BYTES, Walked, walk_fields
 
 NOW_MS = 1_700_000_000_000
 

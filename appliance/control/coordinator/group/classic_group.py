@@ -9,16 +9,22 @@ Invariants, which `check` holds:
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
 from appliance.control.coordinator.group import group_metadata_record as log_record
 from appliance.control.coordinator.group.classic_member import ClassicMember, OnTime, Waiting
 from appliance.control.coordinator.group.classic_state import STATES, ClassicState
-from appliance.control.coordinator.group.effects import Record
+from appliance.control.coordinator.group.held_bytes import HeldBytes
 from appliance.control.coordinator.group.subscription import PROTOCOL_TYPE, subscribed_topics
+from appliance.control.coordinator.runtime.effects import Record
 from appliance.delayed.timing_wheel import Task
 from appliance.errors import ApplianceDefect, MalformedFrame
 from appliance.protocol.apis.join_group import JoinGroupProtocol
 from appliance.protocol.errors import ErrorCode
+
+SUBSCRIBED_NAMES_MAX: Final = 200_000
+"""Topics that the members of a group may name together; with more it counts as one that cannot be read. It takes the
+coordinator about 60 ms to read so many, in one piece."""
 
 
 class ClassicGroup:
@@ -36,6 +42,7 @@ class ClassicGroup:
         "_topics",
         "generation_id",
         "group_id",
+        "held",
         "in_log",
         "join_timer",
         "leader",
@@ -53,6 +60,7 @@ class ClassicGroup:
 
     def __init__(self, group_id: str, now_ms: int) -> None:
         self.group_id = group_id
+        self.held = HeldBytes(group_id)
         self.state = ClassicState.EMPTY
         self.previous_state = ClassicState.DEAD
         self.state_timestamp_ms = now_ms
@@ -113,6 +121,7 @@ class ClassicGroup:
         self._end_pending(member.member_id)
         self.members[member.member_id] = member
         self._count_protocols(member, 1)
+        self._count_bytes(member)
         self._joining += member.joining is not None
         if member.instance_id is not None:
             self._static[member.instance_id] = member.member_id
@@ -122,6 +131,8 @@ class ClassicGroup:
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count_protocols(member, -1)
+            self.held.add(-member.counted_bytes)
+            member.counted_bytes = 0
             self._joining -= member.joining is not None
             if member.instance_id is not None:
                 self._static.pop(member.instance_id, None)
@@ -141,6 +152,19 @@ class ClassicGroup:
         self._count_protocols(member, -1)
         member.protocols = protocols
         self._count_protocols(member, 1)
+        self._count_bytes(member)
+
+    def assign(self, member: ClassicMember, assignment: bytes) -> None:
+        """The member is to work on this from now on."""
+        more = len(assignment) - len(member.assignment)
+        member.assignment = assignment
+        member.counted_bytes += more
+        self.held.add(more)
+
+    def _count_bytes(self, member: ClassicMember) -> None:
+        held = member.weigh()
+        self.held.add(held - member.counted_bytes)
+        member.counted_bytes = held
 
     def _count_protocols(self, member: ClassicMember, by: int) -> None:
         for name in member.protocol_names():
@@ -161,6 +185,7 @@ class ClassicGroup:
         assert member.instance_id is not None
         member.member_id = new_id
         self.members[new_id] = member
+        self._count_bytes(member)
         self._static[member.instance_id] = new_id
         if self.leader == old_id:
             self.leader = new_id
@@ -265,9 +290,12 @@ class ClassicGroup:
         if self.protocol_name is None:
             return None
         topics: set[str] = set()
+        left = SUBSCRIBED_NAMES_MAX
         try:
             for member in self.members.values():
-                topics |= subscribed_topics(member.metadata(self.protocol_name))
+                named = subscribed_topics(member.metadata(self.protocol_name), names_max=left)
+                left -= len(named)
+                topics.update(named)
         except (MalformedFrame, KeyError):
             return None
         return frozenset(topics)
@@ -336,6 +364,11 @@ class ClassicGroup:
             raise ApplianceDefect(f"group {self.group_id}: the leader is {self.leader!r}")
         if self._static != {m.instance_id: m.member_id for m in self.members.values() if m.instance_id}:
             raise ApplianceDefect(f"group {self.group_id}: the static members are not those it knows")
+        held = HeldBytes(self.group_id).bytes + sum(member.weigh() for member in self.members.values())
+        if held != self.held.bytes:
+            raise ApplianceDefect(
+                f"group {self.group_id}: it holds {held} bytes, {self.held.bytes} are counted"
+            )
         if self._joining != sum(member.joining is not None for member in self.members.values()):
             raise ApplianceDefect(f"group {self.group_id}: {self._joining} members are said to wait")
         names = [name for member in self.members.values() for name in member.protocol_names()]

@@ -7,7 +7,7 @@ partitions it owns in its subscription. It is out when it does not come back in 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from appliance.control.coordinator.group.append_errors import for_member
 from appliance.control.coordinator.group.classic_rebalance import refused_join, said_in
@@ -20,10 +20,11 @@ from appliance.control.coordinator.group.consumer_records import (
 )
 from appliance.control.coordinator.group.consumer_turns import fence, restart_session, write
 from appliance.control.coordinator.group.downgrade import assignment_bytes
-from appliance.control.coordinator.group.effects import Client
 from appliance.control.coordinator.group.group_book import GroupBook
+from appliance.control.coordinator.group.held_bytes import weigh_subscription
 from appliance.control.coordinator.group.subscription import PROTOCOL_TYPE, Subscription, read_subscription
 from appliance.control.coordinator.group.upgrade import by_id
+from appliance.control.coordinator.runtime.effects import Client
 from appliance.errors import MalformedFrame
 from appliance.protocol.apis.heartbeat import HeartbeatRequest, HeartbeatResponse
 from appliance.protocol.apis.join_group import NO_MEMBER, JoinGroupRequest, JoinGroupResponse
@@ -65,7 +66,12 @@ def join(
         refuse(ErrorCode.GROUP_MAX_SIZE_REACHED, NO_MEMBER)
         return
     replaced = existing if existing != member_id else None
-    draft = _step(book, group, request, client, member_id=member_id, replaced=replaced, said=said)
+    subscription = _said(request, client, said)
+    more = weigh_subscription(member_id, subscription) - group.counted_bytes(existing or member_id)
+    if not book.limits.has_room_for_bytes(group.held.bytes, more):
+        refuse(ErrorCode.GROUP_MAX_SIZE_REACHED)
+        return
+    draft = _step(book, group, subscription, member_id=member_id, replaced=replaced, said=said)
     response = JoinGroupResponse(
         generation_id=draft.current(member_id).member_epoch,
         protocol_type=PROTOCOL_TYPE,
@@ -86,11 +92,22 @@ def join(
     write(book, group, draft, written)
 
 
+def _said(request: JoinGroupRequest, client: Client, said: Subscription) -> MemberSubscription:
+    return MemberSubscription(
+        request.group_instance_id,
+        said.rack_id,
+        client_id=client.client_id,
+        client_host=client.host,
+        topic_names=tuple(sorted(set(said.topics))),
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        classic=ClassicProtocols(request.session_timeout_ms, request.protocols),
+    )
+
+
 def _step(
     book: GroupBook,
     group: ConsumerGroup,
-    request: JoinGroupRequest,
-    client: Client,
+    subscription: MemberSubscription,
     *,
     member_id: str,
     replaced: str | None,
@@ -100,15 +117,6 @@ def _step(
     draft = Draft(book, group)
     if replaced is not None:
         draft.replace_member(replaced, member_id)
-    subscription = MemberSubscription(
-        request.group_instance_id,
-        said.rack_id,
-        client_id=client.client_id,
-        client_host=client.host,
-        topic_names=tuple(sorted(set(said.topics))),
-        rebalance_timeout_ms=request.rebalance_timeout_ms,
-        classic=ClassicProtocols(request.session_timeout_ms, request.protocols),
-    )
     draft.subscribe(member_id, subscription)
     draft.assign()
     draft.reconcile(member_id, by_id(book, said.owned))
@@ -212,19 +220,14 @@ def leave(
     """
     draft = Draft(book, group)
     answers: list[MemberResponse] = []
-    out: list[str] = []
+    out: dict[str, None] = {}
     for one in leaving:
-        member_id: str = one.member_id
-        if member_id == NO_MEMBER and one.group_instance_id is not None:
-            member_id = group.static_member_id(one.group_instance_id) or NO_MEMBER
-        error = _no_member(group, member_id, one.group_instance_id)
-        if not error and member_id not in out:
-            out.append(member_id)
+        member_id, error = identify(group, one)
+        if not error:
+            out[member_id] = None
         answers.append(MemberResponse(one.member_id, one.group_instance_id, error_code=error))
     last = _last_of_the_new_protocol(group, out)
-    for member_id in out:
-        if member_id != last:
-            draft.remove(member_id)
+    draft.remove_all([member_id for member_id in out if member_id != last])
 
     def tell(error_code: int) -> None:
         if error_code:
@@ -252,7 +255,15 @@ def leave(
     write(book, group, draft, written)
 
 
-def _last_of_the_new_protocol(group: ConsumerGroup, out: list[str]) -> str | None:
+def identify(group: ConsumerGroup, one: MemberIdentity) -> tuple[str, ErrorCode]:
+    """(member id, NONE) of a member that is to leave, or why it is none."""
+    member_id: str = one.member_id
+    if member_id == NO_MEMBER and one.group_instance_id is not None:
+        member_id = group.static_member_id(one.group_instance_id) or NO_MEMBER
+    return member_id, _no_member(group, member_id, one.group_instance_id)
+
+
+def _last_of_the_new_protocol(group: ConsumerGroup, out: Mapping[str, None]) -> str | None:
     """The member whose leaving makes a classic group of the others, so that it is taken out by itself; None where
     classic members are not all that is left."""
     left = [one for member_id, one in group.subscriptions.items() if member_id not in out]

@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from appliance.control.coordinator.group.effects import Client
+from appliance.control.coordinator.group.held_bytes import weigh_member
+from appliance.control.coordinator.runtime.effects import Client
 from appliance.delayed.timing_wheel import Task
 from appliance.protocol.apis.join_group import JoinGroupProtocol
 
@@ -41,6 +42,8 @@ class ClassicMember(msgspec.Struct):
     joining: Waiting | None = None
     syncing: Waiting | None = None
     session: Task[OnTime] | None = None
+    counted_bytes: int = 0
+    """What it counts for in its group (`held_bytes`)."""
 
     @property
     def is_static(self) -> bool:
@@ -57,6 +60,17 @@ class ClassicMember(msgspec.Struct):
             if protocol.name == protocol_name:
                 return protocol.metadata
         raise KeyError(protocol_name)
+
+    def weigh(self) -> int:
+        """How many bytes it takes."""
+        return weigh_member(
+            self.member_id,
+            self.instance_id,
+            self.client_id,
+            self.client_host,
+            protocols=self.protocols,
+            assignment=self.assignment,
+        )
 
     def vote(self, candidates: set[str]) -> str:
         """The first of its protocols that is a candidate; every member knows each of the candidates."""

@@ -181,7 +181,7 @@ def end_sync(book: GroupBook, member: ClassicMember, response: SyncGroupResponse
 def end_syncs(book: GroupBook, group: ClassicGroup, error: ErrorCode) -> None:
     """Nobody gets an assignment in this generation."""
     for member in group.members.values():
-        member.assignment = b""
+        group.assign(member, b"")
         if end_sync(book, member, SyncGroupResponse(error_code=error)):
             restart_session(book, group, member)
 

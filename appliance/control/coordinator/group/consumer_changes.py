@@ -6,7 +6,7 @@ A draft sees its own changes; the group does not until they are committed.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -117,8 +117,14 @@ class Draft:
 
     def remove(self, member_id: str) -> None:
         """The member is out; its partitions are free and the group's epoch grows."""
-        self._drop(member_id)
-        self._look_at_topics(bump=True)
+        self.remove_all((member_id,))
+
+    def remove_all(self, member_ids: Sequence[str]) -> None:
+        """Takes the members out; the group's epoch grows by one, however many they are (as in Kafka)."""
+        for member_id in member_ids:
+            self._drop(member_id)
+        if member_ids:
+            self._look_at_topics(bump=True)
 
     def send_away(self, member_id: str) -> None:
         """A static member leaves for a while: its partitions wait for it until its session ends."""
@@ -222,7 +228,9 @@ class Draft:
 
     def _topics(self, subscriptions: dict[str, MemberSubscription]) -> dict[str, Topic]:
         """Those of the subscribed topics that exist."""
-        names = set().union(*(self._names(one) for one in subscriptions.values()))
+        # A member may name thousands that do not exist: those are left out before anything is sorted or looked up.
+        there = self._book.topic_names.all()
+        names = set().union(*(there.intersection(self._names(one)) for one in subscriptions.values()))
         found = ((name, self._book.topics.by_name(name)) for name in sorted(names))
         return {name: topic for name, topic in found if topic is not None}
 

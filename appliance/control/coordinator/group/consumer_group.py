@@ -34,6 +34,7 @@ from appliance.control.coordinator.group.consumer_records import (
     TargetChange,
     TargetEpochChange,
 )
+from appliance.control.coordinator.group.held_bytes import POINTER_BYTES, HeldBytes, weigh_subscription
 from appliance.delayed.timing_wheel import Task
 from appliance.errors import ApplianceDefect
 from appliance.protocol.errors import ErrorCode
@@ -59,6 +60,7 @@ class ConsumerGroup:
 
     __slots__ = (
         "_commits_since",
+        "_counted_bytes",
         "_owners",
         "_static",
         "_turns",
@@ -66,6 +68,7 @@ class ConsumerGroup:
         "currents",
         "epoch",
         "group_id",
+        "held",
         "is_busy",
         "metadata_hash",
         "rebalances",
@@ -79,6 +82,7 @@ class ConsumerGroup:
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
+        self.held = HeldBytes(group_id)
         self.epoch = 0
         self.metadata_hash = 0
         self.assignment_epoch = 0
@@ -92,6 +96,7 @@ class ConsumerGroup:
         self.seen_topics = -1
         self.is_busy = False
         self._commits_since: dict[str, int] = {}
+        self._counted_bytes: dict[str, int] = {}
         self._owners: dict[tuple[UUID, int], str] = {}
         self._static: dict[str, str] = {}
         self._turns: deque[Callable[[], None]] = deque()
@@ -116,6 +121,11 @@ class ConsumerGroup:
             case CurrentChange(member_id, current):
                 self._own(member_id, current)
             case RegexChange(regex, resolved):
+                known = self.regexes.get(regex)
+                self.held.add(
+                    POINTER_BYTES
+                    * (len(resolved.topics if resolved else ()) - len(known.topics if known else ()))
+                )
                 if resolved is None:
                     self.regexes.pop(regex, None)
                     self.seen_names.pop(regex, None)
@@ -127,9 +137,12 @@ class ConsumerGroup:
         instance_id = None if before is None else before.instance_id
         if instance_id is not None and self._static.get(instance_id) == member_id:
             del self._static[instance_id]
+        counted = 0 if subscription is None else weigh_subscription(member_id, subscription)
+        self.held.add(counted - self._counted_bytes.pop(member_id, 0))
         if subscription is None:
             self.subscriptions.pop(member_id, None)
             return
+        self._counted_bytes[member_id] = counted
         self.subscriptions[member_id] = subscription
         if subscription.instance_id is not None:
             self._static[subscription.instance_id] = member_id
@@ -151,6 +164,10 @@ class ConsumerGroup:
         self.currents[member_id] = current
         for partition in kept:
             self._owners[partition] = member_id
+
+    def counted_bytes(self, member_id: str) -> int:
+        """What a member counts for in `held`."""
+        return self._counted_bytes.get(member_id, 0)
 
     # ── what it says ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -210,9 +227,6 @@ class ConsumerGroup:
         if subscription.regex is not None and (resolved := self.regexes.get(subscription.regex)):
             names.update(resolved.topics)
         return names
-
-    def is_subscribed_to(self, topic: str) -> bool:
-        return any(topic in self.topics_of(one) for one in self.subscriptions.values())
 
     def topics(self) -> set[str]:
         return set().union(*(self.topics_of(one) for one in self.subscriptions.values()))
@@ -297,6 +311,13 @@ class ConsumerGroup:
                 owners[partition] = member_id
         if owners != self._owners:
             raise ApplianceDefect(f"group {self.group_id}: the owners are not those it knows")
+        held = HeldBytes(self.group_id).bytes
+        held += sum(weigh_subscription(member_id, one) for member_id, one in self.subscriptions.items())
+        held += sum(POINTER_BYTES * len(resolved.topics) for resolved in self.regexes.values())
+        if held != self.held.bytes:
+            raise ApplianceDefect(
+                f"group {self.group_id}: it holds {held} bytes, {self.held.bytes} are counted"
+            )
         strangers = (self.targets.keys() | self.currents.keys()) - self.subscriptions.keys()
         if strangers:
             raise ApplianceDefect(f"group {self.group_id}: {strangers} are no members")

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from appliance.control.coordinator.group.consumer_group import ConsumerGroup
 from appliance.control.coordinator.group.consumer_records import Assignment
-from appliance.control.coordinator.group.effects import GROUP_OPERATIONS, Client
+from appliance.control.coordinator.group.effects import GROUP_OPERATIONS
 from appliance.control.coordinator.group.group_book import GroupBook, shown
+from appliance.control.coordinator.runtime.effects import Client
 from appliance.protocol.apis.consumer_group_describe import (
     MEMBER_CLASSIC,
     MEMBER_CONSUMER,

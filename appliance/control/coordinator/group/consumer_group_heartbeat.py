@@ -9,12 +9,16 @@ batch of the log, and the answer leaves when that is committed:
     4. the member takes its next step to its target    CurrentChange
 
 Versions: v1 has subscriptions by regular expression, and wants members to choose their own ids (KIP-1082).
-Left out on purpose: KIP-1251's assignment epochs, racks in the assignors.
+
+Left out: assignment epochs (KIP-1251); racks in the assignors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import merge
+
+from msgspec.structs import replace
 
 from appliance.control.coordinator.group.append_errors import for_member
 from appliance.control.coordinator.group.classic_group import ClassicGroup
@@ -25,10 +29,12 @@ from appliance.control.coordinator.group.consumer_reconciliation import owns_no_
 from appliance.control.coordinator.group.consumer_records import Assignment, MemberSubscription
 from appliance.control.coordinator.group.consumer_turns import fence, restart_session, write
 from appliance.control.coordinator.group.delete_groups import end_of
-from appliance.control.coordinator.group.effects import Client, Record
 from appliance.control.coordinator.group.group_book import GroupBook, shown
+from appliance.control.coordinator.group.held_bytes import weigh_subscription
 from appliance.control.coordinator.group.topic_regex import check_regex
 from appliance.control.coordinator.group.upgrade import upgrade
+from appliance.control.coordinator.pieces import Steps
+from appliance.control.coordinator.runtime.effects import Client, Record
 from appliance.errors import RejectedRequest
 from appliance.protocol.apis.consumer_group_heartbeat import (
     JOIN_GROUP_EPOCH,
@@ -44,6 +50,7 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.primitives import NO_UUID
 
 _OWN_ID_FROM = 1
+_SORTED_AT_ONCE = 512
 
 
 def handle(book: GroupBook, request: ConsumerGroupHeartbeatRequest, client: Client, reply: object) -> None:
@@ -69,6 +76,25 @@ def handle(book: GroupBook, request: ConsumerGroupHeartbeatRequest, client: Clie
             book.drop_if_unborn(group)
 
     book.in_turn(group, request, client, reply=reply, action=turn)
+
+
+def handle_in_pieces(
+    book: GroupBook, request: ConsumerGroupHeartbeatRequest, client: Client, reply: object
+) -> Steps[None]:
+    """`handle` of a request that names many topics: first they are sorted, some at a time."""
+    names = request.subscribed_topic_names
+    if names is not None:
+        parts: list[list[str]] = []
+        for first in range(0, len(names), _SORTED_AT_ONCE):
+            parts.append(sorted(names[first : first + _SORTED_AT_ONCE]))
+            yield None
+        in_order: dict[str, None] = {}
+        for number, name in enumerate(merge(*parts), 1):
+            in_order[name] = None
+            if not number % _SORTED_AT_ONCE:
+                yield None
+        request = replace(request, subscribed_topic_names=tuple(in_order))
+    handle(book, request, client, reply)
 
 
 def _refuse(book: GroupBook, reply: object, refused: RejectedRequest) -> None:
@@ -167,7 +193,9 @@ def _beat(
     if replaced is not None:
         draft.replace_member(replaced, member_id)
     before = draft.current(member_id)
-    draft.subscribe(member_id, _subscription(draft, member_id, request, client))
+    subscription = _subscription(draft, member_id, request, client)
+    _wants_room_for_bytes(book, group, draft, member_id, subscription, replaced=replaced)
+    draft.subscribe(member_id, subscription)
     draft.assign()
     draft.reconcile(member_id, owned)
     current = draft.current(member_id)
@@ -276,6 +304,27 @@ def _wants_room(book: GroupBook, group: ConsumerGroup, member_id: str) -> None:
         )
 
 
+def _wants_room_for_bytes(
+    book: GroupBook,
+    group: ConsumerGroup,
+    draft: Draft,
+    member_id: str,
+    subscription: MemberSubscription,
+    *,
+    replaced: str | None,
+) -> None:
+    if member_id in group.subscriptions and subscription == draft.subscription(member_id):
+        return  # nearly always
+    more = weigh_subscription(member_id, subscription) - group.counted_bytes(replaced or member_id)
+    if not book.limits.has_room_for_bytes(group.held.bytes, more):
+        settings = book.settings
+        raise RejectedRequest(
+            ErrorCode.GROUP_MAX_SIZE_REACHED,
+            f"What the member sends is more than group.max.bytes = {settings.max_bytes} of a group or"
+            f" group.members.max.bytes = {settings.members_max_bytes} of all groups have room for.",
+        )
+
+
 def _unknown(group: ConsumerGroup, member_id: str) -> RejectedRequest:
     return RejectedRequest(
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -295,7 +344,8 @@ def _subscription(
         before.rack_id if request.rack_id is None else request.rack_id,
         client_id=client.client_id,
         client_host=client.host,
-        topic_names=before.topic_names if names is None else tuple(sorted(set(names))),
+        # Sorted in pieces before where they are many; then this costs a look at each.
+        topic_names=before.topic_names if names is None else tuple(sorted(dict.fromkeys(names))),
         regex=before.regex if regex is None else regex or None,
         rebalance_timeout_ms=before.rebalance_timeout_ms if timeout_ms == UNCHANGED_MS else timeout_ms,
         assignor=before.assignor if request.server_assignor is None else request.server_assignor,

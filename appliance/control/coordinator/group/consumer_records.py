@@ -26,7 +26,7 @@ from uuid import UUID
 
 import msgspec
 
-from appliance.control.coordinator.group.effects import Record
+from appliance.control.coordinator.runtime.effects import Record
 from appliance.errors import MalformedFrame
 from appliance.protocol.apis.join_group import JoinGroupProtocol
 from appliance.protocol.primitives import (

@@ -12,8 +12,8 @@ from appliance.control.coordinator.group.consumer_changes import Draft
 from appliance.control.coordinator.group.consumer_group import ConsumerGroup
 from appliance.control.coordinator.group.consumer_records import CurrentChange, MemberState, record_of
 from appliance.control.coordinator.group.downgrade import downgrade, may_downgrade
-from appliance.control.coordinator.group.effects import Record
 from appliance.control.coordinator.group.group_book import GroupBook
+from appliance.control.coordinator.runtime.effects import Record
 
 
 def write(

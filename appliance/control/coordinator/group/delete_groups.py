@@ -18,9 +18,9 @@ from appliance.control.coordinator.group.classic_rebalance import cancel_timers
 from appliance.control.coordinator.group.classic_state import STATES
 from appliance.control.coordinator.group.consumer_group import ConsumerGroup
 from appliance.control.coordinator.group.consumer_records import record_of
-from appliance.control.coordinator.group.effects import Client, Record
 from appliance.control.coordinator.group.group_book import GroupBook
 from appliance.control.coordinator.group.group_metadata_record import tombstone
+from appliance.control.coordinator.runtime.effects import Client, Record
 from appliance.protocol.apis.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -104,7 +104,8 @@ class _Deletion:
         def written(error_code: int) -> None:
             if error_code:
                 for group in groups:
-                    book.groups.setdefault(group.group_id, group)
+                    if group.group_id not in book.groups:
+                        book.groups[group.group_id] = group
                     self._results[group.group_id] = for_member(error_code)
             self._ended_one()
 

@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from appliance.control.coordinator.group.classic_group import ClassicGroup
 from appliance.control.coordinator.group.classic_member import ClassicMember
 from appliance.control.coordinator.group.classic_state import ClassicState
-from appliance.control.coordinator.group.effects import GROUP_OPERATIONS, Client
+from appliance.control.coordinator.group.effects import GROUP_OPERATIONS
 from appliance.control.coordinator.group.group_book import GroupBook, shown
+from appliance.control.coordinator.runtime.effects import Client
 from appliance.protocol.apis.describe_groups import (
     DescribedGroup,
     DescribedGroupMember,

@@ -16,9 +16,9 @@ from appliance.control.coordinator.group.classic_rebalance import prepare, resta
 from appliance.control.coordinator.group.classic_state import ClassicState
 from appliance.control.coordinator.group.consumer_group import ConsumerGroup
 from appliance.control.coordinator.group.consumer_records import record_of
-from appliance.control.coordinator.group.effects import Record
 from appliance.control.coordinator.group.group_book import GroupBook
 from appliance.control.coordinator.group.subscription import PROTOCOL_TYPE, encode_assignment
+from appliance.control.coordinator.runtime.effects import Record
 
 POLICIES = ("bidirectional", "downgrade")
 

@@ -9,28 +9,27 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
 
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.config import ConsumerTimes, GroupSettings
 from appliance.control.coordinator.group.classic_group import ClassicGroup
 from appliance.control.coordinator.group.classic_member import OnTime
 from appliance.control.coordinator.group.consumer_group import ConsumerGroup
-from appliance.control.coordinator.group.effects import (
+from appliance.control.coordinator.group.effects import CommittedOffsets, Topics
+from appliance.control.coordinator.group.group_limits import GroupLimits
+from appliance.control.coordinator.group.held_bytes import Total
+from appliance.control.coordinator.group.topic_names import TopicNames
+from appliance.control.coordinator.runtime.effects import (
     Answer,
     AnswerInPieces,
     Append,
     Client,
-    CommittedOffsets,
     Effects,
     GoOn,
     Record,
-    Topics,
 )
-from appliance.control.coordinator.group.group_limits import GroupLimits
-from appliance.control.coordinator.group.topic_names import TopicNames
 from appliance.delayed.timing_wheel import Task, TimingWheel
 from appliance.errors import ApplianceDefect
 
-_NS_PER_MS = 1_000_000
 _SHOWN_MAX = 255
 """Characters. A string of the protocol has 32,767 bytes, and what a client sends may be as long."""
 
@@ -49,7 +48,28 @@ def shown(name: str) -> str:
 
 
 def _nobody(request: object, client: Client, reply: object) -> None:
-    raise ApplianceDefect("the book is nobody's")
+    raise ApplianceDefect("the book has no owner")
+
+
+class GroupsById(dict[str, ClassicGroup | ConsumerGroup]):
+    """The groups by their ids; what they hold is counted in `total`. Changed by these two ways only."""
+
+    __slots__ = ("_total",)
+
+    def __init__(self, total: Total) -> None:
+        super().__init__()
+        self._total = total
+
+    def __setitem__(self, group_id: str, group: ClassicGroup | ConsumerGroup) -> None:
+        before = self.get(group_id)
+        if before is not None and before is not group:
+            before.held.leave()
+        super().__setitem__(group_id, group)
+        group.held.enter(self._total)
+
+    def __delitem__(self, group_id: str) -> None:
+        self[group_id].held.leave()
+        super().__delitem__(group_id)
 
 
 class GroupBook:
@@ -95,10 +115,10 @@ class GroupBook:
         self.topics = topics
         self.offsets = offsets
         self.new_member_id = new_member_id
-        self.groups: dict[str, ClassicGroup | ConsumerGroup] = {}
         self.limits = GroupLimits(
-            settings, groups=self.groups.__len__, members=self.count_members, now_ms=self._monotonic_ms
+            settings, groups=self._count_groups, members=self.count_members, now_ms=self._monotonic_ms
         )
+        self.groups = GroupsById(self.limits.held)
         self.again: Callable[[object, Client, object], None] = _nobody
         self.topics_version = 0  # counts the metadata images
         self.topic_names = TopicNames(topics)
@@ -121,7 +141,7 @@ class GroupBook:
         return [task.take() for task in self._wheel.advance(self._monotonic_ms())]
 
     def _monotonic_ms(self) -> int:
-        return self.clock.monotonic_ns() // _NS_PER_MS
+        return self.clock.monotonic_ns() // NS_PER_MS
 
     # ── effects ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -179,6 +199,9 @@ class GroupBook:
                 self.again(request, client, reply)
 
         group.in_turn(turn)
+
+    def _count_groups(self) -> int:
+        return len(self.groups)
 
     def count_members(self) -> int:
         """Members of all groups; O(groups)."""

@@ -4,10 +4,13 @@
 |---|---|---|
 | groups | group.max.count | a new group is refused; empty groups without offsets are removed first |
 | members of all groups | group.members.max | a new member is refused: GROUP_MAX_SIZE_REACHED |
+| bytes of members (`held_bytes`), one group, all groups | group.max.bytes, group.members.max.bytes | the same |
 | ids of members that have not come back (KIP-394) | group.pending.members.max | the oldest is forgotten |
 
 A member whose id was forgotten is told UNKNOWN_MEMBER_ID and begins again, as after its timeout. What the log holds is
 taken in whatever the bounds say: they are for what is new.
+
+A member that is in stays in with what it has sent; what would take more bytes than it has now is refused, too.
 
 Apache Kafka has none of these; its `group.max.size` bounds the members of one group.
 """
@@ -20,6 +23,7 @@ from typing import Final
 
 from appliance.config import GroupSettings
 from appliance.control.coordinator.group.classic_group import ClassicGroup
+from appliance.control.coordinator.group.held_bytes import Total
 
 PENDING_TIMEOUT_MAX_MS: Final = 60_000
 """A client comes back with its id at once; its session timeout may be half an hour."""
@@ -43,6 +47,7 @@ class GroupLimits:
         "_pending",
         "_settings",
         "forgotten_members",
+        "held",
         "refused_groups",
         "refused_members",
     )
@@ -63,6 +68,7 @@ class GroupLimits:
         self._counted_members = 0
         self._added_members = 0
         self._count_again_ms = 0
+        self.held = Total()
         self.refused_groups = 0
         self.refused_members = 0
         self.forgotten_members = 0
@@ -92,6 +98,16 @@ class GroupLimits:
                 return False
         self._added_members += 1
         return True
+
+    def has_room_for_bytes(self, group_bytes: int, more: int) -> bool:
+        """Whether a group that holds `group_bytes` may hold `more`; False counts as the refusal of a member."""
+        settings = self._settings
+        if more <= 0 or (
+            group_bytes + more <= settings.max_bytes and self.held.bytes + more <= settings.members_max_bytes
+        ):
+            return True
+        self.refused_members += 1
+        return False
 
     def given_out(self, group: ClassicGroup, member_id: str) -> tuple[ClassicGroup, str] | None:
         """A member was given its id; the group and the id of the one that is to be forgotten for it, if any.

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from appliance.control.coordinator.group.effects import Record
+from appliance.control.coordinator.runtime.effects import Record
 from appliance.errors import MalformedFrame
 from appliance.protocol.primitives import INT16, INT32, INT64, Cursor, octets_bytes, string_bytes
 

@@ -7,8 +7,8 @@ from appliance.control.coordinator.group.classic_group import ClassicGroup
 from appliance.control.coordinator.group.classic_rebalance import restart_session
 from appliance.control.coordinator.group.classic_state import STATES
 from appliance.control.coordinator.group.consumer_group import ConsumerGroup
-from appliance.control.coordinator.group.effects import Client
 from appliance.control.coordinator.group.group_book import GroupBook
+from appliance.control.coordinator.runtime.effects import Client
 from appliance.protocol.apis.heartbeat import HeartbeatRequest, HeartbeatResponse
 from appliance.protocol.errors import ErrorCode
 

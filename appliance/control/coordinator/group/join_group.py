@@ -4,8 +4,8 @@ A new member of v4 and later is first given its id and asked to come again with 
 comes back takes its old place; in a stable group whose protocol stays the same that costs no rebalance (KIP-345), and
 a static leader of v9 is told to skip the assignment (KIP-814).
 
-Left out on purpose: the record of an empty group that Kafka writes when a new group got no member yet; such a group
-is forgotten when its pending member is (`GroupBook.drop_if_unborn`).
+Left out: the record that Kafka writes for a new group without members. Such a group is forgotten together with its
+pending member (`GroupBook.drop_if_unborn`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,18 @@ from appliance.control.coordinator.group.classic_rebalance import (
 from appliance.control.coordinator.group.classic_state import ClassicState
 from appliance.control.coordinator.group.consumer_group import ConsumerGroup
 from appliance.control.coordinator.group.consumer_records import record_of
-from appliance.control.coordinator.group.effects import Client
 from appliance.control.coordinator.group.group_book import GroupBook
+from appliance.control.coordinator.group.held_bytes import weigh_member
+from appliance.control.coordinator.runtime.effects import Client
 from appliance.protocol.apis.join_group import NO_MEMBER, UNSET_MS, JoinGroupRequest, JoinGroupResponse
 from appliance.protocol.apis.sync_group import SyncGroupResponse
 from appliance.protocol.errors import ErrorCode
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 """How long a new member may wait to join: it cannot send heartbeats, and its connection may be gone. Kafka's."""
+
+PROTOCOLS_MAX = 100
+"""Protocols that a member may offer: each rebalance looks at those of all members. Clients offer one to three."""
 
 _MEMBER_ID_REQUIRED_FROM = 4
 _SKIPS_ASSIGNMENT_FROM = 9
@@ -81,6 +85,12 @@ def handle(book: GroupBook, request: JoinGroupRequest, client: Client, reply: ob
     elif not group.supports(request.protocol_type, request.protocols):
         error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         _refuse(book, error, client=client, reply=reply, member_id=request.member_id)
+    elif not _has_room_for_bytes(book, group, request, client):
+        error = ErrorCode.GROUP_MAX_SIZE_REACHED
+        _refuse(book, error, client=client, reply=reply, member_id=request.member_id)
+        if request.member_id in group.pending_joins:
+            group.remove(request.member_id)
+            complete_if_all_joined(book, group)
     elif request.member_id == NO_MEMBER:
         _join_new(book, group, request, Waiting(reply, client))
     else:
@@ -106,6 +116,8 @@ def _fault(book: GroupBook, request: JoinGroupRequest, client: Client) -> int:
     settings = book.settings
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID
+    if len(request.protocols) > PROTOCOLS_MAX:
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
         return ErrorCode.INVALID_SESSION_TIMEOUT
     return book.fault_of(request.group_id, client)
@@ -121,6 +133,21 @@ def _has_room(book: GroupBook, group: ClassicGroup, member_id: str) -> bool:
     if group.state is ClassicState.PREPARING_REBALANCE:
         return (member is not None and member.joining is not None) or group.joining_count < size_max
     return member is not None or len(group.members) < size_max
+
+
+def _has_room_for_bytes(
+    book: GroupBook, group: ClassicGroup, request: JoinGroupRequest, client: Client
+) -> bool:
+    """Whether the group may hold what the member sends, in place of what it holds of it now."""
+    more = weigh_member(
+        request.member_id,
+        request.group_instance_id,
+        client.client_id,
+        client.host,
+        protocols=request.protocols,
+    )
+    member = group.members.get(request.member_id or group.static_member_id(request.group_instance_id) or "")
+    return book.limits.has_room_for_bytes(group.held.bytes, more - (member.counted_bytes if member else 0))
 
 
 # ── new members ───────────────────────────────────────────────────────────────────────────────────────────

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 
 from appliance.control.coordinator.group.classic_group import ClassicGroup
 from appliance.control.coordinator.group.consumer_group import ConsumerGroup
-from appliance.control.coordinator.group.effects import Client
 from appliance.control.coordinator.group.group_book import GroupBook
 from appliance.control.coordinator.group.subscription import PROTOCOL_TYPE
+from appliance.control.coordinator.runtime.effects import Client
 from appliance.protocol.apis.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
 CLASSIC = "classic"

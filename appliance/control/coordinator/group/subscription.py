@@ -13,7 +13,7 @@ from __future__ import annotations
 import msgspec
 
 from appliance.errors import MalformedFrame
-from appliance.protocol.primitives import INT16, INT32, Cursor, octets_bytes, string_bytes
+from appliance.protocol.primitives import ELEMENTS_MAX, INT16, INT32, Cursor, octets_bytes, string_bytes
 
 PROTOCOL_TYPE = "consumer"
 """The protocol type under which members speak it."""
@@ -52,16 +52,19 @@ def read_subscription(metadata: bytes) -> Subscription:
     return Subscription(topics, user_data, owned=owned, generation_id=generation_id, rack_id=rack_id)
 
 
-def subscribed_topics(metadata: bytes) -> frozenset[str]:
+def subscribed_topics(metadata: bytes, *, names_max: int = ELEMENTS_MAX) -> list[str]:
     """The topics alone: what stands first in every version.
 
     Raises:
-        MalformedFrame: the bytes are no subscription.
+        MalformedFrame: the bytes are no subscription, or it names more than `names_max` topics.
     """
     cursor = Cursor(memoryview(metadata), 0, len(metadata))
     if cursor.int16() < 0:
         raise MalformedFrame("a subscription of a negative version")
-    return frozenset([cursor.string() for _ in range(_count(cursor, _STRING_BYTES_MIN))])
+    count = _count(cursor, _STRING_BYTES_MIN)
+    if count > names_max:
+        raise MalformedFrame(f"a subscription to {count} topics")
+    return [cursor.string() for _ in range(count)]
 
 
 def read_assignment(assignment: bytes) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -6,6 +6,8 @@ all who wait are answered. A follower's request waits for that, or fetches what 
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from appliance.control.coordinator.group import classic_in_consumer_group
 from appliance.control.coordinator.group.append_errors import for_member
 from appliance.control.coordinator.group.classic_group import ClassicGroup
@@ -19,9 +21,10 @@ from appliance.control.coordinator.group.classic_rebalance import (
 )
 from appliance.control.coordinator.group.classic_state import STATES, WAITS, ClassicState
 from appliance.control.coordinator.group.consumer_group import ConsumerGroup
-from appliance.control.coordinator.group.effects import Client
 from appliance.control.coordinator.group.group_book import GroupBook
-from appliance.protocol.apis.sync_group import SyncGroupRequest, SyncGroupResponse
+from appliance.control.coordinator.pieces import PIECE, Steps
+from appliance.control.coordinator.runtime.effects import Client
+from appliance.protocol.apis.sync_group import SyncGroupAssignment, SyncGroupRequest, SyncGroupResponse
 from appliance.protocol.errors import ErrorCode
 
 
@@ -61,6 +64,27 @@ def handle(book: GroupBook, request: SyncGroupRequest, client: Client, reply: ob
         book.answer(reply, SyncGroupResponse(error_code=answer))
 
 
+def handle_in_pieces(
+    book: GroupBook, request: SyncGroupRequest, client: Client, reply: object
+) -> Steps[None]:
+    """`handle` of a request with many assignments: first those for strangers are dropped, some at a time.
+
+    A leader assigns to the members of its generation, and nobody joins one that has begun.
+    """
+    given: dict[str, SyncGroupAssignment] = {}
+    for first in range(0, len(request.assignments), PIECE):
+        group = book.classic(request.group_id)
+        if group is not None:
+            members = group.members
+            given.update(
+                (one.member_id, one)
+                for one in request.assignments[first : first + PIECE]
+                if one.member_id in members
+            )
+        yield None
+    handle(book, replace(request, assignments=tuple(given.values())), client, reply)
+
+
 def _fault(group: ClassicGroup, request: SyncGroupRequest) -> ErrorCode:
     """Who asks must be a member of this generation and speak of its protocol, if it names one (KIP-559)."""
     error = group.fault_of(request.member_id, request.group_instance_id)
@@ -82,7 +106,8 @@ def _differ(theirs: str | None, ours: str | None) -> bool:
 def _store(book: GroupBook, group: ClassicGroup, request: SyncGroupRequest) -> None:
     """Writes the assignment; those who wait are answered when it is in the log.
 
-    Members that the leader left out get nothing, and what it gives to strangers is dropped.
+    Members that the leader left out get nothing, and what it gives to strangers is dropped. Assignments for whose
+    bytes there is no room are refused: GROUP_MAX_SIZE_REACHED.
     """
     given = {one.member_id: one.assignment for one in request.assignments}
     generation_id = group.generation_id
@@ -96,10 +121,16 @@ def _store(book: GroupBook, group: ClassicGroup, request: SyncGroupRequest) -> N
             return
         group.move_to(ClassicState.STABLE, book.clock.now_ms())
         for member in group.members.values():
-            member.assignment = given.get(member.member_id, b"")
+            group.assign(member, given.get(member.member_id, b""))
             if end_sync(book, member, _assigned(group, member.assignment)):
                 restart_session(book, group, member)
 
+    assigned_bytes = sum([len(given.get(member_id, b"")) for member_id in group.members])
+    held_bytes = sum([len(member.assignment) for member in group.members.values()])
+    if not book.limits.has_room_for_bytes(group.held.bytes, assigned_bytes - held_bytes):
+        end_syncs(book, group, ErrorCode.GROUP_MAX_SIZE_REACHED)
+        rebalance_or_complete(book, group)
+        return
     group.in_log = True
     book.append(group.group_id, (group.record(given),), stored)
 

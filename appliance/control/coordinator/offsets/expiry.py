@@ -12,9 +12,9 @@ conditions. Source: `OffsetExpirationConditionImpl.java`, KIP-211, KIP-496.
 
 from __future__ import annotations
 
-from appliance.control.coordinator.group.effects import Record
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
 from appliance.control.coordinator.offsets.offset_records import NO_EXPIRY, parse_value
+from appliance.control.coordinator.runtime.effects import Record
 
 
 def expired(

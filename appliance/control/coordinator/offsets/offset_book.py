@@ -13,7 +13,6 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from appliance.control.coordinator.group.effects import Record
 from appliance.control.coordinator.offsets.offset_records import (
     KEY_TYPE_BYTES,
     OFFSET_KEYS,
@@ -23,6 +22,7 @@ from appliance.control.coordinator.offsets.offset_records import (
     suffix,
 )
 from appliance.control.coordinator.offsets.packed_offsets import Offsets, PackedOffsets, packed, with_all
+from appliance.control.coordinator.runtime.effects import Record
 
 ByPartition = dict[int, bytes]
 ByTopic = dict[str, Offsets]

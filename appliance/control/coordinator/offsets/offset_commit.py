@@ -14,7 +14,7 @@ out: nothing. Source: `OffsetMetadataManager.java`, `KafkaApis.scala` of Kafka 4
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -27,10 +27,13 @@ from appliance.control.coordinator.offsets.offset_records import (
     key_prefix,
     suffix,
 )
+from appliance.control.coordinator.pieces import Steps
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.offset_commit import (
     DEFAULT_RETENTION,
+    PIECE,
     CommitRequest,
+    CommittedTopic,
     TopicErrors,
 )
 
@@ -126,6 +129,74 @@ class CommitPlanner:
         if encoder is None:
             encoder = self._encoders[topic_id] = ValueEncoder(now_ms, topic_id)
         return encoder
+
+
+class LongPlan:
+    """The plan of a long commit while it is made. `is_too_large`: its records are more than one batch may hold.
+
+    Then none is kept, and only the answer is made.
+    """
+
+    __slots__ = ("_bytes_max", "bytes", "errors", "puts", "records")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.records: list[tuple[bytes, bytes]] = []
+        self.puts: list[tuple[str, list[tuple[int, bytes]]]] = []
+        self.errors: list[tuple[str | UUID, list[tuple[int, int]]]] = []
+        self.bytes = 0
+        self._bytes_max = bytes_max
+
+    @property
+    def is_too_large(self) -> bool:
+        return self.bytes > self._bytes_max
+
+    def add(self, plan: CommitPlan, *, goes_on: bool) -> None:
+        """Take in the next part. `goes_on`: its only topic is the last one, of which it has more partitions."""
+        if goes_on:
+            self.errors[-1][1].extend(plan.errors[0][1])
+        else:
+            self.errors += [(topic, list(results)) for topic, results in plan.errors]
+        self.bytes += sum([len(key) + len(value) for key, value in plan.records])
+        if self.is_too_large:
+            self.records.clear()
+            self.puts.clear()
+            return
+        self.records += plan.records
+        if goes_on and plan.puts and self.puts and self.puts[-1][0] == plan.puts[0][0]:
+            self.puts[-1][1].extend(plan.puts[0][1])
+        else:
+            self.puts += [(topic, list(values)) for topic, values in plan.puts]
+
+    def made(self) -> CommitPlan:
+        return CommitPlan(self.records, self.puts, self.errors)
+
+
+def plan_in_pieces(
+    planner: CommitPlanner, request: CommitRequest, now_ms: int, plan: LongPlan
+) -> Steps[None]:
+    """Plan the request into `plan`, some of its partitions at a time."""
+    for topics, goes_on in _parts(request.topics):
+        part = CommitRequest(request.group_id, topics, retention_ms=request.retention_ms)
+        plan.add(planner.plan(part, now_ms), goes_on=goes_on)
+        yield None
+
+
+def _parts(topics: Sequence[CommittedTopic]) -> Iterator[tuple[Sequence[CommittedTopic], bool]]:
+    """The topics in parts of up to PIECE partitions or topics; whether a part goes on with the last one's topic."""
+    some: list[CommittedTopic] = []
+    count = 0
+    for topic, partitions in topics:
+        if some and count + len(partitions) + 1 > PIECE:
+            yield some, False
+            some, count = [], 0
+        if len(partitions) < PIECE:
+            some.append((topic, partitions))
+            count += len(partitions) + 1
+            continue
+        for first in range(0, len(partitions), PIECE):
+            yield [(topic, partitions[first : first + PIECE])], first > 0
+    if some:
+        yield some, False
 
 
 def failed_commit(errors: Sequence[TopicErrors], error: int) -> list[TopicErrors]:

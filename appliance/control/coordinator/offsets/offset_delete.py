@@ -13,10 +13,15 @@ Source: `OffsetMetadataManager.java`, `KafkaApis.scala` of Kafka 4.3.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
-from appliance.control.coordinator.group.effects import Record, Topics
+from msgspec.structs import replace
+
+from appliance.control.coordinator.group.effects import Topics
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
 from appliance.control.coordinator.offsets.offset_records import offset_key
+from appliance.control.coordinator.pieces import PIECE, Steps
+from appliance.control.coordinator.runtime.effects import Record
 from appliance.protocol.apis.offset_delete import (
     OffsetDeletePartitionResponse,
     OffsetDeleteRequest,
@@ -25,23 +30,70 @@ from appliance.protocol.apis.offset_delete import (
 )
 from appliance.protocol.errors import ErrorCode
 
+Deleted = tuple[tuple[Record, ...], OffsetDeleteResponse]
+"""(tombstones, the answer once they are committed)."""
+
+
+class PlannedTopic(NamedTuple):
+    """What a topic is answered, and the tombstone of each of its partitions that has an offset."""
+
+    answer: OffsetDeleteTopicResponse
+    records: dict[int, Record]
+
 
 def plan_delete(
     request: OffsetDeleteRequest, *, topics: Topics, book: OffsetBook, check_topic: Callable[[str], int]
-) -> tuple[tuple[Record, ...], OffsetDeleteResponse]:
-    """(tombstones, the answer once they are committed). `check_topic`: why its offsets must stay, 0 if not."""
-    records: list[Record] = []
-    answers: list[OffsetDeleteTopicResponse] = []
+) -> Steps[list[PlannedTopic]]:
+    """The plan of a request, which may name thousands of partitions; `settle` makes of it what is written.
+
+    `check_topic`: why a topic's offsets must stay, 0 if not.
+    """
+    planned: list[PlannedTopic] = []
+    errors: dict[str, int] = {}
+    done = 0
     for wanted in request.topics:
-        topic = topics.by_name(wanted.name)
+        name = wanted.name
+        topic = topics.by_name(name)
+        if name not in errors:
+            errors[name] = check_topic(name) if topic else int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        error = errors[name]
         results: list[OffsetDeletePartitionResponse] = []
-        error = check_topic(wanted.name) if topic else int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        records: dict[int, Record] = {}
         for each in wanted.partitions:
             index = each.partition_index
             there = topic is not None and 0 <= index < topic.partitions
             fault = error or (0 if there else int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             results.append(OffsetDeletePartitionResponse(index, fault))
-            if not fault and book.value(request.group_id, wanted.name, index) is not None:
-                records.append(Record(offset_key(request.group_id, wanted.name, index), None))
-        answers.append(OffsetDeleteTopicResponse(wanted.name, tuple(results)))
+            if not fault and index not in records and book.value(request.group_id, name, index) is not None:
+                records[index] = Record(offset_key(request.group_id, name, index), None)
+            done += 1
+            if done >= PIECE:
+                done = 0
+                yield None
+        planned.append(PlannedTopic(OffsetDeleteTopicResponse(name, tuple(results)), records))
+        done += 1
+        if done >= PIECE:
+            done = 0
+            yield None
+    return planned
+
+
+def settle(planned: list[PlannedTopic], check_topic: Callable[[str], int]) -> Deleted:
+    """What is written. `check_topic` is asked again about topics of which something is deleted, because a member may
+    have subscribed to one since the plan was begun."""
+    records: list[Record] = []
+    answers: list[OffsetDeleteTopicResponse] = []
+    errors: dict[str, int] = {}
+    for answer, tombstones in planned:
+        error = 0
+        if tombstones:
+            if answer.name not in errors:
+                errors[answer.name] = check_topic(answer.name)
+            error = errors[answer.name]
+        if error:
+            refused = tuple(replace(each, error_code=each.error_code or error) for each in answer.partitions)
+            answers.append(OffsetDeleteTopicResponse(answer.name, refused))
+        else:
+            answers.append(answer)
+            records += tombstones.values()
     return tuple(records), OffsetDeleteResponse(topics=tuple(answers))

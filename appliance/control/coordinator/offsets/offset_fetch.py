@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from appliance.control.coordinator.group.effects import Topic, Topics
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
 from appliance.control.coordinator.offsets.offset_records import parse_value
+from appliance.control.coordinator.pieces import PIECE, Steps, in_pieces
 from appliance.protocol.apis.offset_fetch import (
     OffsetFetchGroup,
     OffsetFetchGroupResponse,
@@ -70,6 +71,69 @@ def fetch_offsets(
             ),
         )
     return FetchedOffsets(found, lambda told: OffsetFetchResponse(told, error))
+
+
+def fetch_offsets_in_pieces(
+    request: OffsetFetchRequest, version: int, *, topics: Topics, check: Check, book_of: BookOf
+) -> Steps[OffsetFetchResponse]:
+    """The answer to a request that names thousands of partitions, which are looked up some at a time.
+
+    A commit between two pieces is in the later one: each offset is one that was committed while the request waited.
+    """
+    by_group = version >= OFFSET_FETCH_GROUPS_SINCE
+    wanted_groups = request.groups if by_group else (OffsetFetchGroup(request.group_id, request.topics),)
+    groups: list[OffsetFetchGroupResponse] = []
+    for number, wanted in enumerate(_each_once(wanted_groups), 1):
+        error = check(wanted)
+        book = book_of(wanted.group_id)
+        told: list[OffsetFetchTopicResponse] = []
+        if error:
+            if version < OFFSET_FETCH_ERROR_SINCE:
+                for asked in wanted.topics or ():
+                    told.append((yield from _refused_in_pieces(asked, error)))
+        elif wanted.topics is None:
+            for topic in _all(wanted.group_id, version, topics, book):
+                told.append(topic)
+                yield None
+        else:
+            for at, asked in enumerate(wanted.topics, 1):
+                told.append(
+                    (yield from _asked_in_pieces(wanted.group_id, asked, version, topics=topics, book=book))
+                )
+                if not at % PIECE:
+                    yield None
+        groups.append(OffsetFetchGroupResponse(wanted.group_id, tuple(told), error))
+        if not number % PIECE:
+            yield None
+    if by_group:
+        return OffsetFetchResponse(groups=tuple(groups))
+    return OffsetFetchResponse(groups[0].topics, groups[0].error_code)
+
+
+def _asked_in_pieces(
+    group: str, asked: OffsetFetchTopic, version: int, *, topics: Topics, book: OffsetBook | None
+) -> Steps[OffsetFetchTopicResponse]:
+    if len(asked.partition_indexes) <= PIECE:
+        return _asked(group, asked, version, topics=topics, book=book)
+    by_id = version >= TOPIC_IDS_SINCE
+    topic = topics.by_id(asked.topic_id) if by_id else topics.by_name(asked.name)
+    if by_id and topic is None:
+        return (yield from _refused_in_pieces(asked, int(ErrorCode.UNKNOWN_TOPIC_ID)))
+
+    def told(index: int) -> OffsetFetchPartitionResponse:
+        value = None if book is None or topic is None else book.value(group, topic.name, index)
+        return _told(index, value, topic)
+
+    partitions = yield from in_pieces(told, asked.partition_indexes)
+    return OffsetFetchTopicResponse(asked.name, asked.topic_id, partitions)
+
+
+def _refused_in_pieces(asked: OffsetFetchTopic, error: int) -> Steps[OffsetFetchTopicResponse]:
+    def refused(index: int) -> OffsetFetchPartitionResponse:
+        return OffsetFetchPartitionResponse(index, error_code=error)
+
+    partitions = yield from in_pieces(refused, asked.partition_indexes)
+    return OffsetFetchTopicResponse(asked.name, asked.topic_id, partitions)
 
 
 def _each_once(groups: Sequence[OffsetFetchGroup]) -> Iterator[OffsetFetchGroup]:

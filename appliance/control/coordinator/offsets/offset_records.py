@@ -30,7 +30,6 @@ from appliance.protocol.primitives import (
 )
 
 OFFSET_COMMIT: Final = 1
-LEGACY_OFFSET_COMMIT: Final = 0
 NO_EXPIRY: Final = -1
 OFFSET_KEYS: Final = (b"\0\0", b"\0\1")
 """What keys of offsets begin with, of the two versions that there are."""

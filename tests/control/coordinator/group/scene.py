@@ -10,7 +10,10 @@ from uuid import UUID
 
 from appliance.clock import ManualClock
 from appliance.config import GroupSettings
-from appliance.control.coordinator.group.effects import (
+from appliance.control.coordinator.group.effects import Topic
+from appliance.control.coordinator.group.group_book import shown
+from appliance.control.coordinator.group.groups import Groups
+from appliance.control.coordinator.runtime.effects import (
     Answer,
     AnswerInPieces,
     Append,
@@ -18,10 +21,7 @@ from appliance.control.coordinator.group.effects import (
     Effects,
     GoOn,
     Record,
-    Topic,
 )
-from appliance.control.coordinator.group.group_book import shown
-from appliance.control.coordinator.group.groups import Groups
 from appliance.protocol.apis.describe_groups import DescribeGroupsRequest
 from appliance.protocol.apis.heartbeat import HeartbeatRequest
 from appliance.protocol.apis.join_group import JoinGroupProtocol, JoinGroupRequest, JoinGroupResponse

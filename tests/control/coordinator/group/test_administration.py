@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from appliance.control.coordinator.group.effects import Client, OffsetExpiry, Record
+from appliance.control.coordinator.group.effects import OffsetExpiry
+from appliance.control.coordinator.runtime.effects import Client, Record
 from appliance.protocol.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from appliance.protocol.apis.consumer_group_heartbeat import (
     JOIN_GROUP_EPOCH,
@@ -257,10 +258,10 @@ def test_offsets_of_subscribed_topics_are_not_deleted() -> None:
     assert groups.check_offset_delete(GROUP) == ErrorCode.GROUP_ID_NOT_FOUND
     (member,) = scene.stable(1)
     assert groups.check_offset_delete(GROUP) == ErrorCode.NONE
-    assert groups.check_topic_delete(GROUP, "orders") == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-    assert groups.check_topic_delete(GROUP, "returns") == ErrorCode.NONE
+    assert groups.topic_delete_check(GROUP)("orders") == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    assert groups.topic_delete_check(GROUP)("returns") == ErrorCode.NONE
     scene.leave(MemberIdentity(member))
-    assert groups.check_topic_delete(GROUP, "orders") == ErrorCode.NONE
+    assert groups.topic_delete_check(GROUP)("orders") == ErrorCode.NONE
 
 
 def test_offsets_of_members_that_are_no_consumers_are_not_deleted() -> None:
@@ -272,7 +273,7 @@ def test_offsets_of_members_that_are_no_consumers_are_not_deleted() -> None:
 def test_a_consumer_group_whose_subscriptions_cannot_be_read_counts_as_subscribed_to_all() -> None:
     scene = Scene()
     scene.stable(1, protocols={"range": b"\x00\x00\x7f\xff\xff\xff"})
-    assert scene.groups.check_topic_delete(GROUP, "orders") == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    assert scene.groups.topic_delete_check(GROUP)("orders") == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
     assert scene.groups.offset_expiry(GROUP) is None
 
 

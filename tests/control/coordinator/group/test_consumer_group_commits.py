@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from appliance.control.coordinator.group.effects import Client, OffsetExpiry
+from appliance.control.coordinator.group.effects import OffsetExpiry
+from appliance.control.coordinator.runtime.effects import Client
 from appliance.protocol.errors import ErrorCode
 from tests.control.coordinator.group.consumer import (
     Consumer,
@@ -60,5 +61,5 @@ def test_offsets_of_subscribed_topics_stay() -> None:
     Consumer(scene, "one", subscribed_topic_names=("orders",), subscribed_topic_regex="ret.*").join()
     assert scene.groups.offset_expiry(GROUP) == OffsetExpiry(subscribed=frozenset({"orders", "returns"}))
     assert scene.groups.check_offset_delete(GROUP) == ErrorCode.NONE
-    assert scene.groups.check_topic_delete(GROUP, "returns") == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-    assert scene.groups.check_topic_delete(GROUP, "other") == ErrorCode.NONE
+    assert scene.groups.topic_delete_check(GROUP)("returns") == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    assert scene.groups.topic_delete_check(GROUP)("other") == ErrorCode.NONE

@@ -8,8 +8,8 @@ import pytest
 
 from appliance.control.coordinator.group.classic_group import ClassicGroup
 from appliance.control.coordinator.group.consumer_group import ConsumerGroup
-from appliance.control.coordinator.group.effects import Client
 from appliance.control.coordinator.group.subscription import encode_assignment, read_assignment
+from appliance.control.coordinator.runtime.effects import Client
 from appliance.protocol.apis.join_group import JoinGroupResponse
 from appliance.protocol.apis.leave_group import MemberIdentity
 from appliance.protocol.errors import ErrorCode

@@ -1,0 +1,309 @@
+"""One partition of a coordinator's internal topic, with the state machine that is replayed from it.
+
+    state      answer to requests for the partition     next
+    ABSENT     COORDINATOR_NOT_AVAILABLE                LOADING when a worker serves the log
+    LOADING    COORDINATOR_LOAD_IN_PROGRESS             ACTIVE when the log is replayed to its end; ABSENT, FAILED
+    ACTIVE     served                                   ABSENT when the leader changes, or the state may differ from
+                                                        the log
+    FAILED     COORDINATOR_NOT_AVAILABLE                ABSENT when the leader changes: the log cannot be replayed
+
+A request that a client sent to another slot than the one that leads the partition gets NOT_COORDINATOR before any of
+this (`gate`).
+
+A shard has one batch in flight. Writes that arrive meanwhile wait, and as many of them as fit form the next batch. The
+coordinator is the only writer. If an append fails and the log end has not moved, nothing was written; otherwise the
+shard forgets its state and replays the log.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from itertools import chain
+from typing import Final, Protocol
+
+from appliance.channels.partition_table import LOG_START, PartitionTable
+from appliance.control.coordinator.runtime.loading import LOOK_AGAIN_MS, Loading
+from appliance.control.coordinator.runtime.state_machine import StateMachine
+from appliance.log.producer_state import AppendOrigin
+from appliance.partition_access.access import UNKNOWN_OUTCOME, PartitionAccess
+from appliance.partition_access.places import LogPlace
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.records.compression import Codec
+from appliance.protocol.records.keyed_batch import encode_keyed_batch
+
+BATCH_BYTES: Final = 256 * 1024
+"""Up to here requests share a batch; a larger one is a batch of its own."""
+RECORD_OVERHEAD_BYTES: Final = 16
+LOAD_AGAIN_MS: Final = 100
+LOAD_AGAIN_MAX_MS: Final = 5_000
+"""The pause after a load that failed doubles up to here: a try may read much, and whoever asks would begin one."""
+
+_NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+_NOT_COORDINATOR: Final = int(ErrorCode.NOT_COORDINATOR)
+
+Pair = tuple[bytes, bytes | None]
+"""Key and value of a record; None is a tombstone."""
+
+
+class State(StrEnum):
+    """See the table above."""
+
+    ABSENT = "absent"
+    LOADING = "loading"
+    ACTIVE = "active"
+    FAILED = "failed"
+
+
+ACTIVE: Final = State.ACTIVE
+"""Asked for every commit: a member of an enumeration costs a look-up by name each time."""
+ERROR_BY_STATE: Final = {
+    State.ABSENT: int(ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    State.LOADING: int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+    State.ACTIVE: 0,
+    State.FAILED: int(ErrorCode.COORDINATOR_NOT_AVAILABLE),
+}
+"""The answer to requests for a shard's partition; 0: they are served."""
+
+
+class Listener(Protocol):
+    """What a shard tells the runtime."""
+
+    def loaded(self, shard: Shard) -> None:
+        """The log was replayed; the shard is ACTIVE."""
+        ...
+
+    def unloaded(self, shard: Shard) -> None:
+        """The shard is no longer ACTIVE: its state is to be forgotten, and waiting requests answered."""
+        ...
+
+    def dirty(self, shard: Shard) -> None:
+        """The shard has something to `flush`."""
+        ...
+
+    def later(self, delay_ms: int, action: Callable[[], None]) -> None: ...
+
+    def warn(self, text: str) -> None: ...
+
+
+class _Entry:
+    """What one request writes: all of it in one batch, or nothing."""
+
+    __slots__ = ("done", "length_bytes", "records")
+
+    def __init__(self, records: Sequence[Pair], length_bytes: int, done: Callable[[int], None]) -> None:
+        self.records = records
+        self.length_bytes = length_bytes
+        self.done = done
+
+
+class Shard:
+    """One partition of an internal topic. Single-threaded.
+
+    Args:
+        topic: its name.
+        number: the partition.
+
+    `entry_bytes_max`: what one request may write, the largest batch that the topic takes. The worker would reject a
+    larger one, and one larger than our pool would wait for room for ever.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        number: int,
+        machine: StateMachine,
+        access: PartitionAccess,
+        table: PartitionTable,
+        *,
+        listener: Listener,
+        now_ms: Callable[[], int],
+        codec: Codec,
+        decompressed_bytes_max: int,
+    ) -> None:
+        self.topic = topic
+        self.number = number
+        self.machine = machine
+        self.state = State.ABSENT
+        self.place: LogPlace | None = None
+        self.entry_bytes_max = 0
+        self._access = access
+        self._table = table
+        self._listener = listener
+        self._now_ms = now_ms
+        self._codec = codec
+        self._decompressed_bytes_max = decompressed_bytes_max
+        self._waiting: deque[_Entry] = deque()
+        self._in_flight: list[_Entry] = []
+        self._end_offset = 0
+        self._life = 0
+        self._looks_later = False
+        self._pause_ms = LOAD_AGAIN_MS
+        self._pauses = False
+
+    def gate(self, slot: int) -> int:
+        """Return 0 if a request that a client sent to `slot` is served for this partition, else its error."""
+        place = self.place
+        if place is None:
+            return _NOT_AVAILABLE
+        if place.leader != slot:
+            return _NOT_COORDINATOR
+        if self.state is ACTIVE:
+            return 0
+        if self.state is State.ABSENT:
+            self.look()
+            self.look_later()
+        return ERROR_BY_STATE[self.state]
+
+    # Where it lies
+
+    def follow(self, place: LogPlace | None) -> None:
+        """The newest image says where the partition is led."""
+        if place != self.place:
+            self.unload()
+            self.place = place
+        self.look()
+
+    def look(self) -> None:
+        """Begin to load where that is due and the worker serves the partition."""
+        place = self.place
+        if self._pauses or self.state is not State.ABSENT or place is None:
+            return
+        if self._access.serves(place):
+            self.state = State.LOADING
+            self._life += 1
+            loading = Loading(
+                self,
+                self.machine,
+                self._access,
+                place,
+                life=self._life,
+                offset=self._table.cells[self._table.at(place.row) + LOG_START],
+                target=self._access.log_end(place),
+                decompressed_bytes_max=self._decompressed_bytes_max,
+            )
+            loading.go_on()
+
+    def look_later(self) -> None:
+        """Call `look` in a moment: a client asks for the partition, and no message says when its worker serves it."""
+        if self.state is State.ABSENT and self.place is not None and not self._looks_later:
+            self._looks_later = True
+            self._listener.later(LOOK_AGAIN_MS, self._look_again)
+
+    def _look_again(self) -> None:
+        self._looks_later = False
+        self.look()
+
+    def _pause_over(self) -> None:
+        self._pauses = False
+        self.look()
+
+    def unload(self) -> None:
+        """Forget everything; the outcome of appends in flight is not known."""
+        was = self.state
+        self.state = State.ABSENT
+        self._pauses = False
+        self._life += 1
+        entries, self._in_flight = [*self._in_flight, *self._waiting], []
+        self._waiting.clear()
+        for entry in entries:
+            entry.done(UNKNOWN_OUTCOME)
+        if was is not State.ABSENT:
+            self._listener.unloaded(self)
+
+    # Writing
+
+    def write(self, records: Sequence[Pair], done: Callable[[int], None]) -> None:
+        """Append the records as one; `done` gets 0 when they are committed, else an error code. `flush` sends."""
+        if self.state is not ACTIVE:
+            done(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return
+        length_bytes = RECORD_OVERHEAD_BYTES * len(records)
+        for key, value in records:
+            length_bytes += len(key) + (0 if value is None else len(value))
+        if length_bytes > self.entry_bytes_max:
+            done(int(ErrorCode.RECORD_LIST_TOO_LARGE))
+            return
+        self._waiting.append(_Entry(records, length_bytes, done))
+        if not self._in_flight:
+            self._listener.dirty(self)
+
+    def flush(self) -> bool:
+        """Send what waits, unless a batch is in flight. False: there was no room for it."""
+        waiting = self._waiting
+        if not waiting or self._in_flight or self.place is None:
+            return True
+        entries = [waiting.popleft()]
+        length_bytes = entries[0].length_bytes
+        while waiting and length_bytes + waiting[0].length_bytes <= BATCH_BYTES:
+            length_bytes += waiting[0].length_bytes
+            entries.append(waiting.popleft())
+        records = list(chain.from_iterable(entry.records for entry in entries))
+        self._in_flight = entries
+        life = self._life
+        batch = encode_keyed_batch(records, timestamp_ms=self._now_ms(), codec=self._codec)
+        if self._access.append(
+            self.place,
+            batch,
+            lambda error: self._appended(life, len(records), error),
+            origin=AppendOrigin.COORDINATOR,
+        ):
+            return True
+        self._in_flight = []
+        waiting.extendleft(reversed(entries))
+        return False
+
+    def _appended(self, life: int, records: int, error: int) -> None:
+        if life != self._life:
+            return  # `unload` has answered those who waited
+        entries, self._in_flight = self._in_flight, []
+        place = self.place
+        if not error:
+            self._end_offset += records
+        assert place is not None
+        lost = error and not (self._access.serves(place) and self._access.log_end(place) == self._end_offset)
+        for entry in entries:
+            entry.done(error)
+        if lost and life == self._life:
+            self._listener.warn(
+                f"{self.topic}-{self.number}: an append failed with {ErrorCode(error).name}; the log is replayed again"
+            )
+            self.unload()
+            self.look_later()
+        elif self._waiting and not self._in_flight:
+            self._listener.dirty(self)
+
+    # Loading
+
+    def is_loading(self, life: int) -> bool:
+        """Whether the load that began in that life goes on."""
+        return self._life == life and self.state is State.LOADING
+
+    def load_ended(self, end_offset: int) -> None:
+        """Everything was replayed."""
+        self._end_offset = end_offset
+        self._pause_ms = LOAD_AGAIN_MS
+        self.state = State.ACTIVE
+        self._listener.loaded(self)
+
+    def load_failed(self, why: object) -> None:
+        """It cannot be replayed, and trying again would not help."""
+        self.unload()
+        self.state = State.FAILED
+        self._listener.warn(f"{self.topic}-{self.number} cannot be replayed, its requests are refused: {why}")
+
+    def load_again(self, why: str) -> None:
+        """It was not to be read now: after a pause."""
+        self._listener.warn(f"{self.topic}-{self.number} was not replayed, it is tried again: {why}")
+        self.unload()
+        self._pauses = True
+        self._listener.later(self._pause_ms, self._pause_over)
+        self._pause_ms = min(2 * self._pause_ms, LOAD_AGAIN_MAX_MS)
+
+    def later(self, delay_ms: int, action: Callable[[], None]) -> None:
+        """Call `action` after `delay_ms`."""
+        self._listener.later(delay_ms, action)
+
+    def statistics(self) -> dict[str, int]:
+        return {"waiting": len(self._waiting), "in_flight": len(self._in_flight)}

@@ -1,0 +1,68 @@
+"""The agent of the acceptor process: it turns the loop around `Acceptor` and keeps the limits on connections current.
+
+Does: accepts, enforces the limits on connections, hands connections to the network processes.
+Never: reads a request, keeps a connection, opens a file of the log.
+Dies: the listening sockets stay open in the supervisor, so a client that connects meanwhile waits in the backlog; a
+connection that is established notices nothing. The next life learns the loads from the network processes' hellos.
+"""
+
+from __future__ import annotations
+
+from appliance.channels.roles import Role, RoleKind
+from appliance.config.dynamic import CONNECTIONS_MAX, CONNECTIONS_MAX_PER_IP, shared_value
+from appliance.config.sections.network import from_one_address
+from appliance.netproc.acceptor import Acceptor
+from appliance.process.agent import AgentProcess
+
+
+class AcceptorAgent:
+    """The acceptor's loop. `run` returns after Stop, when the sockets are closed."""
+
+    def __init__(self, process: AgentProcess, acceptor: Acceptor) -> None:
+        self._process = process
+        self._acceptor = acceptor
+        self._image_version = 0
+        self._running = True
+
+    def run(self) -> None:
+        """Accept until Stop."""
+        process, acceptor, image = self._process, self._acceptor, self._process.attachment.image
+        process.ready()
+        while self._running:
+            for descriptor, events in process.cycle.wait():
+                if descriptor == process.supervision_fd:
+                    process.hear(self)
+                else:
+                    acceptor.on_ready(descriptor, events)
+            # One load a turn: a limit that was set is enforced from the next connection on.
+            if image.version != self._image_version:
+                self._set_limits()
+            acceptor.after_turn()
+        process.stopping()
+        acceptor.close()
+        process.close()
+
+    def _set_limits(self) -> None:
+        image, settings = self._process.attachment.image, self._process.settings
+        self._image_version = image.version
+        stored = image.broker_configs()
+        connections_max = shared_value(settings, stored, CONNECTIONS_MAX)
+        per_ip = shared_value(settings, stored, CONNECTIONS_MAX_PER_IP)
+        self._acceptor.book.set_limits(
+            connections_max=connections_max,
+            connections_max_per_ip=from_one_address(connections_max, per_ip),
+        )
+
+    # The supervisor and the peers
+
+    def stop(self, within_ms: int) -> None:
+        """End after this turn. The network processes own what was handed over."""
+        self._running = False
+
+    def peer_up(self, peer: Role, *, new_rings: bool) -> None:
+        """Do nothing: a network process says hello."""
+
+    def peer_down(self, peer: Role, generation: int, *, had_rings: bool) -> None:
+        """Forget the connections of a dead network process."""
+        if peer.kind is RoleKind.NETPROC:
+            self._acceptor.netproc_down(peer.index, generation)

@@ -1,0 +1,289 @@
+"""Append to and read from the logs of any topic, through the workers that own them.
+
+    append   batch → a block of our pool → PRODUCE, acks all, on the owner's ring → answered → done
+    read     FETCH on the owner's ring → where the records lie → `pread` of the segment → done(records)
+
+The owner answers an append when the high watermark has passed the batch. If the owner dies first, or the replicas do
+not follow in time, the batch may be in the log for good or not: UNKNOWN_OUTCOME.
+
+`origin` tells the owner who appends. CLIENT is checked like any client's batch. COORDINATOR may append control batches,
+and batches of a producer without sequence numbers; only processes of ours can say it, because a network process packs
+the flags of a request itself and takes none from its client.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from appliance.channels.partition_table import HIGH_WATERMARK, SLOT_LOG_END
+from appliance.channels.request_channel import (
+    ANSWER_LOG_START,
+    ERROR,
+    FETCH_DIRECTORY,
+    FETCHED_BYTES,
+    FETCHED_HIGH_WATERMARK,
+    FETCHED_POSITION,
+    FETCHED_SEGMENT,
+    FLAGS,
+    NOTICE_ID,
+    REQUEST_ID,
+    REQUEST_ID_LIMIT,
+    RequestFlag,
+    fetch_request,
+    produce_request,
+)
+from appliance.channels.roles import Role
+from appliance.channels.wiring import Attachment
+from appliance.cluster import TopicPartition
+from appliance.errors import HostFault
+from appliance.ipc.buffer_pool import Block, BufferPool
+from appliance.log.chunks import Chunk, read_chunks
+from appliance.log.file_names import LOG, partition_directory_name, segment_file_name
+from appliance.log.producer_state import AppendOrigin
+from appliance.partition_access.places import LogPlace
+from appliance.protocol.errors import ErrorCode
+
+READ_BYTES: Final = 4 << 20
+COMMIT_TIMEOUT_MS: Final = 5_000
+"""Kafka's offsets.commit.timeout.ms: how long an append waits for its replicas."""
+
+_MIN_ONE_BATCH: Final = int(RequestFlag.MIN_ONE_BATCH)
+_LONE: Final = int(RequestFlag.LONE)
+_COORDINATOR_ORIGIN: Final = int(RequestFlag.COORDINATOR_ORIGIN)
+_TRANSACTION_VERIFIED: Final = int(RequestFlag.TRANSACTION_VERIFIED)
+_ACKS_ALL: Final = -1
+_PRODUCE_VERSION: Final = 9
+
+UNKNOWN_OUTCOME: Final = int(ErrorCode.REQUEST_TIMED_OUT)
+
+Done = Callable[[int], None]
+
+
+class Read(NamedTuple):
+    """Batches that begin at, or just before, the offset that was asked for; none where the log has no more.
+
+    `error` is a Kafka error code; `replaced`: the segment came to be another file meanwhile, so ask again.
+    """
+
+    chunks: tuple[Chunk, ...] = ()
+    path: Path = Path()
+    high_watermark: int = -1
+    log_start: int = -1
+    error: int = 0
+    replaced: bool = False
+    why: str = ""
+
+
+class _Append:
+    """A batch on its way."""
+
+    __slots__ = ("block", "done", "place")
+
+    def __init__(self, place: LogPlace, block: Block, done: Done) -> None:
+        self.place = place
+        self.block = block
+        self.done = done
+
+
+class _Reading:
+    __slots__ = ("done", "files_version", "place")
+
+    def __init__(self, place: LogPlace, files_version: int, done: Callable[[Read], None]) -> None:
+        self.place = place
+        self.files_version = files_version
+        self.done = done
+
+
+class PartitionAccess:
+    """The rings to and from the workers, and what waits for their answers.
+
+    Args:
+        pool: this process's own, shared with the answers to clients.
+        directories: the log directories of each slot.
+        is_lone: whether an append belongs to the only request that is in flight.
+    """
+
+    __slots__ = (
+        "_attachment",
+        "_directories",
+        "_ids",
+        "_is_lone",
+        "_pool",
+        "_touched",
+        "_waiting",
+    )
+
+    def __init__(
+        self,
+        attachment: Attachment,
+        pool: BufferPool,
+        *,
+        directories: Mapping[int, tuple[Path, ...]],
+        is_lone: Callable[[], bool],
+    ) -> None:
+        self._attachment = attachment
+        self._pool = pool
+        self._directories = directories
+        self._is_lone = is_lone
+        self._ids = itertools.count()
+        self._waiting: dict[int, _Append | _Reading] = {}
+        self._touched: set[Role] = set()
+
+    # Asking
+
+    def serves(self, place: LogPlace) -> bool:
+        """Return whether the owner serves the partition now."""
+        return place.worker in self._attachment.outbound and self._attachment.partitions.serves(
+            place.row, place.incarnation
+        )
+
+    def log_end(self, place: LogPlace) -> int:
+        """Return the owner's log end; meaningful while `serves`."""
+        table = self._attachment.partitions
+        return table.cells[table.slot_at(place.row, place.leader) + SLOT_LOG_END]
+
+    def high_watermark(self, place: LogPlace) -> int:
+        table = self._attachment.partitions
+        return table.cells[table.at(place.row) + HIGH_WATERMARK]
+
+    def append(
+        self,
+        place: LogPlace,
+        batch: bytes,
+        done: Done,
+        *,
+        origin: AppendOrigin,
+        transaction_verified: bool = False,
+    ) -> bool:
+        """Send a batch; `done` gets 0, or an error code. False: no room now, ask again.
+
+        Args:
+            origin: CLIENT or COORDINATOR.
+            transaction_verified: the transaction coordinator knows the partition to be part of the producer's open
+                transaction.
+        """
+        writer = self._attachment.outbound.get(place.worker)
+        if writer is None:
+            done(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return True
+        block = self._pool.take(len(batch))
+        if block is None:
+            return False
+        block.view[: len(batch)] = batch
+        flags = _LONE if self._is_lone() else 0
+        if origin is AppendOrigin.COORDINATOR:
+            flags |= _COORDINATOR_ORIGIN
+        if transaction_verified:
+            flags |= _TRANSACTION_VERIFIED
+        identity = next(self._ids) % (REQUEST_ID_LIMIT - 1) + 1
+        append = produce_request(
+            identity,
+            0,
+            place.row,
+            place.incarnation,
+            flags,
+            _ACKS_ALL,
+            block.position,
+            len(batch),
+            _PRODUCE_VERSION,
+            COMMIT_TIMEOUT_MS,
+            0,
+        )
+        if not writer.put(*append):
+            self._pool.give(block)
+            return False
+        self._waiting[identity] = _Append(place, block, done)
+        self._touched.add(place.worker)
+        return True
+
+    def read(self, place: LogPlace, offset: int, done: Callable[[Read], None]) -> bool:
+        """Read on from `offset`, at most READ_BYTES or one batch. False: no room on the ring, ask again later."""
+        writer = self._attachment.outbound.get(place.worker)
+        if writer is None:
+            done(Read(error=int(ErrorCode.NOT_LEADER_OR_FOLLOWER)))
+            return True
+        identity = next(self._ids) % (REQUEST_ID_LIMIT - 1) + 1
+        files_version = self._attachment.partitions.files_version(place.row)
+        fetch = fetch_request(
+            identity, 0, place.row, place.incarnation, _MIN_ONE_BATCH, -1, READ_BYTES, -1, offset
+        )
+        if not writer.put(*fetch):
+            return False
+        self._waiting[identity] = _Reading(place, files_version, done)
+        self._touched.add(place.worker)
+        return True
+
+    def publish(self) -> None:
+        """Make what was asked visible, and wake the workers that sleep."""
+        for worker in self._touched:
+            writer = self._attachment.outbound.get(worker)
+            if writer is not None:
+                writer.publish()
+                self._attachment.bells[worker].ring()
+        self._touched.clear()
+
+    # Answers
+
+    @property
+    def is_asked(self) -> bool:
+        """Return whether a worker's answer is outstanding."""
+        return bool(self._waiting)
+
+    def take(self, answers: list[tuple[Any, ...]]) -> None:
+        """Take answers of a worker, fields as in `channels.request_channel`."""
+        for answer in answers:
+            waiting = self._waiting.pop(answer[REQUEST_ID], None)
+            if isinstance(waiting, _Append):
+                self._pool.give(waiting.block)
+                waiting.done(answer[ERROR])
+            elif waiting is not None:
+                waiting.done(self._located(waiting, answer))
+            elif answer[REQUEST_ID] != NOTICE_ID:
+                raise AssertionError(f"an answer to request {answer[REQUEST_ID]}, which nobody made")
+
+    def worker_down(self, worker: Role) -> None:
+        """A worker died: what waits for it fails."""
+        self._touched.discard(worker)
+        for identity, waiting in list(self._waiting.items()):
+            if waiting.place.worker != worker:
+                continue
+            del self._waiting[identity]
+            if isinstance(waiting, _Append):
+                self._pool.give(waiting.block)
+                waiting.done(UNKNOWN_OUTCOME)
+            else:
+                waiting.done(Read(error=int(ErrorCode.NOT_LEADER_OR_FOLLOWER)))
+
+    def _located(self, reading: _Reading, answer: tuple[Any, ...]) -> Read:
+        error, directory = answer[ERROR], answer[FLAGS] & FETCH_DIRECTORY
+        base_offset, high_watermark, log_start = (
+            answer[FETCHED_SEGMENT],
+            answer[FETCHED_HIGH_WATERMARK],
+            answer[ANSWER_LOG_START],
+        )
+        position, length_bytes = answer[FETCHED_POSITION], answer[FETCHED_BYTES]
+        if error or not length_bytes:
+            return Read((), Path(), high_watermark, log_start, error)
+        place = reading.place
+        name = partition_directory_name(TopicPartition(place.topic, place.partition))
+        path = self._directories[place.leader][directory] / name / segment_file_name(base_offset, LOG)
+        chunks: tuple[Chunk, ...] = ()
+        fault: HostFault | None = None
+        try:
+            chunks = tuple(
+                read_chunks(path, position, position + length_bytes, chunk_bytes=READ_BYTES, may_be_cut=True)
+            )
+        except HostFault as host_fault:
+            fault = host_fault
+        table = self._attachment.partitions
+        if table.files_version(place.row) != reading.files_version or not self.serves(place):
+            return Read(replaced=True)
+        if fault is not None:
+            return Read(error=int(ErrorCode.KAFKA_STORAGE_ERROR), why=str(fault))
+        return Read(chunks, path, high_watermark, log_start)
+
+    def statistics(self) -> dict[str, int]:
+        return {"under_way": len(self._waiting)}

@@ -1,0 +1,254 @@
+"""Dispatch: a frame goes in, and its answer is handed to `finish`, at once or later. `api_table` says who answers.
+
+    Produce, its bytes as last time     `ProduceMemo` knows them: nothing is parsed
+    Produce, Fetch                      log_handlers/produce.py, log_handlers/fetch.py
+    PARTITION, other keys               log_handlers/, in pieces (long_requests.py)
+    COORDINATOR                         coordinator_line.py: the coordinator reads the frame itself
+    LOCAL, CONTROLLER                   local_requests.py, local_handlers/, in pieces
+
+The same part in Apache Kafka: `KafkaApis.scala`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, cast
+
+from appliance.channels.wiring import Attachment
+from appliance.clock import Clock
+from appliance.errors import MalformedFrame
+from appliance.ipc.agent import Timers
+from appliance.ipc.buffer_pool import BufferPool
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.headers import RequestHeader, parse_request_header
+from appliance.protocol.messages import encode_unsupported_api_versions
+from appliance.protocol.produce import ProduceRequest, parse_produce
+from appliance.requests.api_table import API_TABLE, Api, Scope
+from appliance.requests.coordinator_lines import CoordinatorLines
+from appliance.requests.fetch_session import FetchSessions
+from appliance.requests.local_handlers.view import ProducerIds
+from appliance.requests.local_requests import LocalHandler, LocalRequests
+from appliance.requests.log_dirs import LogDirs
+from appliance.requests.log_handlers.fetch import LARGE_BYTES, FetchHandler
+from appliance.requests.log_handlers.finish import Finish, Refuse
+from appliance.requests.log_handlers.leader_wait import LeaderWait
+from appliance.requests.log_handlers.owners_asked import AsksOwners
+from appliance.requests.log_handlers.produce import ProduceHandler
+from appliance.requests.long_requests import LongRequests
+from appliance.requests.purgatory_line import PurgatoryLine
+from appliance.requests.segment_files import SegmentFiles
+from appliance.requests.session import Request, Session
+from appliance.requests.topic_routes import TopicRoutes
+from appliance.requests.worker_lines import WorkerLines
+
+Begin = Callable[[Request, memoryview, RequestHeader, int, int], None]
+"""Takes a request: its place in the session, the frame's view, the header, and where in the view the frame starts and
+ends."""
+
+_PRODUCE: Final = int(ApiKey.PRODUCE)
+_FETCH: Final = int(ApiKey.FETCH)
+
+SERVED_AFTER_CLOSE: Final = frozenset(
+    map(int, (ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT, ApiKey.LEAVE_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT))
+)
+"""Requests that a client may send last, without waiting for an answer: they are served although it has closed."""
+
+
+class Apis:
+    """The handlers of one network process.
+
+    Args:
+        finish: takes an answer. `finish_owed`: one that may be large where its request was small.
+        refuse: ends the connection of a request.
+    """
+
+    def __init__(
+        self,
+        attachment: Attachment,
+        routes: TopicRoutes,
+        *,
+        directories: dict[int, tuple[Path, ...]],
+        files: SegmentFiles,
+        pool: BufferPool,
+        lines: WorkerLines,
+        purgatory: PurgatoryLine,
+        coordinator: CoordinatorLines,
+        long: LongRequests,
+        finish: Finish,
+        finish_owed: Finish,
+        refuse: Refuse,
+        clock: Clock,
+        complain: Callable[[str], bool],
+        timers: Timers,
+    ) -> None:
+        settings, table = attachment.wiring.settings, attachment.partitions
+        self._pool = pool
+        self._partitions_max = settings.broker.max_partitions
+        self._finish = finish
+        self._coordinator = coordinator
+        self._long = long
+        self._produce = ProduceHandler(
+            routes,
+            lines,
+            leader_wait=LeaderWait(routes, table, timers, clock, purgatory.deadlines),
+            finish=finish,
+            refuse=refuse,
+        )
+        self._fetch = FetchHandler(
+            routes,
+            lines,
+            table,
+            purgatory=purgatory,
+            sessions=FetchSessions(
+                settings.broker.fetch_session_slots,
+                partitions_max=settings.broker.fetch_session_partitions_max,
+                first_id=attachment.role.index + 1,
+                stride=settings.network.processes,
+            ),
+            files=files,
+            finish=finish_owed,
+            clock=clock,
+            max_bytes=settings.broker.fetch_max_bytes,
+            partitions_max=settings.broker.max_partitions,
+            complain=complain,
+        )
+        self._local = LocalRequests(
+            settings,
+            routes,
+            handlers={int(api.key): cast(LocalHandler, api.handler) for api in API_TABLE if api.is_local},
+            long=long,
+            pool=pool,
+            producer_ids=ProducerIds(),
+            partitions=table,
+            clock=clock,
+            finish=finish_owed,
+        )
+        log_dirs = LogDirs(directories, attachment, lines)
+
+        def begin_of(api: Api) -> Begin:
+            """Return what takes the requests of a row."""
+            if api.scope is Scope.COORDINATOR:
+                return self._begin_at_coordinator
+            if api.is_local:
+                return self._begin_local
+            if api.handler is ProduceHandler:
+                return self._begin_produce
+            if api.handler is FetchHandler:
+                return self._begin_fetch
+            kind = cast(type[AsksOwners], api.handler)
+            handler = kind(
+                routes,
+                lines,
+                table,
+                log_dirs=log_dirs,
+                pool=pool,
+                finish=finish_owed,
+                resume=long.resume,
+            )
+            return _in_pieces(handler, long)
+
+        self._begin: dict[int, Begin] = {int(api.key): begin_of(api) for api in API_TABLE}
+
+    def _begin_produce(
+        self, pending: Request, view: memoryview, header: RequestHeader, start: int, end: int
+    ) -> None:
+        request = self._parsed_produce(view, header.body_position, end, header.version)
+        # Only what the session may do is remembered, because the next request of the same bytes is not looked at.
+        pending.session.own_memo().remember(view, start, header=header, request=request)
+        self._produce.place(pending, request)
+
+    def _begin_fetch(
+        self, pending: Request, view: memoryview, header: RequestHeader, _start: int, end: int
+    ) -> None:
+        position = header.body_position
+        if end - position > LARGE_BYTES:
+            self._long.begin(pending, self._fetch.begin_large(pending, view, position, end), end - position)
+        else:
+            self._fetch.begin(pending, view, position, end)
+            pending.give_block(self._pool)  # a fetch that waits holds no payload
+
+    def _begin_at_coordinator(
+        self, pending: Request, view: memoryview, header: RequestHeader, start: int, end: int
+    ) -> None:
+        self._coordinator.begin(pending, view, header.body_position, end, start=start)
+        pending.give_block(self._pool)
+
+    def _begin_local(
+        self, pending: Request, view: memoryview, header: RequestHeader, _start: int, end: int
+    ) -> None:
+        self._local.begin(pending, view, header.body_position, end)
+
+    def serve(self, session: Session, block: Any, start: int, end: int) -> None:
+        """Takes the request whose frame lies in [start, end) of `block`, which is held for it until it is parsed; a
+        produce request's until its worker has answered. Parsing may go on in later turns.
+
+        Raises:
+            MalformedFrame: it does not parse.
+        """
+        view = block.view
+        memo = session.produce_memo
+        # The usual request of a busy producer is recognised by its bytes, before anything is parsed.
+        if (
+            memo is not None
+            and view[start : start + 2] == b"\x00\x00"
+            and session.memo_rights_version == session.rights_version
+        ):
+            version = view[start + 2] << 8 | view[start + 3]
+            produce = memo.parse(view, start, end, version)
+            if produce is not None:
+                correlation_id = int.from_bytes(view[start + 4 : start + 8], "big", signed=True)
+                pending = Request(session, block, _PRODUCE, version, correlation_id)
+                session.enqueue(pending)
+                self._produce.place(pending, produce)
+                return
+        try:
+            header = parse_request_header(view, start, end)
+        except MalformedFrame:
+            self._pool.give(block)
+            raise
+        if header.client_id is not None:
+            session.name_client(header.client_id)
+        pending = Request(session, block, header.api_key, header.version, header.correlation_id)
+        session.enqueue(pending)
+        try:
+            if header.served:
+                self._begin[header.api_key](pending, view, header, start, end)
+            else:
+                self._finish(pending, [encode_unsupported_api_versions(header.correlation_id)])
+        except MalformedFrame:
+            pending.give_block(self._pool)
+            raise
+        except Exception:
+            # A worker may read a produce request's block already: that one is lost with this process's life.
+            if header.api_key != _PRODUCE:
+                pending.give_block(self._pool)
+            raise
+
+    def end_waits(self, session: Session) -> None:
+        """Answer the fetches that wait for records with what there is, because the client seems to have left."""
+        for request in list(session.queue or ()):
+            if request.api_key == _FETCH and request.answer is None:
+                self._fetch.end_wait(request)
+
+    def _parsed_produce(self, view: memoryview, position: int, end: int, version: int) -> ProduceRequest:
+        """The request. One for more partitions than can exist would hold up all others for nothing.
+
+        Raises:
+            MalformedFrame: it does not parse, or is one of those.
+        """
+        request = parse_produce(view, position, end, version)
+        if len(request.partitions) > self._partitions_max:
+            raise MalformedFrame(
+                f"a produce request for {len(request.partitions)} partitions: no more than max.partitions ="
+                f" {self._partitions_max} exist"
+            )
+        return request
+
+
+def _in_pieces(handler: AsksOwners, long: LongRequests) -> Begin:
+    def begin(pending: Request, view: memoryview, header: RequestHeader, _start: int, end: int) -> None:
+        position = header.body_position
+        long.begin(pending, handler.begin(pending, view, position, end), end - position)
+
+    return begin

@@ -1,0 +1,53 @@
+"""DescribeCluster 0-2: cluster id, controller, broker slots; stopped and lost ones where they are asked for."""
+
+from __future__ import annotations
+
+from appliance.protocol.apis.describe_cluster import (
+    ENDPOINT_BROKERS,
+    ENDPOINT_CONTROLLERS,
+    ClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from appliance.protocol.apis.metadata import UNKNOWN_OPERATIONS
+from appliance.protocol.errors import ErrorCode
+from appliance.requests.local_handlers.view import CLUSTER_OPERATIONS, LocalView
+
+
+def describe_cluster(request: DescribeClusterRequest, view: LocalView) -> DescribeClusterResponse:
+    """KIP-919: a question for controllers is for a controller's listener, which we do not have."""
+    image = view.image
+    if request.endpoint_type != ENDPOINT_BROKERS:
+        known = request.endpoint_type == ENDPOINT_CONTROLLERS
+        error = ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        return DescribeClusterResponse(
+            cluster_id=image.cluster_id,
+            brokers=(),
+            error_code=error,
+            error_message=error.message,
+        )
+    brokers = [ClusterBroker(s.node_id, s.host, s.port, s.rack) for s in view.brokers()]
+    if request.include_fenced_brokers:
+        brokers += _fenced(view)
+    wanted = request.include_cluster_authorized_operations
+    return DescribeClusterResponse(
+        cluster_id=image.cluster_id,
+        brokers=tuple(brokers),
+        controller_id=image.controller_id,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if wanted else UNKNOWN_OPERATIONS,
+    )
+
+
+def _fenced(view: LocalView) -> list[ClusterBroker]:
+    settings, live = view.settings, {slot.node_id for slot in view.image.slots}
+    return [
+        ClusterBroker(
+            slot,
+            view.told_host or settings.client_host,
+            settings.port + slot,
+            settings.broker.rack,
+            is_fenced=True,
+        )
+        for slot in range(settings.slots)
+        if slot not in live
+    ]

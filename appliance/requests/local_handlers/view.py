@@ -1,0 +1,111 @@
+"""What a local handler sees.
+
+Handlers decide; they never wait. One whose work may be long, or that needs the controller's word, is a generator
+(`requests.steps`): it yields between pieces, and the questions that it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from appliance.channels.partition_table import PartitionTable
+from appliance.clock import Clock
+from appliance.cluster import BrokerSlot, ClusterImage, PartitionImage
+from appliance.config import BrokerConfigs, Settings
+from appliance.protocol.acl import AclOperation
+from appliance.requests.session import Session
+from appliance.requests.topic_routes import TopicRoutes
+
+# Without an authorizer every operation is allowed (KIP-430 bit fields, `AclEntry.supportedOperations`).
+TOPIC_OPERATIONS = sum(
+    1 << operation
+    for operation in (
+        AclOperation.READ,
+        AclOperation.WRITE,
+        AclOperation.CREATE,
+        AclOperation.DELETE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+    )
+)
+CLUSTER_OPERATIONS = sum(
+    1 << operation
+    for operation in (
+        AclOperation.CREATE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        AclOperation.CLUSTER_ACTION,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+        AclOperation.IDEMPOTENT_WRITE,
+    )
+)
+
+
+class ProducerIds:
+    """Producer ids this process may hand out: what is left of the controller's last block."""
+
+    __slots__ = ("_next", "_until")
+
+    def __init__(self) -> None:
+        self._next = self._until = 0
+
+    def refill(self, first: int, count: int) -> None:
+        self._next, self._until = first, first + count
+
+    def take(self) -> int | None:
+        """A producer id never handed out before, None when the block is used up."""
+        if self._next == self._until:
+            return None
+        self._next += 1
+        return self._next - 1
+
+
+class LocalView(msgspec.Struct, frozen=True):
+    """The settings, the current metadata image, and the session that asks. Made for one request."""
+
+    settings: Settings
+    routes: TopicRoutes
+    producer_ids: ProducerIds
+    partitions: PartitionTable
+    clock: Clock
+    session: Session
+
+    @property
+    def slot(self) -> int:
+        """The broker slot whose port the client came to."""
+        return self.session.slot
+
+    @property
+    def told_host(self) -> str | None:
+        """The host to name to this client for every broker; None for the host in the image."""
+        return self.session.told_host
+
+    @property
+    def image(self) -> ClusterImage:
+        """The current image, an empty one before the controller has published."""
+        return self.routes.image or EMPTY_IMAGE
+
+    def offline_replicas(self, partition: PartitionImage) -> tuple[int, ...]:
+        """The leader's slot, where its storage failed."""
+        offline = self.partitions.is_offline(partition.row, partition.incarnation)
+        return (partition.leader,) if offline else ()
+
+    def broker_configs(self, slot: int) -> BrokerConfigs:
+        """What was set on `slot`, and on all of them, while running."""
+        return BrokerConfigs.of(self.image.broker_configs, slot)
+
+    def brokers(self) -> Iterator[BrokerSlot]:
+        """Yield the brokers with the addresses for this client."""
+        host = self.session.told_host
+        for slot in self.image.slots:
+            yield slot if host is None else msgspec.structs.replace(slot, host=host)
+
+
+EMPTY_IMAGE = ClusterImage(
+    version=0, cluster_id="", controller_id=-1, controller_epoch=-1, slots=(), topics={}
+)

@@ -1,0 +1,145 @@
+"""WriteTxnMarkers 1-2 in the network process: split by producer and partition, each asked of its owner.
+
+Brokers send it to each other in Apache Kafka; `Admin.abortTransaction` and `kafka-transactions.sh abort` use it, too.
+Here it ends a transaction that was open when Kafka's directory was adopted, until transactions are served.
+
+Left out: markers for internal topics (INVALID_TOPIC_EXCEPTION), because the coordinator is the only writer of
+`__consumer_offsets`; authorization; the stricter epoch check of v2 with `transaction_version` 2, so a marker with the
+producer's epoch or a later one is accepted.
+
+Source: `KafkaApis.handleWriteTxnMarkersRequest`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from appliance.channels.request_channel import CONNECTION_LIMIT, ERROR, Op, RequestFlag
+from appliance.cluster import INTERNAL_TOPICS
+from appliance.protocol.apis.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from appliance.protocol.errors import ErrorCode
+from appliance.requests.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume
+from appliance.requests.session import Request
+from appliance.requests.steps import Steps
+from appliance.requests.topic_routes import PartitionRoute
+from appliance.requests.worker_lines import Answer, Operation
+
+TIMEOUT_MS = 30_000
+"""How long an answer may wait for followers: the request does not say."""
+_ACKS_ALL = -1
+_COMMITTED = int(RequestFlag.COMMITTED)
+_NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_TIMED_OUT = int(ErrorCode.REQUEST_TIMED_OUT)
+
+
+class WriteTxnMarkersHandler(AsksOwners):
+    """Serves WriteTxnMarkers for one network process."""
+
+    __slots__ = ()
+
+    def begin(self, pending: Request, view: memoryview, position: int, end: int) -> Steps[None]:
+        """Answers at once, or when the owners have.
+
+        Raises:
+            MalformedFrame: the body does not parse.
+        """
+        request: WriteTxnMarkersRequest = yield from self._decoded(pending, view, position, end)
+        asker = _Asker(pending, self.resume, request)
+        yield None
+        with self._entered(asker):
+            for item, place in enumerate(asker.places):
+                self._begin_partition(asker, item, place)
+                yield from self._paced(asker, item + 1)
+            yield from self._all_answered(asker)
+        results: list[dict[str, list[WritableTxnMarkerPartitionResult]]] = [{} for _ in asker.markers]
+        for place, error in zip(asker.places, asker.errors, strict=True):
+            of_topic = results[place.marker].setdefault(place.topic, [])
+            of_topic.append(WritableTxnMarkerPartitionResult(place.partition, error))
+        response = WriteTxnMarkersResponse(
+            tuple(
+                WritableTxnMarkerResult(
+                    marker.producer_id,
+                    tuple(WritableTxnMarkerTopicResult(topic, tuple(each)) for topic, each in of.items()),
+                )
+                for marker, of in zip(asker.markers, results, strict=True)
+            )
+        )
+        yield from self._answer(pending, response)
+
+    def _begin_partition(self, asker: _Asker, item: int, place: _Place) -> None:
+        route = self._route(place.topic, place.partition)
+        marker = asker.markers[place.marker]
+        if route is None:
+            asker.errors[item] = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        elif place.topic in INTERNAL_TOPICS:
+            asker.errors[item] = int(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        elif marker.producer_id < 0 or marker.producer_epoch < 0:
+            asker.errors[item] = int(ErrorCode.INVALID_REQUEST)
+        elif self._table.is_offline(route.row, route.incarnation):
+            asker.errors[item] = int(ErrorCode.KAFKA_STORAGE_ERROR)
+        else:
+            asked = _operation(asker, item, route, marker)
+            if not asker.ask_leader(item, route, asked, table=self._table, lines=self._lines):
+                asker.errors[item] = _NOT_LEADER
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A partition, and which of the request's markers is for it."""
+
+    marker: int
+    topic: str
+    partition: int
+
+
+def _operation(asker: _Asker, item: int, route: PartitionRoute, marker: WritableTxnMarker) -> Operation:
+    return (
+        int(Op.WRITE_MARKER),
+        _COMMITTED if marker.transaction_result else 0,
+        _ACKS_ALL,
+        asker.request_id,
+        item,
+        route.row,
+        route.incarnation,
+        -1,
+        marker.producer_epoch,
+        max(marker.coordinator_epoch, 0),
+        asker.pending.version,
+        TIMEOUT_MS,
+        marker.producer_id,
+        asker.pending.session.connection_id % CONNECTION_LIMIT,
+    )
+
+
+class _Asker(OwnersAsked):
+    """One WriteTxnMarkers request while owners work. `errors` by item, as `places`."""
+
+    __slots__ = ("errors", "markers", "places")
+
+    def __init__(self, pending: Request, resume: Resume, request: WriteTxnMarkersRequest) -> None:
+        super().__init__(pending, resume)
+        self.markers = request.markers
+        # A partition that is named twice for a marker gets it once.
+        self.places = list(
+            dict.fromkeys(
+                _Place(number, topic.name, partition)
+                for number, marker in enumerate(request.markers)
+                for topic in marker.topics
+                for partition in topic.partition_indexes
+            )
+        )
+        self.errors = [0] * len(self.places)
+
+    def _take(self, item: int, answer: Answer) -> None:
+        self.errors[item] = answer[ERROR]
+
+    def _lose(self, item: int) -> None:
+        """The marker may be there or not; a second one does no harm."""
+        self.errors[item] = _TIMED_OUT

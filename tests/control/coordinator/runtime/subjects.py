@@ -1,0 +1,123 @@
+"""The state machines that the runtime's tests are run with: each as a table of numbered keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from appliance.cluster import CONSUMER_OFFSETS
+from appliance.control.coordinator.group_machines import GroupMachines
+from appliance.control.coordinator.offsets.offset_records import (
+    CommittedOffset,
+    encode_value,
+    offset_key,
+    parse_key,
+    parse_value,
+)
+from appliance.control.coordinator.runtime.effects import Record
+from appliance.control.coordinator.runtime.shard import State
+from appliance.control.coordinator.runtime.state_machine import Service
+from appliance.protocol.group_partition import group_partition
+from appliance.protocol.records.batch import LOG_OVERHEAD
+from appliance.protocol.records.record import decode_records
+from tests.control.coordinator.runtime import toy
+from tests.control.coordinator.runtime.host import Host
+
+PARTITIONS = 2
+
+
+class Subject(Protocol):
+    """One kind of state machine."""
+
+    topic: str
+
+    def service(self, host: Host) -> Service: ...
+
+    def partition(self, key: int) -> int: ...
+
+    def record(self, key: int, value: int | None) -> Record: ...
+
+    def parse(self, record: Record) -> tuple[int, int | None]: ...
+
+    def state(self, host: Host, partition: int) -> dict[int, int]: ...
+
+
+class Toy:
+    topic = toy.TOPIC
+
+    def service(self, host: Host) -> Service:
+        return toy.ToyService()
+
+    def partition(self, key: int) -> int:
+        return key % PARTITIONS
+
+    def record(self, key: int, value: int | None) -> Record:
+        return Record(b"%d" % key, None if value is None else b"%d" % value)
+
+    def parse(self, record: Record) -> tuple[int, int | None]:
+        return int(record.key), None if record.value is None else int(record.value)
+
+    def state(self, host: Host, partition: int) -> dict[int, int]:
+        assert isinstance(host.service, toy.ToyService)
+        values = host.service.by_partition[partition].values
+        return {int(key): int(value) for key, value in values.items()}
+
+
+class Offsets:
+    """Key n is the offset of group n in one partition of a topic."""
+
+    topic = CONSUMER_OFFSETS
+
+    def service(self, host: Host) -> Service:
+        return GroupMachines(host.settings, host.image, host.clock)
+
+    def partition(self, key: int) -> int:
+        return group_partition(f"group-{key}", PARTITIONS)
+
+    def record(self, key: int, value: int | None) -> Record:
+        encoded = None if value is None else encode_value(CommittedOffset(value, 0, "", 1))
+        return Record(offset_key(f"group-{key}", "t", 0), encoded)
+
+    def parse(self, record: Record) -> tuple[int, int | None]:
+        key = int(parse_key(record.key).group.removeprefix("group-"))
+        return key, None if record.value is None else parse_value(record.value).offset
+
+    def state(self, host: Host, partition: int) -> dict[int, int]:
+        assert isinstance(host.service, GroupMachines)
+        book = host.service.by_partition[partition].book
+        found = {}
+        for group in book.groups():
+            value = book.value(group, "t", 0)
+            if value is not None:
+                found[int(group.removeprefix("group-"))] = parse_value(value).offset
+        return found
+
+
+SUBJECTS: dict[str, Subject] = {"toy": Toy(), "offsets": Offsets()}
+
+
+def written(subject: Subject, host: Host, partition: int) -> Iterator[tuple[int, int | None]]:
+    """What the partition's log says, record by record, read from its files."""
+    root: Path = host.settings.log_directories(0)[0] / f"{subject.topic}-{partition}"
+    for path in sorted(root.glob("*.log")):
+        with path.open("rb") as file:
+            while (head := file.read(LOG_OVERHEAD)) and (length := int.from_bytes(head[8:])):
+                for record in decode_records(head + file.read(length)):
+                    yield subject.parse(Record(record.key or b"", record.value))
+
+
+def logged(subject: Subject, host: Host, partition: int) -> dict[int, int]:
+    """The state that a replay of the whole log leaves."""
+    state: dict[int, int] = {}
+    for key, value in written(subject, host, partition):
+        if value is None:
+            state.pop(key, None)
+        else:
+            state[key] = value
+    return state
+
+
+def is_served(host: Host, partition: int) -> bool:
+    shards = host.shards.shards
+    return bool(shards) and shards[partition].state is State.ACTIVE

@@ -1,0 +1,75 @@
+"""The table of APIs is whole: what is served has one row, and each row says who answers and what it needs."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+
+import pytest
+
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.consumer_group_describe import ConsumerGroupDescribeRequest
+from appliance.protocol.apis.delete_groups import DeleteGroupsRequest
+from appliance.protocol.apis.describe_groups import DescribeGroupsRequest
+from appliance.protocol.apis.offset_commit import OffsetCommitRequest
+from appliance.protocol.apis.offset_fetch import OffsetFetchRequest
+from appliance.protocol.coordinator_errors import NEEDS_REQUEST, coordinator_error_response
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.messages import encode_response
+from appliance.requests.api_table import API_TABLE, Api, Scope, Throttle
+from appliance.requests.log_handlers.fetch import FetchHandler
+from appliance.requests.log_handlers.owners_asked import AsksOwners
+from appliance.requests.log_handlers.produce import ProduceHandler
+
+COORDINATOR = [api for api in API_TABLE if api.scope is Scope.COORDINATOR]
+EMPTY_REQUESTS = {
+    ApiKey.OFFSET_COMMIT: OffsetCommitRequest("g"),
+    ApiKey.OFFSET_FETCH: OffsetFetchRequest(),
+    ApiKey.DESCRIBE_GROUPS: DescribeGroupsRequest(()),
+    ApiKey.DELETE_GROUPS: DeleteGroupsRequest(()),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: ConsumerGroupDescribeRequest(()),
+}
+
+
+def title(api: Api) -> str:
+    return api.key.title
+
+
+def test_each_served_key_has_exactly_one_row_and_each_row_a_served_key() -> None:
+    assert Counter(api.key for api in API_TABLE) == Counter(key for key in ApiKey if key.served)
+
+
+def test_rows_stand_in_the_order_of_their_keys() -> None:
+    assert [api.key for api in API_TABLE] == sorted(api.key for api in API_TABLE)
+
+
+@pytest.mark.parametrize("api", API_TABLE, ids=title)
+def test_the_handler_of_a_row_is_of_the_kind_that_its_scope_needs(api: Api) -> None:
+    match api.scope:
+        case Scope.LOCAL | Scope.CONTROLLER:
+            assert api.is_local
+            assert inspect.isfunction(api.handler)
+            assert next(iter(inspect.signature(api.handler).parameters)) == "request"
+        case Scope.PARTITION:
+            assert inspect.isclass(api.handler)
+            assert issubclass(api.handler, AsksOwners | ProduceHandler | FetchHandler)
+        case Scope.COORDINATOR:
+            assert api.handler is None
+
+
+@pytest.mark.parametrize("api", COORDINATOR, ids=title)
+def test_what_the_coordinator_answers_can_be_answered_in_its_stead_in_every_version(api: Api) -> None:
+    assert (api.key in EMPTY_REQUESTS) == (api.key in NEEDS_REQUEST)
+    error = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    for version in range(api.key.min_version, api.key.max_version + 1):
+        response = coordinator_error_response(api.key, version, EMPTY_REQUESTS.get(api.key), error)
+        assert encode_response(api.key, version, response, 1)
+
+
+def test_produce_and_fetch_count_against_bytes_and_all_else_against_time() -> None:
+    throttled = {api.key: api.throttled for api in API_TABLE if api.throttled is not Throttle.REQUEST}
+    assert throttled == {ApiKey.PRODUCE: Throttle.PRODUCE, ApiKey.FETCH: Throttle.FETCH}
+
+
+def test_only_a_question_for_versions_needs_no_permission() -> None:
+    assert [api.key for api in API_TABLE if api.acl is None] == [ApiKey.API_VERSIONS]
