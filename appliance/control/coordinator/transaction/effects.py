@@ -1,4 +1,10 @@
-"""The effects of transactions beside those of groups: markers, which end a transaction in its partitions."""
+"""What a transaction wants done: values that its caller carries out, in the order in which they stand.
+
+Answer(reply, response)                      as of every state machine (`runtime/effects.py`)
+Append(partition, records, then)             the same, whose `then` may ask for markers
+WriteMarkers(partition, marker, …, then)     the marker goes to each of the partitions
+After(delay_ms, then)                        later, `then` is called and returns further effects
+"""
 
 from __future__ import annotations
 
@@ -8,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from appliance.cluster import TopicPartition
-from appliance.control.coordinator.group.effects import Answer, Append
+from appliance.control.coordinator.runtime.effects import Answer, Record
 
 
 class Marker(msgspec.Struct, frozen=True):
@@ -22,6 +28,18 @@ class Marker(msgspec.Struct, frozen=True):
     commit: bool
     coordinator_epoch: int
     transaction_version: int
+
+
+class Append(msgspec.Struct, frozen=True):
+    """Records for one partition of `__transaction_state`, as one batch.
+
+    `then` takes 0 when they are committed, else the error code of the failure as the produce path names it. It is
+    called exactly once, and not from within the call that returned this effect.
+    """
+
+    partition: int
+    records: tuple[Record, ...]
+    then: Callable[[int], TransactionEffects]
 
 
 class WriteMarkers(msgspec.Struct, frozen=True):
@@ -46,4 +64,4 @@ class After(msgspec.Struct, frozen=True):
     then: Callable[[], TransactionEffects]
 
 
-TransactionEffects: TypeAlias = "list[Answer | Append | WriteMarkers | After]"
+TransactionEffects: TypeAlias = list[Answer | Append | WriteMarkers | After]

@@ -23,7 +23,7 @@ from struct import Struct
 from typing import Final
 
 from appliance.cluster import TopicPartition
-from appliance.control.coordinator.group.effects import Record
+from appliance.control.coordinator.runtime.effects import Record
 from appliance.control.coordinator.transaction.transaction import NO_PRODUCER_ID, Transaction
 from appliance.control.coordinator.transaction.transaction_state import TransactionState
 from appliance.errors import MalformedFrame

@@ -31,10 +31,15 @@ from typing import Final, Protocol, TypeAlias
 import msgspec
 from sortedcontainers import SortedList
 
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.cluster import TopicPartition
-from appliance.control.coordinator.group.effects import Append
-from appliance.control.coordinator.transaction.effects import After, Marker, TransactionEffects, WriteMarkers
+from appliance.control.coordinator.transaction.effects import (
+    After,
+    Append,
+    Marker,
+    TransactionEffects,
+    WriteMarkers,
+)
 from appliance.control.coordinator.transaction.transaction import (
     LAST_CLIENT_EPOCH,
     NO_EPOCH,
@@ -64,7 +69,6 @@ Answered: TypeAlias = Callable[[ErrorCode], TransactionEffects]
 
 RETRY_MS: Final = 20
 """After a record could not be written that nobody waits for, before the next try."""
-_NS_PER_MS: Final = 1_000_000
 NO_DEADLINE: Final = -1
 
 EXPIRED_PER_CALL: Final = 1_000
@@ -325,11 +329,10 @@ class Transactions:
             if answer is ErrorCode.NONE and kind is EndKind.V2_RETRY:
                 return then(answer, current.producer_id, current.producer_epoch)
             return then(answer, NO_PRODUCER_ID, NO_EPOCH)
-        next_producer_id: int | None = NO_PRODUCER_ID
-        if kind is EndKind.V2 and current.is_exhausted:
-            next_producer_id = self._ids.take()
-            if next_producer_id is None:
-                return then(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NO_PRODUCER_ID, NO_EPOCH)
+        needs_id = kind is EndKind.V2 and current.is_exhausted
+        next_producer_id = self._ids.take() if needs_id else NO_PRODUCER_ID
+        if next_producer_id is None:
+            return then(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NO_PRODUCER_ID, NO_EPOCH)
         planned = ended(
             current,
             commit=commit,
@@ -381,7 +384,7 @@ class Transactions:
             if log.epoch < 0 or entry.is_moving:
                 # Another transition is under way, or the log is being replayed: look again a little later.
                 self._deadlines.pop(0)
-                entry.deadline_ns = now_ns + RETRY_MS * _NS_PER_MS
+                entry.deadline_ns = now_ns + RETRY_MS * NS_PER_MS
                 self._deadlines.add((entry.deadline_ns, transactional_id))
                 continue
             self._drop_deadline(entry)
@@ -397,7 +400,7 @@ class Transactions:
                     error.name,
                 )
                 if entry.current is not None:
-                    self._keep_deadline(entry, self._clock.monotonic_ns() + RETRY_MS * _NS_PER_MS)
+                    self._keep_deadline(entry, self._clock.monotonic_ns() + RETRY_MS * NS_PER_MS)
             else:
                 _logger.info(
                     "transactional id %s: its transaction timed out and is aborted; its producer is fenced",
@@ -535,7 +538,7 @@ class Transactions:
         ):
             left_ms = transaction.timeout_left_ms(self._clock.now_ms())
             assert left_ms is not None
-            self._keep_deadline(entry, self._clock.monotonic_ns() + left_ms * _NS_PER_MS)
+            self._keep_deadline(entry, self._clock.monotonic_ns() + left_ms * NS_PER_MS)
 
     def _keep_deadline(self, entry: _Entry, deadline_ns: int) -> None:
         self._drop_deadline(entry)

@@ -7,8 +7,13 @@ from collections.abc import Callable
 
 from appliance.clock import ManualClock
 from appliance.cluster import TopicPartition
-from appliance.control.coordinator.group.effects import Append, Record
-from appliance.control.coordinator.transaction.effects import After, TransactionEffects, WriteMarkers
+from appliance.control.coordinator.runtime.effects import Record
+from appliance.control.coordinator.transaction.effects import (
+    After,
+    Append,
+    TransactionEffects,
+    WriteMarkers,
+)
 from appliance.control.coordinator.transaction.transaction_record import read_transaction_record
 from appliance.control.coordinator.transaction.transactions import Transactions, TransactionSettings
 from appliance.protocol.errors import ErrorCode
