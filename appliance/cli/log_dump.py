@@ -55,7 +55,8 @@ def dump(*, files: tuple[Path, ...], with_records: bool, as_json: bool) -> int:
     """Show batches of .log files, entries of .index, .timeindex and .txnindex files, producers of .snapshot files.
 
     The command verifies checksums, and compares offset indexes with their log. It shows where an incomplete end
-    begins. The exit code is 1 if anything is wrong.
+    begins. The exit code is 1 if anything is wrong. With --records, records of __consumer_offsets and
+    __transaction_state are decoded.
     """
     sound = True
     for path in files:
@@ -120,10 +121,19 @@ def _record_line(fact: Fact) -> str:
     if "control" in fact:
         epoch = fact["coordinator_epoch"]
         told = fact["control"] + ("" if epoch is None else f" by coordinator epoch {epoch}")
+    elif fact.get("decoded"):
+        told = _decoded(fact["decoded"])
     else:
         headers = "".join(f"  {name}={_shown(value)}" for name, value in fact["headers"])
         told = f"key {_shown(fact['key'])}  value {_shown(fact['value'])}{headers}"
     return f"  offset {fact['offset']}  {_time(fact['timestamp_ms'])}  {told}"
+
+
+def _decoded(decoded: dict[str, Any]) -> str:
+    """A record of an internal topic on one line: what it is, and its fields."""
+    fields = [(name, value) for name, value in decoded.items() if name not in ("record", "deleted")]
+    text = "  ".join(f"{name} {_shortened(json.dumps(value, ensure_ascii=False))}" for name, value in fields)
+    return f"{decoded['record']}{' deleted' if decoded['deleted'] else ''}  {text}"
 
 
 def _entry_line(fact: Fact) -> str:
@@ -190,7 +200,10 @@ def _shown(value: Any) -> str:
     """A key or value on one line of bounded length."""
     if value is None:
         return "null"
-    text = repr(value) if isinstance(value, str) else f"base64 {value['base64']}"
+    return _shortened(repr(value) if isinstance(value, str) else f"base64 {value['base64']}")
+
+
+def _shortened(text: str) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}… ({len(text)} characters)"
 
 

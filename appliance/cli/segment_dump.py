@@ -7,9 +7,9 @@ The file of a running appliance can be read too: it ends where whole batches end
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeAlias
 
 from appliance.cli.record_format import text_or_base64
 from appliance.protocol.records.batch import HEADER_BYTES, BatchHeader, crc_holds, read_header
@@ -19,6 +19,8 @@ from appliance.protocol.records.errors import BatchFault, CorruptBatch
 from appliance.protocol.records.record import decode_records
 
 Fact = dict[str, Any]
+Decoder: TypeAlias = Callable[[bytes | None, bytes | None], dict[str, Any] | None]
+"""(key, value) of a record of an internal topic → what it says; None where that is not known."""
 
 FAULTS_TOLD: Final = 10
 _ZEROS_STEP_BYTES: Final = 1 << 20
@@ -33,6 +35,7 @@ def log_facts(path: Path, base_offset: int, *, with_records: bool) -> Iterator[F
     batches = records = position = 0
     next_offset = base_offset
     faults: list[str] = []
+    decode = _decoder(path) if with_records else None
     with path.open("rb") as file:
         size_bytes = os.fstat(file.fileno()).st_size
         tail: str | None = None
@@ -48,7 +51,7 @@ def log_facts(path: Path, base_offset: int, *, with_records: bool) -> Iterator[F
                 faults.append(f"batch at position {position}: {fault_text}")
             yield _batch_fact(position, header, crc_ok=crc_ok, fault=fault_text)
             if with_records:
-                for fact in _record_facts(batch, header):
+                for fact in _record_facts(batch, header, decode):
                     if fact["kind"] == "undecodable":
                         faults.append(f"records of the batch at position {position}: {fact['fault']}")
                     yield fact
@@ -142,7 +145,16 @@ def _codec_name(number: int) -> str:
         return f"unknown {number}"
 
 
-def _record_facts(batch: memoryview, header: BatchHeader) -> Iterator[Fact]:
+def _decoder(path: Path) -> Decoder | None:
+    # The coordinator's rooms are loaded for the two topics that need them.
+    if not path.absolute().parent.name.startswith("__"):
+        return None
+    from appliance.cli.internal_records import decoder_of
+
+    return decoder_of(path)
+
+
+def _record_facts(batch: memoryview, header: BatchHeader, decode: Decoder | None) -> Iterator[Fact]:
     try:
         records = decode_records(batch)
         marker = decode_marker(batch) if header.is_control else None
@@ -160,6 +172,8 @@ def _record_facts(batch: memoryview, header: BatchHeader) -> Iterator[Fact]:
                 known = number in ControlType.__members__.values()
                 fact["control"] = ControlType(number).name if known else f"type {number}"
                 fact["coordinator_epoch"] = None if marker is None else marker.coordinator_epoch
+            elif decode is not None:
+                fact["decoded"] = decode(record.key, record.value)
             yield fact
     except BatchFault as fault:
         yield {"kind": "undecodable", "base_offset": header.base_offset, "fault": fault.message}

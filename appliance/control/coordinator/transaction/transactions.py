@@ -1,0 +1,604 @@
+"""All transactional ids of the coordinator: requests in, effects out.
+
+    transactions = Transactions(settings, clock, producer_ids, partition_of=…)
+    carry_out(transactions.initialize(transactional_id, …, then=answer))   # an Append; committed, it answers
+    carry_out(transactions.end(transactional_id, …, then=answer))          # later WriteMarkers and an Append
+    carry_out(transactions.abort_timed_out())                              # when next_deadline_ns() has come
+
+An id has at most one transition under way. Until its record is committed the id answers CONCURRENT_TRANSACTIONS, and
+nothing of the transition is visible: a crash before the commit changes nothing that a client has seen.
+
+    EndTxn ──→ Append(Prepare…) ──committed──→ answer, WriteMarkers ──all partitions have it──→ Append(Complete…)
+                       └ failed ──→ error answer, the transaction is still Ongoing
+
+A partition of `__transaction_state` is taken over by `replay` of each of its records in order, then `loaded`, which
+sends the markers of decided transactions again; `unload` gives it away. The caller asks its gate before it calls.
+
+Timeouts run on the monotonic clock, so a jump of the wall clock aborts nothing. Only what is replayed is measured by
+the wall clock, from the start that its record names.
+
+Source: `TransactionCoordinator.scala`, `TransactionStateManager.scala` of Apache Kafka 4.3; KIP-98, KIP-360, KIP-890.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from typing import Final, Protocol, TypeAlias
+
+import msgspec
+from sortedcontainers import SortedList
+
+from appliance.clock import NS_PER_MS, Clock
+from appliance.cluster import TopicPartition
+from appliance.control.coordinator.transaction.effects import (
+    After,
+    Append,
+    Marker,
+    TransactionEffects,
+    WriteMarkers,
+)
+from appliance.control.coordinator.transaction.transaction import (
+    LAST_CLIENT_EPOCH,
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    Transaction,
+    completed,
+    ended,
+    fenced,
+    initialized,
+    with_partitions,
+)
+from appliance.control.coordinator.transaction.transaction_record import tombstone, transaction_record
+from appliance.control.coordinator.transaction.transaction_state import (
+    END,
+    PREPARED,
+    STATES,
+    EndKind,
+    Initialize,
+    TransactionState,
+)
+from appliance.protocol.errors import ErrorCode
+
+AnsweredWithId: TypeAlias = Callable[[ErrorCode, int, int], TransactionEffects]
+"""(error, producer id, epoch) → the answer to InitProducerId or EndTxn."""
+Answered: TypeAlias = Callable[[ErrorCode], TransactionEffects]
+"""Error → the answer to AddPartitionsToTxn."""
+
+RETRY_MS: Final = 20
+"""After a record could not be written that nobody waits for, before the next try."""
+NO_DEADLINE: Final = -1
+
+EXPIRED_PER_CALL: Final = 1_000
+"""Ids that `expire` forgets in one call, so that one batch of tombstones stays small."""
+
+_logger = logging.getLogger(__name__)
+
+_APPEND_ERRORS: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+}
+
+
+class TransactionSettings(msgspec.Struct, frozen=True):
+    """`server_version` is this broker's `transaction.version`; `ids_max` bounds the transactional ids in memory."""
+
+    timeout_max_ms: int
+    id_expiration_ms: int
+    ids_max: int
+    server_version: int = 2
+
+
+class ProducerIds(Protocol):
+    """The ids that the controller has lent this process."""
+
+    def take(self) -> int | None:
+        """Return an id that nobody has had, or None while a new block is on its way."""
+        ...
+
+
+class _Entry:
+    """A transactional id. `current` is None until its first record is committed."""
+
+    __slots__ = ("current", "deadline_ns", "is_moving", "transactional_id")
+
+    def __init__(self, transactional_id: str, current: Transaction | None) -> None:
+        self.transactional_id = transactional_id
+        self.current = current
+        self.is_moving = False
+        """A transition waits for its record."""
+        self.deadline_ns = NO_DEADLINE
+
+
+class _LogPartition:
+    """The ids of one partition of `__transaction_state`. `epoch` is that of its leader; -1 while it is replayed."""
+
+    __slots__ = ("entries", "epoch")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, _Entry] = {}
+        self.epoch = -1
+
+
+class Transactions:
+    """Args:
+    partition_of: transactional id → partition of `__transaction_state`.
+    """
+
+    __slots__ = ("_clock", "_deadlines", "_ids", "_logs", "_partition_of", "_settings")
+
+    def __init__(
+        self,
+        settings: TransactionSettings,
+        clock: Clock,
+        producer_ids: ProducerIds,
+        *,
+        partition_of: Callable[[str], int],
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._ids = producer_ids
+        self._partition_of = partition_of
+        self._logs: dict[int, _LogPartition] = {}
+        # (monotonic deadline ns, transactional id) of each open transaction that can time out
+        self._deadlines: SortedList[tuple[int, str]] = SortedList()
+
+    def __len__(self) -> int:
+        return sum(len(log.entries) for log in self._logs.values())
+
+    # ── the log ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def replay(self, partition: int, transactional_id: str, transaction: Transaction | None) -> None:
+        """Take a committed record of the partition's log; None is a tombstone. The last one of an id counts."""
+        log = self._logs.setdefault(partition, _LogPartition())
+        entry = log.entries.get(transactional_id)
+        if entry is None:
+            if transaction is None:
+                return
+            entry = log.entries[transactional_id] = _Entry(transactional_id, None)
+        self._set(entry, transaction)
+        if transaction is None:
+            del log.entries[transactional_id]
+
+    def loaded(self, partition: int, leader_epoch: int) -> TransactionEffects:
+        """Serve the partition from now on. Markers of decided transactions are sent again, all of them."""
+        log = self._logs.setdefault(partition, _LogPartition())
+        log.epoch = leader_epoch
+        effects: TransactionEffects = []
+        for entry in log.entries.values():
+            if entry.current is not None and entry.current.state in PREPARED:
+                effects.append(self._markers(partition, log, entry, entry.current))
+        return effects
+
+    def unload(self, partition: int) -> None:
+        """Forget the partition. Effects that are under way for it come to nothing."""
+        log = self._logs.pop(partition, None)
+        if log is None:
+            return
+        for entry in log.entries.values():
+            self._set(entry, None)
+        log.entries.clear()  # effects that are under way look here for their entry
+
+    # ── requests ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def initialize(
+        self,
+        transactional_id: str,
+        *,
+        timeout_ms: int,
+        expected: tuple[int, int] | None,
+        then: AnsweredWithId,
+    ) -> TransactionEffects:
+        """Serve InitProducerId: give the producer an id and an epoch that fence its predecessor.
+
+        `expected` is (producer id, epoch) as the client has them, if it wants its epoch raised (KIP-360). An open
+        transaction is aborted first and answers CONCURRENT_TRANSACTIONS; the client asks again.
+        """
+        if not transactional_id:
+            return then(ErrorCode.INVALID_REQUEST, NO_PRODUCER_ID, NO_EPOCH)
+        if not 0 < timeout_ms <= self._settings.timeout_max_ms:
+            return then(ErrorCode.INVALID_TRANSACTION_TIMEOUT, NO_PRODUCER_ID, NO_EPOCH)
+        partition, log, entry = self._find(transactional_id)
+        current = None if entry is None else entry.current
+        if entry is None:
+            if len(self) >= self._settings.ids_max:
+                return then(ErrorCode.POLICY_VIOLATION, NO_PRODUCER_ID, NO_EPOCH)
+        elif entry.is_moving:
+            return then(ErrorCode.CONCURRENT_TRANSACTIONS, NO_PRODUCER_ID, NO_EPOCH)
+        if current is not None:
+            if expected is not None and not _is_known(current, expected):
+                return then(ErrorCode.PRODUCER_FENCED, NO_PRODUCER_ID, NO_EPOCH)
+            match STATES[current.state].initialize:
+                case Initialize.WAIT:
+                    return then(ErrorCode.CONCURRENT_TRANSACTIONS, NO_PRODUCER_ID, NO_EPOCH)
+                case Initialize.FENCE:
+                    assert entry is not None
+                    return self._fence(partition, log, entry, current, _ask_again(then))
+                case Initialize.BUMP:
+                    pass
+        planned = self._initialized(current, timeout_ms=timeout_ms, expected=expected)
+        if isinstance(planned, ErrorCode):
+            return then(planned, NO_PRODUCER_ID, NO_EPOCH)
+        if entry is None:
+            entry = log.entries[transactional_id] = _Entry(transactional_id, None)
+
+        def answered(error: ErrorCode) -> TransactionEffects:
+            if error:
+                return then(error, NO_PRODUCER_ID, NO_EPOCH)
+            return then(error, planned.producer_id, planned.producer_epoch)
+
+        return [self._append(partition, log, entry, planned, answered)]
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: frozenset[TopicPartition],
+        *,
+        client_version: int,
+        then: Answered,
+    ) -> TransactionEffects:
+        """Serve AddPartitionsToTxn and AddOffsetsToTxn: the producer may write to these partitions."""
+        if not transactional_id:
+            return then(ErrorCode.INVALID_REQUEST)
+        partition, log, entry = self._find(transactional_id)
+        if entry is not None and entry.is_moving:
+            # Before the ids are compared: a client of version 2 may speak with an id that waits for its record.
+            return then(ErrorCode.CONCURRENT_TRANSACTIONS)
+        if entry is None or entry.current is None or entry.current.producer_id != producer_id:
+            return then(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        current = entry.current
+        if current.producer_epoch != producer_epoch:
+            return then(ErrorCode.PRODUCER_FENCED)
+        refusal = STATES[current.state].add
+        if refusal or (current.state is TransactionState.ONGOING and partitions <= current.partitions):
+            return then(refusal)
+        planned = with_partitions(
+            current, partitions, client_version=client_version, now_ms=self._clock.now_ms()
+        )
+        return [self._append(partition, log, entry, planned, then)]
+
+    def verify_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: frozenset[TopicPartition],
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Say of each partition whether it belongs to the producer's open transaction (KIP-890).
+
+        A transition that waits for its record is not looked at, because the append checks once more.
+        """
+        found = self._verified(transactional_id, producer_id, producer_epoch)
+        if isinstance(found, ErrorCode):
+            return dict.fromkeys(partitions, found)
+        return {
+            each: ErrorCode.NONE if each in found.partitions else ErrorCode.TRANSACTION_ABORTABLE
+            for each in partitions
+        }
+
+    def _verified(
+        self, transactional_id: str, producer_id: int, producer_epoch: int
+    ) -> ErrorCode | Transaction:
+        if not transactional_id:
+            return ErrorCode.INVALID_REQUEST
+        _, _, entry = self._find(transactional_id)
+        if entry is None or entry.current is None or entry.current.producer_id != producer_id:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if entry.current.producer_epoch != producer_epoch:
+            return ErrorCode.PRODUCER_FENCED
+        if entry.current.state in PREPARED:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
+        return entry.current
+
+    def end(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        client_version: int,
+        then: AnsweredWithId,
+    ) -> TransactionEffects:
+        """Serve EndTxn: decide, answer as soon as the decision is committed, then end it in all partitions.
+
+        The answer to version 2 carries the id and epoch of the producer's next transaction.
+        """
+        if not transactional_id:
+            return then(ErrorCode.INVALID_REQUEST, NO_PRODUCER_ID, NO_EPOCH)
+        partition, log, entry = self._find(transactional_id)
+        if entry is None or entry.current is None:
+            error = ErrorCode.CONCURRENT_TRANSACTIONS if entry else ErrorCode.INVALID_PRODUCER_ID_MAPPING
+            return then(error, NO_PRODUCER_ID, NO_EPOCH)
+        current = entry.current
+        kind = _end_kind(current, producer_id, producer_epoch, client_version)
+        if isinstance(kind, ErrorCode):
+            return then(kind, NO_PRODUCER_ID, NO_EPOCH)
+        if entry.is_moving:
+            return then(ErrorCode.CONCURRENT_TRANSACTIONS, NO_PRODUCER_ID, NO_EPOCH)
+        answer = STATES[current.state].end[kind][0 if commit else 1]
+        if answer is not END:
+            if answer is ErrorCode.NONE and kind is EndKind.V2_RETRY:
+                return then(answer, current.producer_id, current.producer_epoch)
+            return then(answer, NO_PRODUCER_ID, NO_EPOCH)
+        needs_id = kind is EndKind.V2 and current.is_exhausted
+        next_producer_id = self._ids.take() if needs_id else NO_PRODUCER_ID
+        if next_producer_id is None:
+            return then(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, NO_PRODUCER_ID, NO_EPOCH)
+        planned = ended(
+            current,
+            commit=commit,
+            client_version=client_version,
+            next_producer_id=next_producer_id,
+            now_ms=self._clock.now_ms(),
+        )
+
+        def decided(error: ErrorCode) -> TransactionEffects:
+            if error:
+                return then(error, NO_PRODUCER_ID, NO_EPOCH)
+            after = completed(planned, now_ms=planned.updated_ms)
+            answer = (
+                then(error, NO_PRODUCER_ID, NO_EPOCH)
+                if kind is EndKind.V1
+                else then(error, after.producer_id, after.producer_epoch)
+            )
+            return [*answer, self._markers(partition, log, entry, planned)]
+
+        return [self._append(partition, log, entry, planned, decided)]
+
+    def get(self, transactional_id: str) -> Transaction | None:
+        """Return what is committed of the id."""
+        _, _, entry = self._find(transactional_id)
+        return None if entry is None else entry.current
+
+    def __iter__(self) -> Iterator[tuple[str, Transaction]]:
+        """Yield each id with what is committed of it. Ids must not come or go meanwhile."""
+        for log in self._logs.values():
+            for entry in log.entries.values():
+                if entry.current is not None:
+                    yield entry.transactional_id, entry.current
+
+    # ── time ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def next_deadline_ns(self) -> int | None:
+        """Return when (monotonic ns) the first open transaction times out; None if none does."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def abort_timed_out(self) -> TransactionEffects:
+        """Fence the producers of transactions that are open for longer than their timeout, and abort these."""
+        now_ns = self._clock.monotonic_ns()
+        effects: TransactionEffects = []
+        while self._deadlines and self._deadlines[0][0] <= now_ns:
+            _, transactional_id = self._deadlines[0]
+            partition, log, entry = self._find(transactional_id)
+            assert entry is not None
+            assert entry.current is not None
+            if log.epoch < 0 or entry.is_moving:
+                # Another transition is under way, or the log is being replayed: look again a little later.
+                self._deadlines.pop(0)
+                entry.deadline_ns = now_ns + RETRY_MS * NS_PER_MS
+                self._deadlines.add((entry.deadline_ns, transactional_id))
+                continue
+            self._drop_deadline(entry)
+            effects += self._fence(partition, log, entry, entry.current, self._timed_out(entry))
+        return effects
+
+    def _timed_out(self, entry: _Entry) -> Answered:
+        def answered(error: ErrorCode) -> TransactionEffects:
+            if error:
+                _logger.warning(
+                    "transactional id %s: its transaction timed out and cannot be aborted yet: %s",
+                    entry.transactional_id,
+                    error.name,
+                )
+                if entry.current is not None:
+                    self._keep_deadline(entry, self._clock.monotonic_ns() + RETRY_MS * NS_PER_MS)
+            else:
+                _logger.info(
+                    "transactional id %s: its transaction timed out and is aborted; its producer is fenced",
+                    entry.transactional_id,
+                )
+            return []
+
+        return answered
+
+    def expire(self) -> TransactionEffects:
+        """Forget ids without a transaction that nobody has used for `id_expiration_ms`, some of them per call."""
+        before_ms = self._clock.now_ms() - self._settings.id_expiration_ms
+        effects: TransactionEffects = []
+        left = EXPIRED_PER_CALL
+        for partition, log in self._logs.items():
+            if log.epoch < 0 or not left:
+                continue
+            old = list(islice((entry for entry in log.entries.values() if _is_old(entry, before_ms)), left))
+            if old:
+                left -= len(old)
+                effects.append(self._forget(partition, log, old))
+        return effects
+
+    # ── transitions ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _initialized(
+        self, current: Transaction | None, *, timeout_ms: int, expected: tuple[int, int] | None
+    ) -> Transaction | ErrorCode:
+        """The state with the next epoch, or an error."""
+        next_epoch = partial(initialized, current, timeout_ms=timeout_ms, now_ms=self._clock.now_ms())
+        last_epoch = NO_EPOCH
+        if current is not None:
+            epoch = current.producer_epoch
+            if expected is not None and expected[1] != epoch:
+                if expected[1] != current.last_epoch:
+                    return ErrorCode.PRODUCER_FENCED
+                if epoch <= LAST_CLIENT_EPOCH:
+                    # The answer to the first try was lost. The epoch was raised then.
+                    return next_epoch(current.producer_id, epoch, current.last_epoch)
+            elif expected is not None:
+                last_epoch = epoch
+            if not current.is_exhausted:
+                return next_epoch(current.producer_id, epoch + 1, last_epoch)
+        producer_id = self._ids.take()
+        if producer_id is None:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return next_epoch(producer_id, 0, last_epoch)
+
+    def _fence(
+        self,
+        partition: int,
+        log: _LogPartition,
+        entry: _Entry,
+        current: Transaction,
+        then: Answered,
+    ) -> TransactionEffects:
+        planned = fenced(current, server_version=self._settings.server_version, now_ms=self._clock.now_ms())
+
+        def decided(error: ErrorCode) -> TransactionEffects:
+            return then(error) if error else [*then(error), self._markers(partition, log, entry, planned)]
+
+        return [self._append(partition, log, entry, planned, decided)]
+
+    def _markers(
+        self, partition: int, log: _LogPartition, entry: _Entry, decision: Transaction
+    ) -> WriteMarkers:
+        def marked() -> TransactionEffects:
+            if log.entries.get(entry.transactional_id) is not entry or entry.current is not decision:
+                return []
+            planned = completed(decision, now_ms=self._clock.now_ms())
+            return [self._append(partition, log, entry, planned, again)]
+
+        def again(error: ErrorCode) -> TransactionEffects:
+            return [After(RETRY_MS, marked)] if error else []
+
+        marker = Marker(
+            producer_id=decision.producer_id,
+            producer_epoch=decision.producer_epoch,
+            commit=decision.state is TransactionState.PREPARE_COMMIT,
+            coordinator_epoch=log.epoch,
+            transaction_version=decision.client_version,
+        )
+        return WriteMarkers(partition, marker, decision.partitions, marked)
+
+    def _append(
+        self,
+        partition: int,
+        log: _LogPartition,
+        entry: _Entry,
+        planned: Transaction,
+        then: Callable[[ErrorCode], TransactionEffects],
+    ) -> Append:
+        """The record of a transition. When it is committed, `planned` is what holds."""
+        entry.is_moving = True
+
+        def ended(error_code: int) -> TransactionEffects:
+            if log.entries.get(entry.transactional_id) is not entry:
+                return then(ErrorCode.NOT_COORDINATOR)
+            entry.is_moving = False
+            if error_code:
+                if entry.current is None:
+                    del log.entries[entry.transactional_id]
+                error = ErrorCode(error_code)
+                return then(_APPEND_ERRORS.get(error, error))
+            self._set(entry, planned)
+            return then(ErrorCode.NONE)
+
+        record = transaction_record(
+            entry.transactional_id, planned, server_version=self._settings.server_version
+        )
+        return Append(partition, (record,), ended)
+
+    def _forget(self, partition: int, log: _LogPartition, old: list[_Entry]) -> Append:
+        for entry in old:
+            entry.is_moving = True
+
+        def ended(error_code: int) -> TransactionEffects:
+            for entry in old:
+                if log.entries.get(entry.transactional_id) is entry:
+                    entry.is_moving = False
+                    if not error_code:
+                        self._set(entry, None)
+                        del log.entries[entry.transactional_id]
+            return []
+
+        return Append(partition, tuple(tombstone(entry.transactional_id) for entry in old), ended)
+
+    def _set(self, entry: _Entry, transaction: Transaction | None) -> None:
+        """Let the id be in this state, and watch over the timeout of an open transaction."""
+        before, entry.current = entry.current, transaction
+        if transaction is None or transaction.timeout_left_ms(0) is None:
+            self._drop_deadline(entry)
+        elif (
+            entry.deadline_ns == NO_DEADLINE or before is None or before.started_ms != transaction.started_ms
+        ):
+            left_ms = transaction.timeout_left_ms(self._clock.now_ms())
+            assert left_ms is not None
+            self._keep_deadline(entry, self._clock.monotonic_ns() + left_ms * NS_PER_MS)
+
+    def _keep_deadline(self, entry: _Entry, deadline_ns: int) -> None:
+        self._drop_deadline(entry)
+        entry.deadline_ns = deadline_ns
+        self._deadlines.add((deadline_ns, entry.transactional_id))
+
+    def _drop_deadline(self, entry: _Entry) -> None:
+        if entry.deadline_ns != NO_DEADLINE:
+            self._deadlines.remove((entry.deadline_ns, entry.transactional_id))
+            entry.deadline_ns = NO_DEADLINE
+
+    def _find(self, transactional_id: str) -> tuple[int, _LogPartition, _Entry | None]:
+        partition = self._partition_of(transactional_id)
+        log = self._logs.get(partition)
+        if log is None:
+            log = self._logs[partition] = _LogPartition()
+        return partition, log, log.entries.get(transactional_id)
+
+
+def _is_known(current: Transaction, expected: tuple[int, int]) -> bool:
+    """Whether a client may raise the epoch of what it says that it has.
+
+    Also right is the id before this one with its last epoch: the answer that carried the new id may have been lost.
+    """
+    producer_id, epoch = expected
+    return producer_id == current.producer_id or (
+        producer_id == current.previous_producer_id and epoch >= LAST_CLIENT_EPOCH
+    )
+
+
+def _end_kind(
+    current: Transaction, producer_id: int, producer_epoch: int, client_version: int
+) -> EndKind | ErrorCode:
+    if client_version < 2:
+        if current.producer_id != producer_id:
+            return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        return EndKind.V1 if producer_epoch == current.producer_epoch else ErrorCode.PRODUCER_FENCED
+    is_overflowed = (
+        current.previous_producer_id == producer_id
+        and producer_epoch == LAST_CLIENT_EPOCH
+        and current.producer_epoch == 0
+    )
+    if current.producer_id != producer_id and not is_overflowed:
+        return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    if is_overflowed or current.producer_epoch == producer_epoch + 1:
+        return EndKind.V2_RETRY
+    return EndKind.V2 if producer_epoch == current.producer_epoch else ErrorCode.PRODUCER_FENCED
+
+
+def _is_old(entry: _Entry, before_ms: int) -> bool:
+    current = entry.current
+    return (
+        current is not None
+        and not entry.is_moving
+        and current.state is not TransactionState.ONGOING
+        and current.state not in PREPARED
+        and current.updated_ms <= before_ms
+    )
+
+
+def _ask_again(then: AnsweredWithId) -> Answered:
+    """An open transaction was in the way and is being aborted: the client has to come again."""
+    return lambda error: then(error or ErrorCode.CONCURRENT_TRANSACTIONS, NO_PRODUCER_ID, NO_EPOCH)
