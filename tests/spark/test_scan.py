@@ -394,7 +394,7 @@ def test_a_directory_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
     log.append(batch_of(), leader_epoch=0)
     with pytest.raises(UnknownTopic):
         Directories([tmp_path]).partition("payments", 0)
-    with pytest.raises(NotReadable, match="nobody says"):
+    with pytest.raises(NotReadable, match="unknown how far to read"):
         Directories([tmp_path]).partition("orders", 0)
 
 
