@@ -218,14 +218,14 @@ class Coordinator:
             if header.api_key == _LIST_GROUPS:
                 self._list(request, received)
                 return
+            if self._share.processes > 1:
+                request = self._own_part(request, reply)
             if self._lines.under_way_bytes > UNDER_WAY_BYTES_MAX:
                 self.respond(
                     reply,
                     coordinator_error_response(header.api_key, header.version, request, _NOT_AVAILABLE),
                 )
                 return
-            if self._share.processes > 1:
-                request = self._own_part(request, reply)
             self._servants.get(header.api_key, self._to_groups)(request, reply)
         except MalformedFrame as fault:
             self._lines.refuse(reply, str(fault))

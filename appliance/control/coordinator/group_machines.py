@@ -184,9 +184,12 @@ class GroupMachine:
 
     # Time
 
-    def packing(self) -> Steps:
-        """Pack the book as it is after a load; end where it is forgotten meanwhile."""
-        book = self.book
+    def packing(self, book: OffsetBook) -> Steps:
+        """Pack the book of the last load; end where it is forgotten meanwhile.
+
+        The book is named when it is loaded, because the first step comes seconds later: another load may be under way
+        then, which must not see its book change.
+        """
         for offsets in book.packing():
             if self.book is not book:
                 return
@@ -329,7 +332,7 @@ class GroupMachines:
 
     def pack_later(self, machine: GroupMachine) -> None:
         """Pack what a replay has put into the book one by one, while the machine serves."""
-        packing = machine.packing()
+        packing = machine.packing(machine.book)
 
         def pack() -> Effects:
             assert self.shards is not None

@@ -191,7 +191,12 @@ class RequestLines:
             self.on_closed(key)
 
     def drop(self, reply: Reply) -> None:
-        """Nobody waits for the answer: the network process may let the request go."""
+        """Nobody waits for the answer: the network process may let the request go.
+
+        A long request and its answer in pieces are two pieces of work, so a closed connection may drop it twice.
+        """
+        if reply.answered:
+            return
         reply.dropped = True
         self.dropped += 1
         self._answer(reply, b"", 0)
@@ -216,7 +221,9 @@ class RequestLines:
         self._answer(reply, why.encode(), _REFUSED)
 
     def _is_wanted(self, reply: Reply) -> bool:
-        """Accounts for the end of a request; whether its network process still lives."""
+        """Account for the end of a request; return whether its client still wants the answer."""
+        if reply.answered and reply.dropped:
+            return False  # its client left while its group held the answer back
         if reply.answered:
             raise AssertionError(f"request {reply.request_id} of {reply.peer} was answered before")
         reply.answered = True

@@ -191,3 +191,15 @@ def test_one_request_may_be_longer_than_all_large_ones_together_and_is_the_only_
     while len(work.slices):
         work.turn()
     assert rooms(work) == (True, True)
+
+
+def test_a_request_whose_client_leaves_is_over_once_and_its_late_answer_goes_nowhere(work: Work) -> None:
+    """A long request and its answer in pieces are two pieces of work; a group may answer after both were dropped."""
+    reply = work.begin()
+    under_way = work.lines.under_way
+    work.lines.drop(reply)
+    work.lines.drop(reply)
+    work.lines.refuse(reply, "too late")
+    assert work.lines.dropped == 1
+    assert work.lines.under_way == under_way - 1
+    assert reply.answered
