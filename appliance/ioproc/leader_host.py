@@ -282,6 +282,7 @@ class LeaderHost(PartitionHost[Partition]):
         while self._commits.is_busy:
             if self._commits.is_empty():
                 self.cycle.wait(END_COMMITS_LOOK_MS)
+                self.expire()  # else a message of the purgatory would end each wait at once
             self._commits.turn()
             self._answers.publish_late()
         self._flusher.close()

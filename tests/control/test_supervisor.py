@@ -24,8 +24,8 @@ from tests.support.wire import free_ports
 # In start order, and how many rings each has with two network processes and one worker.
 RINGS = {
     "controller": 0,
-    "purgatory": 5,
-    "ioproc 0.0": 9,
+    "purgatory": 6,
+    "ioproc 0.0": 10,
     "coordinator": 6,
     "cleaner": 2,
     "netproc 0": 6,

@@ -182,8 +182,10 @@ def test_the_gate_asks_for_one_second_try_and_test_all_for_none() -> None:
             check=True,
         ).stdout
 
-    for gate in ("unit", "clients", "test"):
-        assert " ".join(GATE) in commands(gate)
+    gate = commands("test")
+    for step in ("unit-processes", "unit-spark", "clients", "system-alone", "crash"):
+        assert step in gate
+        assert " ".join(GATE) in commands(step)
     everything = commands("test-all")
     assert "pytest" in everything
     assert "--reruns" not in everything

@@ -200,7 +200,7 @@ class Controller:
         turn = Turn()
         hellos: list[WorkerHello | ReplicaHello] = []
         of_partitions: list[tuple[bytes, int, PartitionRequest]] = []
-        for sender, envelope in messages:
+        for sender, envelope in self._without_reports(messages):
             match envelope.body:
                 case CreateTopics() | CreatePartitions() | DeleteTopics() | AlterConfigs():
                     self._deciding.plan(turn, sender, envelope.id, envelope.body)
@@ -237,6 +237,23 @@ class Controller:
         # These write partitions and topics as the books have them; and who has just said hello may ask at once.
         for sender, number, request in of_partitions:
             self._alter_partitions(sender, number, request)
+
+    def _without_reports(self, messages: Sequence[Message]) -> list[Message]:
+        """Carry out what known workers report of later epochs; return the other messages.
+
+        The worker sends its report before the `Assigned` that names the partition as a failure. By the failure alone
+        another slot would be elected, in an epoch that the logs have passed.
+        """
+        others = []
+        for message in messages:
+            sender, envelope = message
+            if isinstance(envelope.body, LogsAhead) and self._is_of(
+                envelope.body.slot, sender, RoleKind.IOPROC
+            ):
+                self.leadership.raise_epochs(envelope.body)
+            else:
+                others.append(message)
+        return others
 
     def _alter_partitions(self, sender: bytes, number: int, request: PartitionRequest) -> None:
         match request:
