@@ -8,7 +8,7 @@ DATA   ?= ./data
 # Byte code must be kept: without it every start compiles the house again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run compiled pure build compiled-build system-alone crash installation test quick test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-spark system clients judges reformat
+.PHONY: help run compiled pure build compiled-build system-first system-rest crash installation test quick test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-spark system clients judges reformat
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,11 @@ QUICK_ROOMS := $(addprefix tests/,architecture config control/coordinator delaye
 SHIPPED  := $(addprefix tests/,checker clients crash spark system)
 COMPILED := scripts/on-compiled.sh $(PYTEST) --import-mode=append
 
+# The system tests wait for most of their time, so the gate runs them in two parts, one beside the other. The parts are
+# chosen so that both lanes take as long.
+SYSTEM_FIRST := $(wildcard tests/system/test_[a-o]*.py)
+SYSTEM_REST  := $(filter-out $(SYSTEM_FIRST),$(wildcard tests/system/test_*.py))
+
 STEP = @echo "== make test, step $(1): $(2) (`date +%H:%M:%S`) =="
 
 # Two lanes at a time, for two cores (`scripts/side_by_side.py`). Step 3 computes and has no bounds on time to keep: the
@@ -81,7 +86,7 @@ test: ## the gate: format, lint, types, contracts, and every test that is not ma
 	$(call STEP,3 of 4,checks and installations and Spark beside the unit tests without processes and the Kafka clients)
 	$(SIDE_BY_SIDE) "check installation unit-spark" "unit-pure clients"
 	$(call STEP,4 of 4,the system beside the unit tests with processes and the crash and checker tests)
-	$(SIDE_BY_SIDE) system-alone "unit-processes crash"
+	$(SIDE_BY_SIDE) system-first "unit-processes crash system-rest"
 	@echo "== make test: passed (`date +%H:%M:%S`) =="
 
 # Adds what is marked slow, examples that the gate does not try, librdkafka's own test-runner, all clients against three
@@ -153,8 +158,11 @@ installation: judges ## each kind of installation, made by pip
 system: judges ## the system, crash and checker tests, on the compiled build
 	$(COMPILED) -q -m "not slow" $(SECOND_TRY) $(filter-out tests/clients tests/spark,$(SHIPPED))
 
-system-alone: judges
-	$(COMPILED) -q -m "not slow" $(SECOND_TRY) tests/system
+system-first: judges
+	$(COMPILED) -q -m "not slow" $(SECOND_TRY) $(SYSTEM_FIRST)
+
+system-rest: judges
+	$(COMPILED) -q -m "not slow" $(SECOND_TRY) $(SYSTEM_REST)
 
 crash: judges ## the crash and checker tests, on the compiled build
 	$(COMPILED) -q -m "not slow" $(SECOND_TRY) tests/crash tests/checker
