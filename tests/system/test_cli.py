@@ -178,4 +178,4 @@ def test_unknown_topic_and_partition_are_refused(run: Console, topic: str) -> No
     assert (told.code, "UNKNOWN_TOPIC_OR_PART" in told.errors) == (1, True)
     run("topics", "create", topic, "-p", 2).succeeded()
     told = run("consume", topic, "-p", 2)
-    assert (told.code, "no partition 2; there are 2" in told.errors) == (1, True)
+    assert (told.code, "no partition 2; it has 2" in told.errors) == (1, True)

@@ -119,13 +119,23 @@ def test_records_of_a_damaged_store_are_served_again_after_it_was_restored(broke
         assert produce(connection, TOPIC, encode_batch([Record(b"x")])).base_offset == 1
 
 
+def coordinator_of(group: str, port: int) -> int:
+    """Return the slot that coordinates the group, once there is one: the first question creates the internal topic."""
+    deadline = time.monotonic() + 30
+    with WireSocket(port, timeout_s=20) as connection:
+        while (found := find(connection, group)).error_code:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.05)
+    slot: int = found.node_id
+    return slot
+
+
 def test_store_that_is_lost_with_its_copy_is_rebuilt_from_a_log_directory(tmp_path: Path) -> None:
     lost = Appliance(tmp_path / "lost", slots=2, settings={"metadata.store": "embedded", **SETTINGS})
     lost.start()
     assert create_topic(lost.port, TOPIC) == 0
     topics = (OffsetCommitTopic(TOPIC, partitions=(OffsetCommitPartition(0, 3),)),)
-    with WireSocket(lost.port, timeout_s=20) as connection:
-        find(connection, "g")
+    with WireSocket(lost.port + coordinator_of("g", lost.port), timeout_s=20) as connection:
         assert not any(commit(connection, OffsetCommitRequest("g", topics=topics)))
     produced = 0
     while produced < 5:
