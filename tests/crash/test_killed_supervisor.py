@@ -38,7 +38,9 @@ def test_killed_supervisor_leaves_a_clean_stop_behind(tmp_path: Path, slots: int
         assert (broker.data_dir / f"slot-{slot}" / CLEAN_SHUTDOWN).exists()
     told = appliance("status", "--data-dir", broker.data_dir)
     assert told.code == 1
-    assert "the appliance was killed; no appliance runs" in told.errors
+    # Another appliance that starts on this host removes the memory of dead ones. The gate runs some beside this test.
+    reason = "the appliance was killed; no appliance runs" if memory.exists() else "no appliance runs"
+    assert reason in told.errors
     output = broker.output()
     broker.kill()  # forgets it; nothing lives
     assert "the supervisor is gone; stopping" in output
