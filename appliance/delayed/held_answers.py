@@ -27,6 +27,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from appliance.clock import NS_PER_MS
 from appliance.ipc.agent import NEVER_NS, Alarm
 
 GRACE_MS: Final = 5
@@ -38,10 +39,9 @@ REGISTERED_MAX: Final = 1024
 LOOK_MAX_MS: Final = 60_000
 """The longest sleep until a look: deadlines are the client's to choose, and epoll takes no more than 2^31 ms."""
 
-_NS_PER_MS: Final = 1_000_000
-GRACE_NS: Final = GRACE_MS * _NS_PER_MS
-_OWN_BOUND_NS: Final = OWN_BOUND_MS * _NS_PER_MS
-_LOOK_MAX_NS: Final = LOOK_MAX_MS * _NS_PER_MS
+GRACE_NS: Final = GRACE_MS * NS_PER_MS
+_OWN_BOUND_NS: Final = OWN_BOUND_MS * NS_PER_MS
+_LOOK_MAX_NS: Final = LOOK_MAX_MS * NS_PER_MS
 _IDENTITY_MASK: Final = (1 << 32) - 1
 
 Key = TypeVar("Key")

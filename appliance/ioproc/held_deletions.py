@@ -20,14 +20,13 @@ from typing import Final
 
 from appliance.channels.request_channel import LOW_WATERMARK
 from appliance.channels.roles import Role
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.delayed.held_answers import Deadlines, HeldAnswers
 from appliance.ioproc.handlers.produce import Answer
 from appliance.ioproc.partition import Partition
 from appliance.protocol.errors import ErrorCode
 
 _TIMED_OUT: Final = int(ErrorCode.REQUEST_TIMED_OUT)
-_NS_PER_MS: Final = 1_000_000
 
 
 class HeldDeletions:
@@ -59,7 +58,7 @@ class HeldDeletions:
         if self._low_watermark(partition) >= start:
             return False
         now_ns = self._clock.monotonic_ns()
-        due_ns = now_ns + max(0, timeout_ms) * _NS_PER_MS
+        due_ns = now_ns + max(0, timeout_ms) * NS_PER_MS
         self._held.hold(partition, start, peer, answer, now_ns=now_ns, due_ns=due_ns)
         return True
 

@@ -20,7 +20,7 @@ from typing import Final
 
 from appliance.channels.request_channel import refusal
 from appliance.channels.roles import Role
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.delayed.held_answers import Deadlines, HeldAnswers
 from appliance.ioproc.handlers.produce import Answer
 from appliance.ioproc.partition import Partition
@@ -28,7 +28,6 @@ from appliance.protocol.errors import ErrorCode
 
 _TIMED_OUT: Final = int(ErrorCode.REQUEST_TIMED_OUT)
 _NOT_ENOUGH: Final = int(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-_NS_PER_MS: Final = 1_000_000
 
 
 class HeldProduces:
@@ -52,7 +51,7 @@ class HeldProduces:
         if partition.high_watermark >= end_offset:
             return False
         now_ns = self._clock.monotonic_ns()
-        due_ns = now_ns + timeout_ms * _NS_PER_MS
+        due_ns = now_ns + timeout_ms * NS_PER_MS
         self._held.hold(partition.row, end_offset, peer, answer, now_ns=now_ns, due_ns=due_ns)
         return True
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.cluster import CONSUMER_OFFSETS
 from appliance.config import GroupSettings, Settings
 from appliance.control.coordinator.group.groups import Groups
@@ -52,7 +52,6 @@ PACKED_AT_ONCE: Final = 1024
 PACK_AFTER_MS: Final = 3_000
 """From a load to its packing: the coordinator's other partitions are loaded first, for which clients wait."""
 PACK_PAUSE_MS: Final = 50
-_NS_PER_MS: Final = 1_000_000
 _NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 _log = logging.getLogger(__name__)
@@ -391,7 +390,7 @@ class GroupMachines:
         )
         if not self._makes_room and self.clock.monotonic_ns() >= self._room_not_before_ns:
             self._makes_room = True
-            self._room_not_before_ns = self.clock.monotonic_ns() + MAKE_ROOM_PAUSE_MS * _NS_PER_MS
+            self._room_not_before_ns = self.clock.monotonic_ns() + MAKE_ROOM_PAUSE_MS * NS_PER_MS
             self._remove_idle()
 
     def statistics(self) -> dict[str, int]:

@@ -114,14 +114,8 @@ def test_a_report_of_another_time_changes_nothing(three: Instance) -> None:
     assert (after.leader, after.leader_epoch) == (0, 8)
 
 
-def removed(instance: Instance) -> Iterable[tuple[str, UUID, int]]:
-    return (place for each in instance.processes() for command in each.commands for place in command.removed)
-
-
-def test_the_only_copy_with_records_is_not_deleted_where_the_backup_has_it_as_one_to_go(
-    new_instance: NewInstance,
-) -> None:
-    """At the time of the backup the partition had just been moved to slot 1; since then it was moved back."""
+def with_a_copy_to_go(new_instance: NewInstance) -> tuple[Instance, UUID]:
+    """A controller of two slots begins: slot 1 leads t-0, and slot 0 has a copy that is to be deleted."""
     instance = new_instance(slots=2)
     instance.start()
     instance.start_slots()
@@ -134,6 +128,18 @@ def test_the_only_copy_with_records_is_not_deleted_where_the_backup_has_it_as_on
     instance.new_memory()
     instance.launch()
     instance.hear_child()
+    return instance, topic_id
+
+
+def removed(instance: Instance) -> Iterable[tuple[str, UUID, int]]:
+    return (place for each in instance.processes() for command in each.commands for place in command.removed)
+
+
+def test_the_only_copy_with_records_is_not_deleted_where_the_backup_has_it_as_one_to_go(
+    new_instance: NewInstance,
+) -> None:
+    """At the time of the backup the partition had just been moved to slot 1; since then it was moved back."""
+    instance, topic_id = with_a_copy_to_go(new_instance)
     for slot in (0, 1):
         instance.start_worker(slot).mute = slot == 1
         instance.start_replica(slot)
@@ -152,18 +158,7 @@ def test_the_only_copy_with_records_is_not_deleted_where_the_backup_has_it_as_on
 
 
 def test_a_copy_that_is_to_go_is_deleted_once_the_leader_leads(new_instance: NewInstance) -> None:
-    instance = new_instance(slots=2)
-    instance.start()
-    instance.start_slots()
-    (created,) = instance.create(NewTopic("t", assignments={0: (1,)}))
-    topic_id = created.topic_id
-    assert topic_id is not None
-    instance.stop()
-    instance.change_store(topic_path("t"), encode(topic_record(topic_id, {0: (1,)}, leaving={0: (0,)})))
-    instance.disks[0]["t", 0] = topic_id
-    instance.new_memory()
-    instance.launch()
-    instance.hear_child()
+    instance, _ = with_a_copy_to_go(new_instance)
     instance.start_slots()
     instance.until(lambda: ("t", 0) not in instance.disks[0])
     assert instance.partition("t").leader == 1

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from appliance.channels.partition_table import PartitionTable
 from appliance.channels.roles import Role, coordinator_index
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.config import Settings
 from appliance.control.coordinator.runtime.effects import (
     Answer,
@@ -40,7 +40,6 @@ POOL_SHARES: Final = 4
 """So many batches of the largest size have room in the pool at once."""
 STEPS_PAUSE_MS: Final = 5
 """Heartbeats are served between two stretches of `run_in_steps`."""
-_NS_PER_MS: Final = 1_000_000
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 _log = logging.getLogger(__name__)
@@ -217,7 +216,7 @@ class CoordinatorRuntime:
         self.follow_image()
         for topic in self._registered:
             deadline_ms = topic.service.next_deadline_ms()
-            if deadline_ms is not None and deadline_ms * _NS_PER_MS <= self._clock.monotonic_ns():
+            if deadline_ms is not None and deadline_ms * NS_PER_MS <= self._clock.monotonic_ns():
                 topic.carry_out(topic.service.expire())
         if not self._dirty:
             return True
@@ -237,7 +236,7 @@ class CoordinatorRuntime:
             deadline_ms = topic.service.next_deadline_ms()
             if deadline_ms is not None and (due_ms is None or deadline_ms < due_ms):
                 due_ms = deadline_ms
-        return None if due_ms is None else due_ms * _NS_PER_MS
+        return None if due_ms is None else due_ms * NS_PER_MS
 
     # The image, the workers
 
@@ -318,7 +317,7 @@ class CoordinatorRuntime:
         self._dirty[shard] = None
 
     def later(self, delay_ms: int, action: Callable[[], None]) -> None:
-        self._timers.add(self._clock.monotonic_ns() + delay_ms * _NS_PER_MS, action)
+        self._timers.add(self._clock.monotonic_ns() + delay_ms * NS_PER_MS, action)
 
     def warn(self, text: str) -> None:
         self._complain(text)
