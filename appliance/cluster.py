@@ -10,7 +10,8 @@ NO_LEADER = -1
 NO_EPOCH = -1
 
 CONSUMER_OFFSETS = "__consumer_offsets"
-INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, "__transaction_state", "__share_group_state"})
+TRANSACTION_STATE = "__transaction_state"
+INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state"})
 
 TOPIC_NAME_LENGTH_MAX = 249
 

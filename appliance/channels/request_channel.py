@@ -39,6 +39,7 @@ Response, 64 bytes, little endian:
 | DESCRIBE_LOG_DIR | bytes | behind the high watermark | of the future log: bytes, -1 | its lag | its directory | - |
 | ALTER_LOG_DIR | - | - | - | - | - | - |
 | EPOCH_END | end offset, -1 | high watermark | log start | last stable offset | - | - |
+| PERMIT_TRANSACTION | - | - | - | - | - | - |
 | DESCRIBE_PRODUCER | its id, -1 | last timestamp ms | open transaction's first offset | - | sequence | coordinator |
 | FILES_REMOVED | - | - | - | - | - | - |
 
@@ -47,7 +48,11 @@ ABORTED; of a DESCRIBE_LOG_DIR answer that of the directory in which the log lie
 of a DESCRIBE_PRODUCER answer is the producer's epoch; of its last sequence and its coordinator's epoch, -1 is 2^32 - 1.
 
 A WRITE_MARKER ends the transaction of `producer_id`, which is 0 elsewhere: `position` is its epoch, `length_bytes` the
-coordinator's epoch, `offset` how long the answer may wait for followers in ms. Its answer is that of a PRODUCE.
+coordinator's epoch, `offset` how long the answer may wait for followers in ms, `api_version` the `transaction.version`
+of the transaction. Its answer is that of a PRODUCE.
+
+A PERMIT_TRANSACTION comes from the transaction coordinator: the producer `producer_id` with the epoch `position` may
+open a transaction in the partition. It has no payload; its answer says nothing but the error.
 
 A FETCH whose reader has read another history is answered by an EPOCH_END: what both share ends there, at the latest.
 
@@ -86,6 +91,13 @@ OFFSET: Final = 11
 CONNECTION: Final = 13
 # WRITE_MARKER
 MARKER_PRODUCER_ID: Final = 12
+MARKER_EPOCH: Final = POSITION
+MARKER_COORDINATOR_EPOCH: Final = LENGTH_BYTES
+MARKER_TIMEOUT_MS: Final = OFFSET
+MARKER_TRANSACTION_VERSION: Final = API_VERSION
+# PERMIT_TRANSACTION
+PERMITTED_PRODUCER_ID: Final = 12
+PERMITTED_EPOCH: Final = POSITION
 # PRODUCE
 PRODUCE_TIMEOUT_MS: Final = OFFSET
 # FETCH
@@ -163,14 +175,22 @@ class Op(IntEnum):
     DESCRIBE_PRODUCER = 9
     CONNECTION_CLOSED = 10  # a notice: only ever a request
     WRITE_MARKER = 11
+    PERMIT_TRANSACTION = 12
 
 
 class RejectReason(IntEnum):
-    """Why a PRODUCE was refused, where single records are at fault: the network process names them to the client."""
+    """Why a PRODUCE was refused, where the network process has to know more than the error.
+
+    MISSING_KEY and TIMESTAMP: single records are at fault, which it names to the client. NOT_PERMITTED: it asks the
+    transaction coordinator whether the partition belongs to the producer's transaction, and places the batch again.
+    """
 
     NONE = 0
     MISSING_KEY = 1  # the topic is compacted
     TIMESTAMP = 2  # outside of the bounds in `EARLIEST_MS` and `LATEST_MS`
+    NOT_PERMITTED = (
+        3  # INVALID_TXN_STATE: transactional, and the producer has no transaction open or permitted here
+    )
 
 
 class RequestFlag(IntEnum):
