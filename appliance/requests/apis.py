@@ -4,6 +4,7 @@
     Produce, Fetch                      log_handlers/produce.py, log_handlers/fetch.py
     PARTITION, other keys               log_handlers/, in pieces (long_requests.py)
     COORDINATOR                         coordinator_line.py: the coordinator reads the frame itself
+    a row with a `route`                it looks at the request, and one of the two others takes it
     LOCAL, CONTROLLER                   local_requests.py, local_handlers/, in pieces
 
 The same part in Apache Kafka: `KafkaApis.scala`.
@@ -24,7 +25,7 @@ from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.headers import RequestHeader, parse_request_header
 from appliance.protocol.messages import encode_unsupported_api_versions
 from appliance.protocol.produce import ProduceRequest, parse_produce
-from appliance.requests.api_table import API_TABLE, Api, Scope
+from appliance.requests.api_table import API_TABLE, Api, Route, Scope
 from appliance.requests.coordinator_lines import CoordinatorLines
 from appliance.requests.fetch_session import FetchSessions
 from appliance.requests.local_handlers.view import ProducerIds
@@ -128,6 +129,8 @@ class Apis:
 
         def begin_of(api: Api) -> Begin:
             """Return what takes the requests of a row."""
+            if api.route is not None:
+                return self._routed(api.route)
             if api.scope is Scope.COORDINATOR:
                 return self._begin_at_coordinator
             if api.is_local:
@@ -173,6 +176,17 @@ class Apis:
     ) -> None:
         self._coordinator.begin(pending, view, header.body_position, end, start=start)
         pending.give_block(self._pool)
+
+    def _routed(self, route: Route) -> Begin:
+        """Return what takes the requests of a row with a `route`."""
+
+        def begin(pending: Request, view: memoryview, header: RequestHeader, start: int, end: int) -> None:
+            if route(header.version, view, header.body_position, end) is Scope.COORDINATOR:
+                self._begin_at_coordinator(pending, view, header, start, end)
+            else:
+                self._begin_local(pending, view, header, start, end)
+
+        return begin
 
     def _begin_local(
         self, pending: Request, view: memoryview, header: RequestHeader, _start: int, end: int
