@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -111,6 +111,26 @@ def has_transactional_id(version: int, view: memoryview, position: int, end: int
     if _is_flexible(_INIT_PRODUCER_ID, version):
         return cursor.compact_nullable_string() is not None
     return cursor.nullable_string() is not None
+
+
+class TransactionalCommit(NamedTuple):
+    """Whose transaction and which group a TxnOffsetCommit names, in the order of its first fields."""
+
+    transactional_id: str
+    group_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+def transactional_commit(version: int, view: memoryview, position: int, end: int) -> TransactionalCommit:
+    """Read the first fields of a TxnOffsetCommit, which may go on with very many partitions.
+
+    Raises:
+        MalformedFrame: the body does not begin as it should.
+    """
+    cursor = Cursor(view, position, end)
+    text = cursor.compact_string if _is_flexible(_TXN_OFFSET_COMMIT, version) else cursor.string
+    return TransactionalCommit(text(), text(), cursor.int64(), cursor.int16())
 
 
 def names_many(api_key: int, version: int) -> bool:

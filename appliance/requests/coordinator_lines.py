@@ -18,12 +18,12 @@ from typing import Any, Final
 
 from appliance.channels.roles import Role, RoleKind, coordinator_index
 from appliance.channels.wiring import Attachment
-from appliance.cluster import CONSUMER_OFFSETS, TRANSACTION_STATE
+from appliance.cluster import CONSUMER_OFFSETS, NO_LEADER, TRANSACTION_STATE
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import Block
 from appliance.protocol.group_partition import group_partition
 from appliance.protocol.group_requests import group_named, merged, names_transactions, restricted
-from appliance.requests.coordinator_line import CoordinatorLine
+from appliance.requests.coordinator_line import CoordinatorLine, PartOfRequest
 from appliance.requests.log_handlers.finish import Finish, Refuse
 from appliance.requests.session import Request, Session
 from appliance.requests.topic_routes import TopicRoutes
@@ -99,6 +99,33 @@ class CoordinatorLines:
         except Exception:
             shared.is_over = True
             raise
+
+    def ask(
+        self, pending: Request, view: memoryview, position: int, end: int, *, name: str, part: PartOfRequest
+    ) -> None:
+        """Hand over a request of this process, which is for the coordinator of the transactional id `name`.
+
+        It is for the slot that leads the partition, so it is not refused as one that a client sent to another slot.
+        Arguments are those of `begin`; `part` takes the answer, also the one that stands in for a dead coordinator's.
+        """
+        topic = self._routes.by_name(TRANSACTION_STATE)
+        partitions = 0 if topic is None else len(topic.image.partitions)
+        slot: int | None = None
+        if topic is not None:
+            leader = topic.image.partitions[group_partition(name, partitions)].leader
+            slot = None if leader == NO_LEADER else leader
+        several = self._only is None
+        line = self._lines[self._owner(name, partitions) if several else _FIRST]
+        line.begin(
+            pending,
+            view,
+            position,
+            end,
+            start=0,
+            partitions=partitions if several else 0,
+            part=part,
+            slot=slot,
+        )
 
     def _partitions(self, api_key: int) -> int:
         """Return how many partitions the topic has by which the requests of an API are routed."""
