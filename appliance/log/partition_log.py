@@ -256,14 +256,16 @@ class PartitionLog:
         leader_epoch: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         transaction_verified: bool = False,
+        transaction_version: int = 0,
         cheap_bytes_max: int = 0,
     ) -> AppendResult:
         """Appends one batch as the leader. When this returns, the batch survives the death of the process.
 
         The batch's own bytes are not changed; base offset and leader epoch are written in the log only.
         `transaction_verified` says that the transaction coordinator knows the partition to be part of the
-        producer's open transaction. A batch that grows over `cheap_bytes_max` when it is decompressed is not appended;
-        0 sets no such limit.
+        producer's open transaction, as a permit does. `transaction_version` is that of the transaction: 2 has stricter
+        rules for a marker's epoch and a producer's first sequence number. A batch that grows over `cheap_bytes_max`
+        when it is decompressed is not appended; 0 sets no such limit.
 
         Raises:
             CostlyBatch: it grows over `cheap_bytes_max`.
@@ -281,9 +283,19 @@ class PartitionLog:
             if header[H_ATTRIBUTES] & CONTROL:
                 marker = decode_marker(batch)
                 if marker is not None:
-                    self._producers.state.check_marker(producer_id, header[H_PRODUCER_EPOCH], marker=marker)
+                    self._producers.state.check_marker(
+                        producer_id,
+                        header[H_PRODUCER_EPOCH],
+                        marker=marker,
+                        transaction_version=transaction_version,
+                    )
             else:
-                repeated = self._producers.check(header, origin, transaction_verified=transaction_verified)
+                repeated = self._producers.check(
+                    header,
+                    origin,
+                    transaction_verified=transaction_verified,
+                    transaction_version=transaction_version,
+                )
                 if repeated is not None:
                     return self._as_before(repeated)
         elif header[H_ATTRIBUTES] & TRANSACTIONAL and origin is AppendOrigin.CLIENT:
@@ -314,12 +326,20 @@ class PartitionLog:
         self.log_end_offset = last_offset + 1
         if producer_id >= 0:
             aborted = self._producers.take(
-                header, marker, base_offset=base_offset, max_timestamp_ms=max_timestamp_ms
+                header,
+                marker,
+                base_offset=base_offset,
+                max_timestamp_ms=max_timestamp_ms,
+                transaction_version=transaction_version,
             )
             if aborted is not None:
                 self._index_abort(aborted, base_offset)
         append_time_ms = now_ms if self.settings.message_timestamp_type == "LogAppendTime" else NO_TIMESTAMP
         return AppendResult(base_offset, last_offset, append_time_ms, self.log_start_offset, len(batch))
+
+    def permit_transaction(self, producer_id: int, epoch: int) -> None:
+        """The transaction coordinator says that the producer may open a transaction here (`transaction_permits`)."""
+        self._producers.permits.permit(producer_id, epoch)
 
     def append_as_follower(
         self, batches: memoryview, *, segment_base_offset: int | None = None

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from sortedcontainers import SortedList
 
 BATCHES_REMEMBERED: Final = 5
+PRODUCER_EPOCH_MAX: Final = 32767
+"""Data in this epoch should not be, and where it is, a marker may end it: there is no epoch above."""
 _SNAPSHOT_VERSION: Final = 1
 _HEAD: Final = Struct(">hIi")
 _CRC_STARTS: Final = 6
@@ -169,10 +171,25 @@ class Producers:
                 return batch
         return None
 
-    def in_transaction(self, producer_id: int) -> bool:
-        """Whether the producer has a transaction open here."""
+    def in_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer has a transaction of this epoch open here."""
         entry = self._entries.get(producer_id)
-        return entry is not None and entry.transaction_first_offset >= 0
+        return entry is not None and entry.transaction_first_offset >= 0 and entry.epoch == epoch
+
+    def has_batches(self, producer_id: int) -> bool:
+        """Whether a batch of the producer is remembered."""
+        entry = self._entries.get(producer_id)
+        return entry is not None and bool(entry.batches)
+
+    def check_epoch(self, producer_id: int, epoch: int) -> None:
+        """Refuses a batch of an epoch below the known one. Changes nothing.
+
+        Raises:
+            RejectedRequest: INVALID_PRODUCER_EPOCH.
+        """
+        entry = self._entries.get(producer_id)
+        if entry is not None:
+            self._check_epoch(entry, epoch)
 
     def check_batch(
         self, producer_id: int, epoch: int, *, first_sequence: int, transactional: bool, origin: AppendOrigin
@@ -194,8 +211,14 @@ class Producers:
                 f"producer {producer_id} has a transaction open on this partition",
             )
 
-    def check_marker(self, producer_id: int, epoch: int, *, marker: EndTransactionMarker) -> None:
+    def check_marker(
+        self, producer_id: int, epoch: int, *, marker: EndTransactionMarker, transaction_version: int = 0
+    ) -> None:
         """Refuses a marker from a fenced producer epoch or coordinator. Changes nothing.
+
+        From transaction version 2 on, a marker's epoch is above that of its transaction's data. So one of the known
+        epoch is late if a transaction is open: it would end the next one. Where none is open, it is a marker that was
+        sent again, and is accepted, since its sender repeats it until it is (KAFKA-19999).
 
         Raises:
             RejectedRequest: INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED.
@@ -204,6 +227,16 @@ class Producers:
         if entry is None:
             return
         self._check_epoch(entry, epoch)
+        if (
+            transaction_version >= 2
+            and epoch == entry.epoch
+            and entry.transaction_first_offset >= 0
+            and epoch != PRODUCER_EPOCH_MAX
+        ):
+            raise RejectedRequest(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"epoch {epoch} of a marker is that of the open transaction of producer {producer_id}, not above it",
+            )
         if entry.coordinator_epoch > marker.coordinator_epoch:
             raise RejectedRequest(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,

@@ -46,11 +46,18 @@ from appliance.protocol.apis.offset_fetch import (
     OffsetFetchTopicResponse,
 )
 from appliance.protocol.apis.sync_group import SyncGroupResponse
+from appliance.protocol.apis.txn_offset_commit import (
+    TxnOffsetCommitPartitionResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitTopicResponse,
+)
 from appliance.protocol.errors import ErrorCode
 
 OFFSET_FETCH_GROUPS_SINCE: Final = 8
 OFFSET_FETCH_ERROR_SINCE: Final = 2
 _JOIN_GROUP_NULL_NAME_SINCE: Final = 7
+_TXN_OFFSET_COMMIT_LOADING_SINCE: Final = 2
 
 
 def coordinator_error_response(api_key: int, version: int, request: Any, error: int) -> Any:
@@ -66,6 +73,23 @@ def refused_commit(request: OffsetCommitRequest, _version: int, error: int) -> O
                 topic.name,
                 topic.topic_id,
                 tuple(OffsetCommitPartitionResponse(p.partition_index, error) for p in topic.partitions),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def refused_transactional_commit(
+    request: TxnOffsetCommitRequest, version: int, error: int
+) -> TxnOffsetCommitResponse:
+    """Every partition has the error. Producers before v2 crash when they hear that a coordinator loads (KAFKA-7296)."""
+    if version < _TXN_OFFSET_COMMIT_LOADING_SINCE and error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        error = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return TxnOffsetCommitResponse(
+        tuple(
+            TxnOffsetCommitTopicResponse(
+                topic.name,
+                tuple(TxnOffsetCommitPartitionResponse(p.partition_index, error) for p in topic.partitions),
             )
             for topic in request.topics
         )
@@ -132,6 +156,7 @@ def _describe_consumer(
 _RESPONSES: Final[Mapping[int, Callable[[Any, int, int], Any]]] = {
     ApiKey.OFFSET_COMMIT: refused_commit,
     ApiKey.OFFSET_FETCH: refused_fetch,
+    ApiKey.TXN_OFFSET_COMMIT: refused_transactional_commit,
     ApiKey.OFFSET_DELETE: lambda _, __, error: OffsetDeleteResponse(error_code=error),
     ApiKey.JOIN_GROUP: _join,
     ApiKey.SYNC_GROUP: lambda _, __, error: SyncGroupResponse(error_code=error),
@@ -149,6 +174,7 @@ NEEDS_REQUEST: Final = frozenset(
     for api in (
         ApiKey.OFFSET_COMMIT,
         ApiKey.OFFSET_FETCH,
+        ApiKey.TXN_OFFSET_COMMIT,
         ApiKey.DESCRIBE_GROUPS,
         ApiKey.DELETE_GROUPS,
         ApiKey.CONSUMER_GROUP_DESCRIBE,

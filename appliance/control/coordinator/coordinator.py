@@ -31,6 +31,13 @@ from appliance.control.coordinator.offsets.offset_commit import (
 )
 from appliance.control.coordinator.offsets.offset_delete import Deleted, plan_delete, settle
 from appliance.control.coordinator.offsets.offset_fetch import fetch_offsets, fetch_offsets_in_pieces
+from appliance.control.coordinator.offsets.txn_offset_commit import (
+    PENDING_BYTES_MAX,
+    as_commit,
+    names_something,
+    refused,
+    response_of,
+)
 from appliance.control.coordinator.pieces import Steps
 from appliance.control.coordinator.request_lines import RequestLines
 from appliance.control.coordinator.request_queue import SLOW_NS, Received, Reply
@@ -40,6 +47,8 @@ from appliance.control.coordinator.runtime.effects import (
     Append,
     Client,
     Effects,
+    Producer,
+    Record,
 )
 from appliance.control.coordinator.runtime.runtime import CoordinatorRuntime, Share
 from appliance.control.coordinator.runtime.shard import Shard
@@ -51,6 +60,7 @@ from appliance.partition_access.access import PartitionAccess
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRequest
+from appliance.protocol.apis.txn_offset_commit import TxnOffsetCommitRequest
 from appliance.protocol.coordinator_errors import coordinator_error_response, told_to_reader
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.group_partition import group_partition
@@ -85,6 +95,8 @@ _WAIT_FOR_OTHERS: Final = frozenset({_SYNC_GROUP, int(ApiKey.JOIN_GROUP)})
 """What these bring is the members' when it is decoded (`group_limits`), however long they wait for the others."""
 LARGE_UNDER_WAY_BYTES: Final = 16 << 20
 """Requests that were taken and are not answered; with more, no large one is begun."""
+LONG_ANSWER: Final = 64
+"""A commit of more partitions in a transaction is answered in pieces."""
 _AT_ID: Final = 4
 """Where the correlation id stands in a response's frame."""
 
@@ -99,6 +111,10 @@ _APPEND_ERRORS: Final = {
     int(ErrorCode.RECORD_LIST_TOO_LARGE): int(ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
 }
 """What an append of offsets met → what its client hears. Source: `GroupCoordinatorService.java`."""
+_TRANSACTIONAL_APPEND_ERRORS: Final = {
+    **_APPEND_ERRORS,
+    int(ErrorCode.INVALID_TXN_STATE): _LOADING,  # the permit is gone: `txn_offset_commit`
+}
 
 Owner: TypeAlias = tuple[Shard, GroupMachine]
 """The partition to which a group belongs: where its offsets are written, and where they are kept."""
@@ -131,17 +147,19 @@ class Coordinator:
         self._runtime = CoordinatorRuntime(
             settings, topics, access, table, responder=self, timers=timers, clock=clock, share=share
         )
-        self._machines = GroupMachines(settings, topics, clock, processes=share.processes)
+        self._machines = GroupMachines(settings, topics, clock, share=share)
         self._topic = self._machines.shards = self._runtime.register(self._machines)
         self.groups = self._machines.groups
         self._servants: Mapping[int, Callable[[Any, Reply], None]] = {
             int(ApiKey.OFFSET_FETCH): self._fetch,
             int(ApiKey.OFFSET_DELETE): self._delete,
+            int(ApiKey.TXN_OFFSET_COMMIT): self._commit_in_transaction,
         }
         self._request_bytes_max = settings.group.request_max_bytes
         self._servants_in_pieces: Mapping[int, Callable[[Any, Reply], Steps[None]]] = {
             int(ApiKey.OFFSET_FETCH): self._fetch_in_pieces,
             int(ApiKey.OFFSET_DELETE): self._delete_in_pieces,
+            int(ApiKey.TXN_OFFSET_COMMIT): self._commit_in_transaction_in_pieces,
             _LIST_GROUPS: self._list_in_pieces,
         }
         self._slices = Slices(clock.monotonic_ns, failed=self._job_failed)
@@ -423,6 +441,78 @@ class Coordinator:
         else:
             self._lines.weigh(reply, plan.bytes)
             self._write_commit(owner, request.group_id, plan.made(), reply=reply, tell=self._tell_long_commit)
+
+    def _commit_in_transaction(self, request: TxnOffsetCommitRequest, reply: Reply) -> None:
+        """It is short: done at once."""
+        for _ in self._commit_in_transaction_in_pieces(request, reply):
+            pass
+
+    def _commit_in_transaction_in_pieces(self, request: TxnOffsetCommitRequest, reply: Reply) -> Steps[None]:
+        """As of `_commit_in_pieces`; what is written is a batch of the producer's transaction."""
+        commit = yield from as_commit(request)
+        group = commit.group_id
+        owner = self._owner_of(group)
+        plan = LongPlan(owner[0].entry_bytes_max if owner is not None else 0)
+        yield from plan_in_pieces(self._planner, commit, self._clock.now_ms(), plan)
+        owner = self._owner_of(group)
+        if not names_something(plan.errors):
+            yield from self._told_in_transaction(reply, plan.errors)
+            return
+        error = self._transactional_fault(owner, commit, reply)
+        if error or owner is None:
+            yield from self._told_in_transaction(reply, refused(plan.errors, error))
+        elif plan.is_too_large:
+            too_large = _APPEND_ERRORS[int(ErrorCode.RECORD_LIST_TOO_LARGE)]
+            yield from self._told_in_transaction(reply, failed_commit(plan.errors, too_large))
+        elif not plan.records:
+            yield from self._told_in_transaction(reply, plan.errors)
+        else:
+            self._lines.weigh(reply, plan.bytes)
+            producer = Producer(request.producer_id, request.producer_epoch)
+            self._write_in_transaction(owner[1], plan, producer, reply)
+
+    def _transactional_fault(self, owner: Owner | None, request: CommitRequest, reply: Reply) -> int:
+        """Why nothing can be committed for the group in a transaction now; 0 if it can."""
+        group = request.group_id
+        if not group:
+            return int(ErrorCode.INVALID_GROUP_ID)
+        if owner is None or self._lines.under_way_bytes > UNDER_WAY_BYTES_MAX:
+            return _NOT_AVAILABLE
+        shard, machine = owner
+        error = shard.gate(reply.slot) or self.groups.check_transactional_commit(
+            group,
+            member_id=request.member_id,
+            instance_id=request.instance_id,
+            generation=request.generation,
+        )
+        if not error and self._machines.pending_bytes > PENDING_BYTES_MAX:
+            return _LOADING
+        if not error and not machine.book.has(group):
+            error = self._check_new(group)
+        return error
+
+    def _write_in_transaction(
+        self, machine: GroupMachine, plan: LongPlan, producer: Producer, reply: Reply
+    ) -> None:
+        self.commits += 1
+        errors = plan.errors
+
+        def committed(error: int) -> Effects:
+            failed = _TRANSACTIONAL_APPEND_ERRORS.get(error, error)
+            told = failed_commit(errors, failed) if error else errors
+            if len(plan.records) > LONG_ANSWER:
+                self._long.later(reply, self._told_in_transaction(reply, told))
+            else:
+                for _ in self._told_in_transaction(reply, told):
+                    pass
+            return []
+
+        records = tuple(Record(key, value) for key, value in plan.records)
+        self._topic.carry_out([Append(machine.number, records, committed, producer)])
+
+    def _told_in_transaction(self, reply: Reply, errors: Sequence[TopicErrors]) -> Steps[None]:
+        response = yield from response_of(errors, reply.header.version)
+        yield from self._long.answer(reply, response)
 
     def _owner_of(self, group: str) -> Owner | None:
         """The group's partition; None while the topic does not exist."""
