@@ -26,12 +26,7 @@ from typing import Final, NamedTuple
 from appliance.cluster import CONSUMER_OFFSETS
 from appliance.errors import MalformedFrame
 from appliance.ipc.buffer_pool import BufferPool
-from appliance.protocol.apis.txn_offset_commit import (
-    TxnOffsetCommitPartitionResponse,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitTopicResponse,
-)
+from appliance.protocol.coordinator_errors import coordinator_error_response
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.group_partition import group_partition
 from appliance.protocol.group_requests import transactional_commit
@@ -45,10 +40,8 @@ from appliance.requests.transaction_questions import TransactionOf, TransactionQ
 
 ADDS_FROM_VERSION: Final = 5
 ABORTABLE_FROM_VERSION: Final = 4
-LOADING_FROM_VERSION: Final = 2
 
 _LOADING: Final = int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-_NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _NETWORK: Final = int(ErrorCode.NETWORK_EXCEPTION)
 
 
@@ -126,26 +119,11 @@ class TransactionalCommits:
         pending = commit.pending
         version, block = pending.version, pending.block
         assert block is not None
-        request: TxnOffsetCommitRequest = decode_request(
-            pending.api_key, version, block.view, commit.position, commit.end
-        )
+        request = decode_request(pending.api_key, version, block.view, commit.position, commit.end)
         told = told_to_producer(error, knows_abortable=version >= ABORTABLE_FROM_VERSION)
         if told == _NETWORK:
             told = _LOADING
-        if told == _LOADING and version < LOADING_FROM_VERSION:
-            told = _NOT_AVAILABLE
-        response = TxnOffsetCommitResponse(
-            tuple(
-                TxnOffsetCommitTopicResponse(
-                    topic.name,
-                    tuple(
-                        TxnOffsetCommitPartitionResponse(each.partition_index, told)
-                        for each in topic.partitions
-                    ),
-                )
-                for topic in request.topics
-            )
-        )
+        response = coordinator_error_response(pending.api_key, version, request, told)
         self._finish(pending, [encode_response(pending.api_key, version, response, pending.correlation_id)])
 
 
