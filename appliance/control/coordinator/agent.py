@@ -16,9 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from appliance.channels.controller_link import ControllerLink
 from appliance.channels.roles import Role, RoleKind
 from appliance.clock import NS_PER_MS
 from appliance.control.coordinator.coordinator import Coordinator
+from appliance.control.coordinator.producer_ids import ProducerIdBlocks
 from appliance.control.coordinator.request_lines import RequestLines
 from appliance.control.coordinator.runtime.runtime import Share
 from appliance.control.coordinator.topics import ImageTopics
@@ -46,6 +48,8 @@ class CoordinatorAgent:
         self._clock = clock
         pool = BufferPool(attachment.pool.view, discard=attachment.pool.discard)
         self._lines = RequestLines(attachment, pool)
+        self._ids = ProducerIdBlocks(self._connect, clock)
+        self._controller: ControllerLink | None = None
         self._logs = PartitionAccess(
             attachment,
             pool,
@@ -61,6 +65,7 @@ class CoordinatorAgent:
             timers=process.cycle.timers,
             clock=clock,
             share=Share(attachment.role.index, settings.broker.coordinator_processes),
+            ids=self._ids,
         )
         self._log_wait = BriefWait(clock.monotonic_ns)
         self._request_wait = BriefWait(clock.monotonic_ns, limit_ns=NEXT_REQUEST_NS)
@@ -76,14 +81,24 @@ class CoordinatorAgent:
         process.ready()
         self._end_turn()
         while self._running:
-            for _ in cycle.wait(self._timeout_ms()):
-                process.hear(self)
+            for descriptor, _ in cycle.wait(self._timeout_ms()):
+                if descriptor == process.supervision_fd:
+                    process.hear(self)
+                elif self._controller is not None:
+                    self._controller.wants_look = True
+            if self._controller is not None and self._controller.wants_look:
+                self._ids.hear()
             was_lone = self._lines.under_way == 1
             self._hear()
             self._end_turn()
             self._look_out(was_lone=was_lone)
         process.stopping()
         process.close()
+
+    def _connect(self) -> ControllerLink:
+        """Make the line to the controller, from which producer ids come."""
+        self._controller = self._process.controller_link()
+        return self._controller
 
     def _timeout_ms(self) -> int | None:
         """How long nothing is to be done; None: until somebody says something."""
@@ -131,7 +146,7 @@ class CoordinatorAgent:
 
     def counters(self) -> Mapping[str, int]:
         """What was done since the start, and the groups that there are."""
-        groups = self._coordinator.groups
+        groups, transactions = self._coordinator.groups, self._coordinator.transactions.transactions
         return {
             "commits": self._coordinator.commits,
             "appends": self._coordinator.appends,
@@ -141,6 +156,10 @@ class CoordinatorAgent:
             "refused_members": groups.limits.refused_members,
             "forgotten_member_ids": groups.limits.forgotten_members,
             "member_bytes": groups.limits.held.bytes,
+            "transactional_ids": len(transactions),
+            "refused_transactional_ids": transactions.refused_ids,
+            "owed_transactions": self._coordinator.markers.owed,
+            "markers": self._coordinator.markers.markers,
         }
 
     # The supervisor and the peers
@@ -154,6 +173,8 @@ class CoordinatorAgent:
         if peer.kind is RoleKind.IOPROC:
             self._coordinator.follow_image()
             self._coordinator.worker_up(peer)
+        elif peer.kind is RoleKind.CONTROLLER:
+            self._ids.controller_changed()
 
     def peer_down(self, peer: Role, generation: int, *, had_rings: bool) -> None:
         """Forget what a network process asked, or what was asked of a worker."""

@@ -21,6 +21,7 @@ from appliance.clock import Clock
 from appliance.config import Settings
 from appliance.control.coordinator.group_machines import GroupMachine, GroupMachines
 from appliance.control.coordinator.long_requests import LongRequests
+from appliance.control.coordinator.marker_writer import MarkerWriter
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
 from appliance.control.coordinator.offsets.offset_commit import (
     CommitPlan,
@@ -39,6 +40,7 @@ from appliance.control.coordinator.offsets.txn_offset_commit import (
     response_of,
 )
 from appliance.control.coordinator.pieces import Steps
+from appliance.control.coordinator.producer_ids import ProducerIdBlocks
 from appliance.control.coordinator.request_lines import RequestLines
 from appliance.control.coordinator.request_queue import SLOW_NS, Received, Reply
 from appliance.control.coordinator.runtime.effects import (
@@ -54,6 +56,8 @@ from appliance.control.coordinator.runtime.runtime import CoordinatorRuntime, Sh
 from appliance.control.coordinator.runtime.shard import Shard
 from appliance.control.coordinator.slices import AnswerJob, Job, PiecesJob, Slices, StepJob
 from appliance.control.coordinator.topics import ImageTopics
+from appliance.control.coordinator.transaction_machines import TransactionMachines
+from appliance.control.coordinator.transaction_requests import TransactionRequests
 from appliance.errors import MalformedFrame
 from appliance.ipc.agent import Timers
 from appliance.partition_access.access import PartitionAccess
@@ -136,6 +140,7 @@ class Coordinator:
         timers: Timers,
         clock: Clock,
         share: Share,
+        ids: ProducerIdBlocks,
     ) -> None:
         self._settings = settings
         self._topics = topics
@@ -150,10 +155,23 @@ class Coordinator:
         self._machines = GroupMachines(settings, topics, clock, share=share)
         self._topic = self._machines.shards = self._runtime.register(self._machines)
         self.groups = self._machines.groups
+        self.markers = MarkerWriter(
+            access,
+            topics,
+            write_offsets_marker=self._machines.write_marker,
+            later=self._runtime.later,
+            clock=clock,
+        )
+        self.transactions = TransactionMachines(settings, clock, ids, self.markers, processes=share.processes)
+        self.transactions.shards = self._runtime.register(self.transactions)
+        self._transaction_requests = TransactionRequests(
+            self.transactions, self.markers, topics, answers=self, later=self._runtime.later, clock=clock
+        )
         self._servants: Mapping[int, Callable[[Any, Reply], None]] = {
             int(ApiKey.OFFSET_FETCH): self._fetch,
             int(ApiKey.OFFSET_DELETE): self._delete,
             int(ApiKey.TXN_OFFSET_COMMIT): self._commit_in_transaction,
+            **self._transaction_requests.servants,
         }
         self._request_bytes_max = settings.group.request_max_bytes
         self._servants_in_pieces: Mapping[int, Callable[[Any, Reply], Steps[None]]] = {
@@ -161,6 +179,7 @@ class Coordinator:
             int(ApiKey.OFFSET_DELETE): self._delete_in_pieces,
             int(ApiKey.TXN_OFFSET_COMMIT): self._commit_in_transaction_in_pieces,
             _LIST_GROUPS: self._list_in_pieces,
+            **self._transaction_requests.servants_in_pieces,
         }
         self._slices = Slices(clock.monotonic_ns, failed=self._job_failed)
         self._long = LongRequests(
@@ -296,6 +315,10 @@ class Coordinator:
             self._contain(reply, error)
             return
         self._lines.answer(reply, frame)
+
+    def respond_long(self, reply: Reply, response: Any) -> None:
+        """Answer a request with a long response, which is encoded in slices of time."""
+        self._long.later(reply, self._long.answer(reply, response))
 
     def answer_in_pieces(
         self, replies: list[Reply], elements: Iterator[Any], make: Callable[[tuple[Any, ...]], Any]
@@ -670,8 +693,9 @@ class Coordinator:
     # Time, the image, the workers
 
     def turn(self) -> bool:
-        """See `CoordinatorRuntime.turn`."""
-        return self._runtime.turn()
+        """See `CoordinatorRuntime.turn`; then permits and markers go out, behind what they follow from."""
+        has_room = self._runtime.turn()
+        return self.markers.flush() and has_room
 
     @property
     def appends(self) -> int:
@@ -689,6 +713,7 @@ class Coordinator:
     def worker_up(self, worker: Role) -> None:
         """A worker serves."""
         self._runtime.worker_up(worker)
+        self.markers.places_changed()
 
     def worker_down(self, worker: Role) -> None:
         """A worker died, its rings are gone."""

@@ -1,0 +1,634 @@
+"""Requests of transactions: their checks in Kafka's order, and the answers by version.
+
+    InitProducerId 0-5         half of an expected id and epoch: INVALID_REQUEST; empty id; timeout; gate; `initialize`
+    AddPartitionsToTxn 0-5     a partition that is not there: UNKNOWN_TOPIC_OR_PARTITION, and OPERATION_NOT_ATTEMPTED
+                               for the others; gate; `add_partitions`, or `verify_partitions`; permits
+    AddOffsetsToTxn 0-4        gate; `add_partitions` with the group's partition of `__consumer_offsets`; permit
+    EndTxn 0-5                 gate; `end`
+    DescribeTransactions 0     empty id: INVALID_REQUEST; gate; unknown: TRANSACTIONAL_ID_NOT_FOUND
+    ListTransactions 0-2       a partition that loads: COORDINATOR_LOAD_IN_PROGRESS; pattern: INVALID_REGULAR_EXPRESSION
+
+The gate is NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE. An answer that a version does
+not know is said as one that it knows: PRODUCER_FENCED is INVALID_PRODUCER_EPOCH for InitProducerId before 4 and for
+AddPartitions, AddOffsets and EndTxn before 2; TRANSACTION_ABORTABLE is INVALID_TXN_STATE before AddPartitionsToTxn 5.
+
+A request that meets a transition under way would be answered CONCURRENT_TRANSACTIONS, and its client would wait at
+least 20 ms. The transition takes less here, so the request is held until the id is settled, HELD_MS at most, and is
+then served as if it had come then. At most HELD_MAX are held; more are answered at once. InitProducerId that finds an
+open transaction is held in the same way while that is aborted, and where the next block of producer ids is on its way.
+
+AddPartitionsToTxn is answered when the owners of the partitions have answered the permits for them (decision 0092).
+
+Left out: InitProducerId 6, which Kafka 4.3 does not serve either: two-phase commit (KIP-939) comes with it.
+
+Source: `KafkaApis.scala`, `TransactionCoordinator.scala`, `TransactionStateManager.scala` of Apache Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from appliance.clock import NS_PER_MS, Clock
+from appliance.cluster import CONSUMER_OFFSETS, TopicPartition
+from appliance.control.coordinator.group.topic_regex import fullmatcher
+from appliance.control.coordinator.marker_writer import MarkerWriter
+from appliance.control.coordinator.pieces import PIECE, Steps
+from appliance.control.coordinator.request_queue import Reply
+from appliance.control.coordinator.topics import ImageTopics
+from appliance.control.coordinator.transaction.effects import TransactionEffects
+from appliance.control.coordinator.transaction.transaction import NO_EPOCH, NO_PRODUCER_ID
+from appliance.control.coordinator.transaction.transaction_state import STATES, TransactionState
+from appliance.control.coordinator.transaction_machines import TransactionMachines
+from appliance.errors import RejectedRequest
+from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from appliance.protocol.apis.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+)
+from appliance.protocol.apis.describe_transactions import (
+    DescribedTransaction,
+    DescribedTransactionTopic,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
+from appliance.protocol.apis.end_txn import EndTxnRequest, EndTxnResponse
+from appliance.protocol.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from appliance.protocol.apis.list_transactions import (
+    ListedTransaction,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from appliance.protocol.errors import ErrorCode
+from appliance.protocol.group_partition import group_partition
+
+HELD_MS: Final = 20
+HELD_MAX: Final = 10_000
+LONG_ANSWER: Final = 64
+"""An answer about more partitions is encoded in pieces."""
+MANY_TRANSACTIONS_SINCE: Final = 4
+ABORTABLE_SINCE: Final = 5
+EPOCH_BUMP_SINCE: Final = 5
+"""EndTxn from here on is of `transaction.version` 2; so is AddPartitionsToTxn from MANY_TRANSACTIONS_SINCE on."""
+INIT_FENCED_SINCE: Final = 4
+FENCED_SINCE: Final = 2
+
+_NONE: Final = int(ErrorCode.NONE)
+_FENCED: Final = int(ErrorCode.PRODUCER_FENCED)
+_INVALID_EPOCH: Final = int(ErrorCode.INVALID_PRODUCER_EPOCH)
+_ABORTABLE: Final = int(ErrorCode.TRANSACTION_ABORTABLE)
+_INVALID_STATE: Final = int(ErrorCode.INVALID_TXN_STATE)
+_INVALID_REQUEST: Final = int(ErrorCode.INVALID_REQUEST)
+_UNKNOWN: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+_NOT_ATTEMPTED: Final = int(ErrorCode.OPERATION_NOT_ATTEMPTED)
+_NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+_LOADING: Final = int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+_WORTH_HOLDING: Final = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
+_STATES_IN_MEMORY: Final = frozenset({"Dead", "PrepareEpochFence"})
+"""Names of states that Kafka never writes down. No id is in one of them here, but a filter may name them."""
+_STATE_NAMES: Final = {row.name: state for state, row in STATES.items()}
+
+Errors = Mapping[TopicPartition, int]
+
+
+class Answers(Protocol):
+    """Where answers go: the coordinator."""
+
+    def respond(self, reply: Any, response: Any) -> None: ...
+
+    def respond_long(self, reply: Any, response: Any) -> None:
+        """Encode a long answer in pieces, after other work."""
+        ...
+
+    def answer_in_pieces(
+        self, replies: list[Any], elements: Iterator[Any], make: Callable[[tuple[Any, ...]], Any]
+    ) -> None: ...
+
+
+class _Held:
+    """A request that is served again when the id is settled, or its time is over."""
+
+    __slots__ = ("again", "due_ns", "is_over", "transactional_id")
+
+    def __init__(self, transactional_id: str, due_ns: int, again: Callable[[], None]) -> None:
+        self.transactional_id = transactional_id
+        self.due_ns = due_ns
+        self.again = again
+        self.is_over = False
+
+
+class TransactionRequests:
+    """`servants` serve short requests, `servants_in_pieces` long ones: by API, as `Coordinator` has them.
+
+    Args:
+        later: (delay ms, action) → the action is called then.
+    """
+
+    def __init__(
+        self,
+        machines: TransactionMachines,
+        markers: MarkerWriter,
+        topics: ImageTopics,
+        *,
+        answers: Answers,
+        later: Callable[[int, Callable[[], None]], object],
+        clock: Clock,
+    ) -> None:
+        self._machines = machines
+        self._transactions = machines.transactions
+        self._markers = markers
+        self._topics = topics
+        self._answers = answers
+        self._later = later
+        self._clock = clock
+        # By id, in the order in which they came; and all of them in the order in which their time ends.
+        self._held: dict[str, list[_Held]] = {}
+        self._by_time: deque[_Held] = deque()
+        self._held_count = 0
+        self._is_armed = False
+        machines.transactions.settled = self._settled
+        machines.ids.refilled = self._refilled
+        self.servants: Mapping[int, Callable[[Any, Reply], None]] = {
+            int(ApiKey.INIT_PRODUCER_ID): self._initialize,
+            int(ApiKey.ADD_PARTITIONS_TO_TXN): self._add_partitions,
+            int(ApiKey.ADD_OFFSETS_TO_TXN): self._add_offsets,
+            int(ApiKey.END_TXN): self._end,
+            int(ApiKey.DESCRIBE_TRANSACTIONS): self._describe,
+            int(ApiKey.LIST_TRANSACTIONS): self._list,
+        }
+        self.servants_in_pieces: Mapping[int, Callable[[Any, Reply], Steps[None]]] = {
+            **{api: _in_one_piece(servant) for api, servant in self.servants.items()},
+            int(ApiKey.ADD_PARTITIONS_TO_TXN): self._add_partitions_in_pieces,
+        }
+
+    # InitProducerId
+
+    def _initialize(self, request: InitProducerIdRequest, reply: Reply) -> None:
+        has_half = (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH)
+        transactional_id = request.transactional_id
+        if has_half or transactional_id is None:
+            self._initialized(reply, _INVALID_REQUEST)
+            return
+        name = transactional_id
+        expected = (
+            None if request.producer_id == NO_PRODUCER_ID else (request.producer_id, request.producer_epoch)
+        )
+
+        def serve(until_ns: int) -> None:
+            if self._transactions.may_initialize(name, request.transaction_timeout_ms):
+                gate = self._machines.gate(name, reply.slot)
+                if gate:
+                    self._initialized(reply, gate)
+                    return
+
+            def then(error: ErrorCode, producer_id: int, epoch: int) -> TransactionEffects:
+                if error not in _WORTH_HOLDING or not self._hold(name, until_ns, serve):
+                    self._initialized(reply, error, producer_id, epoch)
+                return []
+
+            effects = self._transactions.initialize(
+                name, timeout_ms=request.transaction_timeout_ms, expected=expected, then=then
+            )
+            self._machines.carry_out(effects)
+
+        serve(self._until_ns())
+
+    def _initialized(
+        self, reply: Reply, error: int, producer_id: int = NO_PRODUCER_ID, epoch: int = NO_EPOCH
+    ) -> None:
+        told = _told(error, fenced=reply.header.version >= INIT_FENCED_SINCE)
+        self._answers.respond(reply, InitProducerIdResponse(told, producer_id, epoch))
+
+    # AddPartitionsToTxn
+
+    def _add_partitions(self, request: AddPartitionsToTxnRequest, reply: Reply) -> None:
+        for _ in self._add_partitions_in_pieces(request, reply):
+            pass
+
+    def _add_partitions_in_pieces(self, request: AddPartitionsToTxnRequest, reply: Reply) -> Steps[None]:
+        """Look the partitions up in pieces; adding them is one step for each transaction."""
+        version = reply.header.version
+        is_many = version >= MANY_TRANSACTIONS_SINCE
+        transactions: Sequence[AddPartitionsToTxnTransaction] = (
+            request.transactions
+            if is_many
+            else (
+                AddPartitionsToTxnTransaction(
+                    request.transactional_id,
+                    request.producer_id,
+                    request.producer_epoch,
+                    False,
+                    request.topics,
+                ),
+            )
+        )
+        addition = _Addition(self, transactions, reply)
+        for number, transaction in enumerate(transactions):
+            partitions: set[TopicPartition] = set()
+            unknown: set[TopicPartition] = set()
+            looked_at = 0
+            for topic in transaction.topics:
+                for index in topic.partitions:
+                    partition = TopicPartition(topic.name, index)
+                    partitions.add(partition)
+                    if not self._topics.has(partition):
+                        unknown.add(partition)
+                    looked_at += 1
+                    if not looked_at % PIECE:
+                        yield None
+            if unknown:
+                addition.ended(
+                    number,
+                    {each: _UNKNOWN if each in unknown else _NOT_ATTEMPTED for each in partitions},
+                )
+            elif transaction.verify_only:
+                self._verify(transaction, frozenset(partitions), addition, number)
+            else:
+                self._add(
+                    transaction.transactional_id,
+                    transaction.producer_id,
+                    transaction.producer_epoch,
+                    frozenset(partitions),
+                    reply=reply,
+                    client_version=2 if is_many else 0,
+                    told=addition.of_all(number, frozenset(partitions)),
+                )
+            yield None
+        if not transactions:
+            self._answers.respond(reply, AddPartitionsToTxnResponse())
+
+    def _add(
+        self,
+        name: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: frozenset[TopicPartition],
+        *,
+        reply: Reply,
+        client_version: int,
+        told: Callable[[int], None],
+    ) -> None:
+        """Add the partitions and permit the producer to write there; `told` gets the error of all."""
+
+        def serve(until_ns: int) -> None:
+            gate = self._machines.gate(name, reply.slot) if name else 0
+            if gate:
+                told(gate)
+                return
+
+            def then(error: ErrorCode) -> TransactionEffects:
+                if not error:
+                    self._permit(name, producer_id, producer_epoch, partitions, lambda: told(_NONE))
+                elif error not in _WORTH_HOLDING or not self._hold(name, until_ns, serve):
+                    told(error)
+                return []
+
+            effects = self._transactions.add_partitions(
+                name, producer_id, producer_epoch, partitions, client_version=client_version, then=then
+            )
+            self._machines.carry_out(effects)
+
+        serve(self._until_ns())
+
+    def _verify(
+        self,
+        transaction: AddPartitionsToTxnTransaction,
+        partitions: frozenset[TopicPartition],
+        addition: _Addition,
+        number: int,
+    ) -> None:
+        name, producer_id, epoch = (
+            transaction.transactional_id,
+            transaction.producer_id,
+            transaction.producer_epoch,
+        )
+        gate = self._machines.gate(name, addition.reply.slot) if name else 0
+        if gate:
+            addition.ended(number, dict.fromkeys(partitions, gate))
+            return
+        errors = {
+            each: int(error)
+            for each, error in self._transactions.verify_partitions(
+                name, producer_id, epoch, partitions
+            ).items()
+        }
+        verified = frozenset(each for each, error in errors.items() if not error)
+        self._permit(name, producer_id, epoch, verified, lambda: addition.ended(number, errors))
+
+    def _permit(
+        self,
+        name: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: frozenset[TopicPartition],
+        then: Callable[[], None],
+    ) -> None:
+        transactions = self._transactions
+
+        def is_valid(partition: TopicPartition) -> bool:
+            """The transaction may have been decided while its permit waited for room on a ring."""
+            current = transactions.get(name)
+            return (
+                current is not None
+                and current.state is TransactionState.ONGOING
+                and current.producer_id == producer_id
+                and current.producer_epoch == producer_epoch
+                and partition in current.partitions
+            )
+
+        self._markers.permit(producer_id, producer_epoch, partitions, is_valid=is_valid, then=then)
+
+    def added(
+        self, reply: Reply, transactions: Sequence[AddPartitionsToTxnTransaction], errors: Sequence[Errors]
+    ) -> None:
+        """Answer AddPartitionsToTxn: `errors` has those of each transaction."""
+        version = reply.header.version
+        results = [
+            _results(transaction.topics, each, version)
+            for transaction, each in zip(transactions, errors, strict=True)
+        ]
+        if version >= MANY_TRANSACTIONS_SINCE:
+            response = AddPartitionsToTxnResponse(
+                results_by_transaction=tuple(
+                    AddPartitionsToTxnResult(transaction.transactional_id, topics)
+                    for transaction, topics in zip(transactions, results, strict=True)
+                )
+            )
+        else:
+            response = AddPartitionsToTxnResponse(results_by_topic=results[0])
+        self._respond(reply, response, sum(map(len, errors)))
+
+    # AddOffsetsToTxn
+
+    def _add_offsets(self, request: AddOffsetsToTxnRequest, reply: Reply) -> None:
+        def told(error: int) -> None:
+            told = _told(error, fenced=reply.header.version >= FENCED_SINCE)
+            self._answers.respond(reply, AddOffsetsToTxnResponse(told))
+
+        offsets = self._topics.by_name(CONSUMER_OFFSETS)
+        if offsets is None:
+            told(_NOT_AVAILABLE)  # its client asks for the group's coordinator next, which makes the topic
+            return
+        partition = TopicPartition(CONSUMER_OFFSETS, group_partition(request.group_id, offsets.partitions))
+        self._add(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            frozenset((partition,)),
+            reply=reply,
+            client_version=0,
+            told=told,
+        )
+
+    # EndTxn
+
+    def _end(self, request: EndTxnRequest, reply: Reply) -> None:
+        name = request.transactional_id
+        version = reply.header.version
+
+        def answer(error: int, producer_id: int = NO_PRODUCER_ID, epoch: int = NO_EPOCH) -> None:
+            told = _told(error, fenced=version >= FENCED_SINCE)
+            self._answers.respond(reply, EndTxnResponse(told, producer_id, epoch))
+
+        def serve(until_ns: int) -> None:
+            gate = self._machines.gate(name, reply.slot) if name else 0
+            if gate:
+                answer(gate)
+                return
+
+            def then(error: ErrorCode, producer_id: int, epoch: int) -> TransactionEffects:
+                if error not in _WORTH_HOLDING or not self._hold(name, until_ns, serve):
+                    answer(error, producer_id, epoch)
+                return []
+
+            effects = self._transactions.end(
+                name,
+                request.producer_id,
+                request.producer_epoch,
+                commit=request.committed,
+                client_version=2 if version >= EPOCH_BUMP_SINCE else 0,
+                then=then,
+            )
+            self._machines.carry_out(effects)
+
+        serve(self._until_ns())
+
+    # DescribeTransactions, ListTransactions
+
+    def _describe(self, request: DescribeTransactionsRequest, reply: Reply) -> None:
+        elements = (self._described(name, reply.slot) for name in request.transactional_ids)
+        self._answers.answer_in_pieces([reply], elements, DescribeTransactionsResponse)
+
+    def _described(self, name: str, slot: int) -> DescribedTransaction:
+        error = self._machines.gate(name, slot) if name else _INVALID_REQUEST
+        if error:
+            return DescribedTransaction(name, error)
+        current = self._transactions.get(name)
+        if current is None:
+            return DescribedTransaction(name, int(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND))
+        by_topic: dict[str, list[int]] = {}
+        for partition in sorted(current.partitions):
+            by_topic.setdefault(partition.topic, []).append(partition.partition)
+        return DescribedTransaction(
+            name,
+            0,
+            STATES[current.state].name,
+            current.timeout_ms,
+            current.started_ms,
+            current.producer_id,
+            current.producer_epoch,
+            tuple(DescribedTransactionTopic(topic, tuple(numbers)) for topic, numbers in by_topic.items()),
+        )
+
+    def _list(self, request: ListTransactionsRequest, reply: Reply) -> None:
+        shards = self._machines.shards
+        if shards is not None and shards.is_loading:
+            self._answers.respond(reply, ListTransactionsResponse(_LOADING))
+            return
+        matches: Callable[[str], bool] | None = None
+        if request.transactional_id_pattern:
+            try:
+                matches = fullmatcher(request.transactional_id_pattern)
+            except RejectedRequest:
+                error = int(ErrorCode.INVALID_REGULAR_EXPRESSION)
+                self._answers.respond(reply, ListTransactionsResponse(error))
+                return
+        wanted = {_STATE_NAMES[name] for name in request.state_filters if name in _STATE_NAMES}
+        unknown = tuple(
+            name
+            for name in dict.fromkeys(request.state_filters)
+            if name not in _STATE_NAMES and name not in _STATES_IN_MEMORY
+        )
+        self._answers.answer_in_pieces(
+            [reply],
+            self._listed(request, reply.slot, wanted, matches),
+            lambda elements: ListTransactionsResponse(
+                unknown_state_filters=unknown, transaction_states=elements
+            ),
+        )
+
+    def _listed(
+        self,
+        request: ListTransactionsRequest,
+        slot: int,
+        wanted: set[TransactionState],
+        matches: Callable[[str], bool] | None,
+    ) -> Iterator[ListedTransaction]:
+        """The ids that the client's slot coordinates and its filters let through."""
+        now_ms = self._clock.now_ms()
+        transactions, shards = self._transactions, self._machines.shards
+        producer_ids = frozenset(request.producer_id_filters)
+        for number in range(len(self._machines.by_partition)):
+            if shards is None or number >= len(shards.shards):
+                return
+            place = shards.shards[number].place
+            if place is None or place.leader != slot:
+                continue
+            for name in transactions.ids(number):
+                current = transactions.get(name)
+                if (
+                    current is None
+                    or (producer_ids and current.producer_id not in producer_ids)
+                    or (request.state_filters and current.state not in wanted)
+                    or 0 <= request.duration_filter >= now_ms - current.started_ms
+                    or (matches is not None and not matches(name))
+                ):
+                    continue
+                yield ListedTransaction(name, current.producer_id, STATES[current.state].name)
+
+    # Answers
+
+    def _respond(self, reply: Reply, response: Any, elements: int) -> None:
+        if elements > LONG_ANSWER:
+            self._answers.respond_long(reply, response)
+        else:
+            self._answers.respond(reply, response)
+
+    # Holding
+
+    def _until_ns(self) -> int:
+        return self._clock.monotonic_ns() + HELD_MS * NS_PER_MS
+
+    def _hold(self, name: str, until_ns: int, serve: Callable[[int], None]) -> bool:
+        """Serve a request again when its id is settled, or its time is over. False: it is over already."""
+        if self._held_count >= HELD_MAX or self._clock.monotonic_ns() >= until_ns:
+            return False
+        held = _Held(name, until_ns, lambda: serve(until_ns))
+        self._held.setdefault(name, []).append(held)
+        self._by_time.append(held)
+        self._held_count += 1
+        self._arm()
+        return True
+
+    def _settled(self, name: str) -> None:
+        """The id takes requests again. They are served in the next step, because its transition is still ending."""
+        if name in self._held:
+            self._later(0, lambda: self._serve_held(name))
+
+    def _refilled(self) -> None:
+        for name in list(self._held):
+            self._serve_held(name)
+
+    def _serve_held(self, name: str) -> None:
+        for held in self._held.pop(name, ()):
+            if not held.is_over:
+                self._begin_again(held)
+
+    def _begin_again(self, held: _Held) -> None:
+        held.is_over = True
+        self._held_count -= 1
+        held.again()
+
+    def _arm(self) -> None:
+        if not self._is_armed and self._by_time:
+            self._is_armed = True
+            left_ns = self._by_time[0].due_ns - self._clock.monotonic_ns()
+            self._later(max(1, -(-left_ns // NS_PER_MS)), self._times_over)
+
+    def _times_over(self) -> None:
+        """Serve those whose time is over: what they meet now is their answer."""
+        self._is_armed = False
+        now_ns = self._clock.monotonic_ns()
+        by_time = self._by_time
+        while by_time and (by_time[0].is_over or by_time[0].due_ns <= now_ns):
+            held = by_time.popleft()
+            if held.is_over:
+                continue
+            of_id = self._held[held.transactional_id]
+            of_id.remove(held)
+            if not of_id:
+                del self._held[held.transactional_id]
+            self._begin_again(held)
+        self._arm()
+
+    def statistics(self) -> dict[str, int]:
+        return {"held": self._held_count}
+
+
+class _Addition:
+    """An AddPartitionsToTxn under way: it is answered when each of its transactions has its errors."""
+
+    __slots__ = ("_errors", "_left", "_requests", "_transactions", "reply")
+
+    def __init__(
+        self,
+        requests: TransactionRequests,
+        transactions: Sequence[AddPartitionsToTxnTransaction],
+        reply: Reply,
+    ) -> None:
+        self._requests = requests
+        self._transactions = transactions
+        self._errors: list[Errors] = [{}] * len(transactions)
+        self._left = len(transactions)
+        self.reply = reply
+
+    def of_all(self, number: int, partitions: frozenset[TopicPartition]) -> Callable[[int], None]:
+        """Return what takes the error of all partitions of one transaction."""
+        return lambda error: self.ended(number, dict.fromkeys(partitions, error))
+
+    def ended(self, number: int, errors: Errors) -> None:
+        self._errors[number] = errors
+        self._left -= 1
+        if not self._left:
+            self._requests.added(self.reply, self._transactions, self._errors)
+
+
+def _results(
+    topics: Sequence[AddPartitionsToTxnTopic], errors: Errors, version: int
+) -> tuple[AddPartitionsToTxnTopicResult, ...]:
+    fenced, abortable = version >= FENCED_SINCE, version >= ABORTABLE_SINCE
+    return tuple(
+        AddPartitionsToTxnTopicResult(
+            topic.name,
+            tuple(
+                AddPartitionsToTxnPartitionResult(
+                    index,
+                    _told(errors[TopicPartition(topic.name, index)], fenced=fenced, abortable=abortable),
+                )
+                for index in topic.partitions
+            ),
+        )
+        for topic in topics
+    )
+
+
+def _told(error: int, *, fenced: bool, abortable: bool = True) -> int:
+    """Return what a client hears that may not know PRODUCER_FENCED or TRANSACTION_ABORTABLE."""
+    if error == _FENCED and not fenced:
+        return _INVALID_EPOCH
+    return _INVALID_STATE if error == _ABORTABLE and not abortable else int(error)
+
+
+def _in_one_piece(servant: Callable[[Any, Reply], None]) -> Callable[[Any, Reply], Steps[None]]:
+    def steps(request: Any, reply: Reply) -> Steps[None]:
+        servant(request, reply)
+        yield None
+
+    return steps
