@@ -93,6 +93,8 @@ class CoordinatorAgent:
             self._end_turn()
             self._look_out(was_lone=was_lone)
         process.stopping()
+        if self._controller is not None:
+            self._controller.close()
         process.close()
 
     def _connect(self) -> ControllerLink:
