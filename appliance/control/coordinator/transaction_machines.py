@@ -131,6 +131,11 @@ class TransactionMachines:
     def partition_of(self, transactional_id: str) -> int:
         return group_partition(transactional_id, len(self.by_partition)) if self.by_partition else 0
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the topic exists, as far as this process knows."""
+        return self.shards is not None and bool(self.shards.shards)
+
     def gate(self, transactional_id: str, slot: int) -> int:
         """Return 0 if requests that name the id are served for a client of `slot`'s port, else their error."""
         topic = self.shards

@@ -243,7 +243,10 @@ class TransactionRequests:
                     looked_at += 1
                     if not looked_at % PIECE:
                         yield None
-            if unknown:
+            if unknown and not self._machines.is_there:
+                # There is no image yet: who coordinates the id is not known, nor which topics there are.
+                addition.ended(number, dict.fromkeys(partitions, _NOT_AVAILABLE))
+            elif unknown:
                 addition.ended(
                     number,
                     {each: _UNKNOWN if each in unknown else _NOT_ATTEMPTED for each in partitions},

@@ -153,11 +153,17 @@ class OffsetsModel(ShardModel):
     subject = SUBJECTS["offsets"]
 
 
+class TransactionsModel(ShardModel):
+    subject = SUBJECTS["transactions"]
+
+
 class ToyModel(ShardModel):
     subject = SUBJECTS["toy"]
 
 
 TestOffsets = OffsetsModel.TestCase
 TestOffsets.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
+TestTransactions = TransactionsModel.TestCase
+TestTransactions.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
 TestToy = ToyModel.TestCase
 TestToy.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
