@@ -6,11 +6,6 @@ from appliance.channels.control_channel import NewTopic
 from appliance.cluster import CONSUMER_OFFSETS, INTERNAL_TOPICS, TRANSACTION_STATE
 from appliance.config import Settings
 
-TRANSACTION_PARTITIONS = 50
-TRANSACTION_REPLICAS = 3
-TRANSACTION_MIN_INSYNC_REPLICAS = 2
-TRANSACTION_SEGMENT_BYTES = 100 << 20
-
 
 def new_topic(name: str, settings: Settings) -> NewTopic | None:
     """How `name` is to be created; None for an internal topic that is its coordinator's, who is not there yet.
@@ -37,16 +32,17 @@ def new_topic(name: str, settings: Settings) -> NewTopic | None:
 
 
 def _transaction_state(settings: Settings) -> NewTopic:
-    replicas = min(TRANSACTION_REPLICAS, settings.slots)
+    options = settings.transaction
+    replicas = options.state_log_replication_factor or min(3, settings.slots)
     return NewTopic(
         TRANSACTION_STATE,
-        TRANSACTION_PARTITIONS,
+        options.state_log_num_partitions,
         replicas,
         configs={
             "cleanup.policy": "compact",
             "compression.type": "uncompressed",
-            "min.insync.replicas": str(min(TRANSACTION_MIN_INSYNC_REPLICAS, replicas)),
-            "segment.bytes": str(TRANSACTION_SEGMENT_BYTES),
+            "min.insync.replicas": str(min(options.state_log_min_isr, replicas)),
+            "segment.bytes": str(options.state_log_segment_bytes),
             "unclean.leader.election.enable": "false",
         },
     )
