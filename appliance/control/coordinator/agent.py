@@ -94,6 +94,7 @@ class CoordinatorAgent:
             self._end_turn()
             self._look_out(was_lone=was_lone)
         process.stopping()
+        self._producer_ids.close()
         process.close()
 
     def _timeout_ms(self) -> int | None:

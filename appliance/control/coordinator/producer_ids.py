@@ -70,6 +70,10 @@ class LentProducerIds:
                 if had_none:
                     self.arrived()
 
+    def close(self) -> None:
+        """Let go of the line to the controller."""
+        self._link.close()
+
     @property
     def has_news(self) -> bool:
         """Whether `hear` has something to look at."""
