@@ -213,7 +213,9 @@ def loaded(batches: Sequence[bytes], cuts: Sequence[int], folder: Path) -> Offse
     return machine.book
 
 
-CUTS = st.one_of(st.just(list(range(51))), st.just([]), st.lists(st.integers(0, 50), max_size=4))
+CUTS: st.SearchStrategy[list[int]] = st.one_of(
+    st.just(list(range(51))), st.just([]), st.lists(st.integers(0, 50), max_size=4)
+)
 """Each batch a chunk of its own, all one chunk, or something between."""
 
 

@@ -170,6 +170,15 @@ def test_partition_that_changes_its_leader_answers_waiting_writes_and_loads_agai
     assert state(host, subject) == logged(subject, host, subject.partition(KEY))
 
 
+def test_load_finds_what_was_still_on_its_way_to_an_empty_log(host: Host, subject: Subject) -> None:
+    write(host, subject, NEW)
+    sent(host)
+    host.new_epoch()
+    host.turn()
+    host.settle()
+    assert state(host, subject) == {KEY: NEW}
+
+
 def test_requests_are_gated_by_slot_and_by_state(host: Host, subject: Subject) -> None:
     shard = host.shards.shards[0]
     assert shard.gate(0) == 0
