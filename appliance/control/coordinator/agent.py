@@ -1,6 +1,7 @@
 """The agent of the coordinator: requests of groups in, appends and reads out to the workers, answers back.
 
-Does: consumer groups and their committed offsets, which lie in `__consumer_offsets`.
+Does: consumer groups and their committed offsets, which lie in `__consumer_offsets`. Of several coordinators each
+writes the markers of the others' transactions to its own partitions of that topic (`marker_link`).
 Never: opens a log for writing (it asks the owner), talks to a client's socket, keeps state that is not in that topic
 but members' timers, polls. Asleep it wakes for a request, an answer, a deadline of a group, and once in a while for
 offsets that have had their time, where there are any. Dies: network processes answer what was under way with a
@@ -19,6 +20,7 @@ from collections.abc import Mapping
 from appliance.channels.roles import Role, RoleKind
 from appliance.clock import NS_PER_MS
 from appliance.control.coordinator.coordinator import Coordinator
+from appliance.control.coordinator.marker_link import MarkerLink
 from appliance.control.coordinator.producer_ids import LentProducerIds
 from appliance.control.coordinator.request_lines import RequestLines
 from appliance.control.coordinator.runtime.runtime import Share
@@ -56,6 +58,7 @@ class CoordinatorAgent:
         link = process.controller_link()
         self._controller_fd = link.fileno()
         self._producer_ids = LentProducerIds(link, clock)
+        self._link = MarkerLink(attachment, processes=settings.broker.coordinator_processes)
         self._coordinator = Coordinator(
             settings,
             ImageTopics(attachment.image, workers=attachment.wiring.settings.io.workers),
@@ -66,8 +69,10 @@ class CoordinatorAgent:
             clock=clock,
             share=Share(attachment.role.index, settings.broker.coordinator_processes),
             producer_ids=self._producer_ids,
+            elsewhere=self._link.ask,
         )
         self._producer_ids.arrived = self._coordinator.transactional.producer_ids_arrived
+        self._link.serve = self._coordinator.write_marker
         self._log_wait = BriefWait(clock.monotonic_ns)
         self._request_wait = BriefWait(clock.monotonic_ns, limit_ns=NEXT_REQUEST_NS)
         self._expects_request = False
@@ -103,7 +108,7 @@ class CoordinatorAgent:
             return 0
         due_ns = self._coordinator.next_due_ns()
         due_ms = None if due_ns is None else max(0, -(-(due_ns - self._clock.monotonic_ns()) // NS_PER_MS))
-        if self._no_room or self._lines.congested:
+        if self._no_room or self._lines.congested or self._link.congested:
             return CONGESTED_LOOK_MS if due_ms is None else min(due_ms, CONGESTED_LOOK_MS)
         return due_ms
 
@@ -131,6 +136,9 @@ class CoordinatorAgent:
             if peer.kind is RoleKind.IOPROC:
                 self._logs.take(reader.drain())
                 continue
+            if peer.kind is RoleKind.COORDINATOR:
+                self._link.take(peer, reader.drain())
+                continue
             requests, requests_bytes = lines.receive(peer, reader.drain())
             cells[REQUESTS] += requests
             cells[BYTES_IN] += requests_bytes
@@ -139,6 +147,7 @@ class CoordinatorAgent:
     def _end_turn(self) -> None:
         self._no_room = not self._coordinator.turn()
         self._logs.publish()
+        self._link.publish()
         self._lines.publish()
 
     def counters(self) -> Mapping[str, int]:
@@ -176,5 +185,7 @@ class CoordinatorAgent:
         self._process.release(peer)
         if peer.kind is RoleKind.IOPROC:
             self._coordinator.worker_down(peer)
+        elif peer.kind is RoleKind.COORDINATOR:
+            self._link.peer_down(peer)
         else:
             self._lines.peer_down(peer)

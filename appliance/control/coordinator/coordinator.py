@@ -19,8 +19,9 @@ from appliance.channels.partition_table import PartitionTable
 from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.config import Settings
-from appliance.control.coordinator.group_machines import GroupMachine, GroupMachines
+from appliance.control.coordinator.group_machines import GroupMachine, GroupMachines, WriteMarker
 from appliance.control.coordinator.long_requests import LongRequests
+from appliance.control.coordinator.marker_requests import write_markers
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
 from appliance.control.coordinator.offsets.offset_commit import (
     CommitPlan,
@@ -54,6 +55,7 @@ from appliance.control.coordinator.runtime.runtime import CoordinatorRuntime, Sh
 from appliance.control.coordinator.runtime.shard import Shard
 from appliance.control.coordinator.slices import AnswerJob, Job, PiecesJob, Slices, StepJob
 from appliance.control.coordinator.topics import ImageTopics
+from appliance.control.coordinator.transaction.effects import Marker
 from appliance.control.coordinator.transaction.transactions import ProducerIds
 from appliance.control.coordinator.transaction_machines import TransactionMachines
 from appliance.control.coordinator.transaction_requests import TransactionRequests
@@ -64,6 +66,7 @@ from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRequest
 from appliance.protocol.apis.txn_offset_commit import TxnOffsetCommitRequest
+from appliance.protocol.apis.write_txn_markers import WriteTxnMarkersRequest
 from appliance.protocol.coordinator_errors import coordinator_error_response, told_to_reader
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.group_partition import group_partition
@@ -140,7 +143,9 @@ class Coordinator:
         clock: Clock,
         share: Share,
         producer_ids: ProducerIds,
+        elsewhere: WriteMarker | None = None,
     ) -> None:
+        """`elsewhere`: hands a marker to the coordinator process to which its partition belongs."""
         self._settings = settings
         self._topics = topics
         self._lines = lines
@@ -151,7 +156,7 @@ class Coordinator:
         self._runtime = CoordinatorRuntime(
             settings, topics, access, table, responder=self, timers=timers, clock=clock, share=share
         )
-        self._machines = GroupMachines(settings, topics, clock, share=share)
+        self._machines = GroupMachines(settings, topics, clock, share=share, elsewhere=elsewhere)
         self._topic = self._machines.shards = self._runtime.register(self._machines)
         self.groups = self._machines.groups
         self.transactional = TransactionMachines(
@@ -171,6 +176,7 @@ class Coordinator:
             int(ApiKey.OFFSET_FETCH): self._fetch,
             int(ApiKey.OFFSET_DELETE): self._delete,
             int(ApiKey.TXN_OFFSET_COMMIT): self._commit_in_transaction,
+            int(ApiKey.WRITE_TXN_MARKERS): self._write_markers,
         }
         self._request_bytes_max = settings.group.request_max_bytes
         self._servants_in_pieces: Mapping[int, Callable[[Any, Reply], Steps[None]]] = {
@@ -178,6 +184,7 @@ class Coordinator:
             int(ApiKey.OFFSET_FETCH): self._fetch_in_pieces,
             int(ApiKey.OFFSET_DELETE): self._delete_in_pieces,
             int(ApiKey.TXN_OFFSET_COMMIT): self._commit_in_transaction_in_pieces,
+            int(ApiKey.WRITE_TXN_MARKERS): self._write_markers_in_pieces,
             _LIST_GROUPS: self._list_in_pieces,
         }
         self._slices = Slices(clock.monotonic_ns, failed=self._job_failed)
@@ -684,6 +691,24 @@ class Coordinator:
             return []
 
         self._topic.carry_out([Append(self._machines.partition_of(group), tuple(records), written)])
+
+    # Markers
+
+    def write_marker(self, partition: int, marker: Marker, done: Callable[[int], None]) -> None:
+        """See `GroupMachines.write_marker`."""
+        self._machines.write_marker(partition, marker, done)
+
+    def _write_markers(self, request: WriteTxnMarkersRequest, reply: Reply) -> None:
+        write_markers(
+            request,
+            write_marker=self.write_marker,
+            answer=lambda response: self.respond(reply, response),
+        )
+
+    def _write_markers_in_pieces(self, request: WriteTxnMarkersRequest, reply: Reply) -> Steps[None]:
+        """Only an administrator sends these: some 500 partitions are in a request before it is long."""
+        self._write_markers(request, reply)
+        yield None
 
     # Time, the image, the workers
 
