@@ -54,6 +54,7 @@ from appliance.log.segment_file import Header
 from appliance.log.segments import Segments
 from appliance.log.time_lookup import find_first, find_largest
 from appliance.log.transaction_index import AbortedTransaction
+from appliance.log.transaction_permits import TransactionPermits
 from appliance.log.validator import check_frame, validator_of
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import (
@@ -573,6 +574,11 @@ class PartitionLog:
     def producers(self) -> Producers:
         """For who describes them; changed by nobody else."""
         return self._producers.state
+
+    @property
+    def permits(self) -> TransactionPermits:
+        """For who looks at them; changed by `permit_transaction` and by what is appended."""
+        return self._producers.permits
 
     @property
     def leader_epochs(self) -> LeaderEpochs:
