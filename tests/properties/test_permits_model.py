@@ -112,6 +112,30 @@ class Permits(RuleBasedStateMachine):
             self.prepared = self.epoch, commit, self.version
             self.ring.append(("marker", *self.prepared))
 
+    @precondition(lambda self: not self.is_ongoing and self.prepared is None)
+    @rule(
+        version=versions,
+        batches=st.integers(0, 2),
+        arrives=st.booleans(),
+        commit=st.booleans(),
+        delivered=st.sampled_from((False, True, True)),
+    )
+    def a_whole_transaction(
+        self, *, version: int, batches: int, arrives: bool, commit: bool, delivered: bool
+    ) -> None:
+        """As most are; its batches come in time or are late."""
+        self.a_transaction_begins(version)
+        self.the_partition_is_added()
+        if delivered:
+            self.deliver_all()
+        for _ in range(batches):
+            self.the_producer_sends()
+            if arrives:
+                self.place(self.sent.pop(), asks=False)
+        self.prepare(commit=commit)
+        if delivered:
+            self.deliver_all()
+
     # The ring and its owner
 
     @precondition(lambda self: self.ring)
