@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Final, Self
@@ -526,14 +526,25 @@ class PartitionLog:
         Raises:
             StorageFault: an index cannot be read.
         """
-        found = []
+        return list(self._aborted(offset, upper_bound))
+
+    def has_aborted(self, offset: int, *, upper_bound: int) -> bool:
+        """Whether there is one of `aborted_transactions`, for who only has to say so.
+
+        Raises:
+            StorageFault: an index cannot be read.
+        """
+        for _ in self._aborted(offset, upper_bound):
+            return True
+        return False
+
+    def _aborted(self, offset: int, upper_bound: int) -> Iterator[AbortedTransaction]:
         for segment in self._segments.since(offset):
-            for entry in segment.transaction_index.entries():
-                if entry.last_offset >= offset and entry.first_offset < upper_bound:
-                    found.append(entry)
+            for entry in segment.transaction_index.ended_since(offset):
+                if entry.first_offset < upper_bound:
+                    yield entry
                 if entry.last_stable_offset >= upper_bound:
-                    return found
-        return found
+                    return
 
     @property
     def last_stable_offset(self) -> int:
