@@ -82,15 +82,16 @@ def _path(edges: Edges, first: int, last: int, within: set[int]) -> list[tuple[i
                 continue
             came[after] = (node, kind)
             if after == last:
-                way = []
-                while True:
-                    step = came[after]
-                    way.append(step)
-                    after = step[0]
-                    if after == first:
-                        return way[::-1]
+                return _way(came, first, last)
             queue.append(after)
     return []
+
+
+def _way(came: Mapping[int, tuple[int, str]], first: int, last: int) -> list[tuple[int, str]]:
+    steps = [came[last]]
+    while steps[-1][0] != first:
+        steps.append(came[steps[-1][0]])
+    return steps[::-1]
 
 
 def _components(edges: Edges) -> list[set[int]]:

@@ -265,7 +265,7 @@ def _add_real_time_order(graph: Graph, visible: list[Transaction]) -> None:
 
 
 def _add_write_order(graph: Graph, history: TransactionHistory, sight: Sight) -> None:
-    """Of one transactional id, and of transactions that did not overlap: between others Kafka lets writes interleave."""
+    """Of one transactional id, and of transactions that did not overlap; Kafka lets the others interleave."""
     newest_of: dict[str, int] = {}
     latest: Transaction | None = None
     for token in sight.tokens:
