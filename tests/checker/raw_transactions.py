@@ -17,6 +17,12 @@ from appliance.protocol.apis.add_partitions_to_txn import AddPartitionsToTxnRequ
 from appliance.protocol.apis.end_txn import EndTxnRequest
 from appliance.protocol.apis.find_coordinator import GROUP, TRANSACTION, FindCoordinatorRequest
 from appliance.protocol.apis.init_producer_id import InitProducerIdRequest
+from appliance.protocol.apis.list_offsets import (
+    LATEST_TIMESTAMP,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from appliance.protocol.apis.metadata import MetadataRequest
 from appliance.protocol.apis.topic_selector import TopicSelector
 from appliance.protocol.apis.txn_offset_commit import (
@@ -136,6 +142,31 @@ class RawProducer:
             return error
 
         return send
+
+    def await_marker(self, place: Place, offset: int) -> None:
+        """Returns when the transaction that wrote there has its marker, which EndTxn does not wait for.
+
+        Raises:
+            MustAbort: it has none in time.
+        """
+        wanted = ListOffsetsTopic(place.topic, (ListOffsetsPartition(place.partition, LATEST_TIMESTAMP),))
+        deadline = time.monotonic() + self._patience_s
+        while time.monotonic() < deadline:
+            node = self._leader(place)
+            if node is not None:
+                try:
+                    request = ListOffsetsRequest(-1, (wanted,), isolation_level=1)
+                    answer = ask(self._connection(node), ApiKey.LIST_OFFSETS, request, version=6)
+                except _LOST:
+                    self._forget(node)
+                else:
+                    found = answer.topics[0].partitions[0]
+                    if not found.error_code and found.offset > offset:
+                        return
+                    if found.error_code:
+                        self._leaders.clear()
+            time.sleep(_AGAIN_S)
+        raise MustAbort(f"no marker behind offset {offset} of {place} within {self._patience_s:.0f} s")
 
     def send_offsets(self, group: str, offsets: dict[Place, int]) -> None:
         """Of a group without members. Errors as of `write`."""

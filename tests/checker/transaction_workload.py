@@ -359,7 +359,10 @@ class RawWriter(Writer):
             self.met[f"two ends {type(error).__name__}: {error}"[:120]] += 1
 
     def do_late_write(self, producer: Producer) -> None:
-        """A Produce of a transaction arrives when that has ended and no other one is open (KIP-890)."""
+        """A Produce of a transaction arrives when that has its marker and no other one is open (KIP-890).
+
+        Before the marker a leader takes it, Kafka's too: no client sends it between its EndTxn and the answer.
+        """
         assert isinstance(producer, RawProducer)
         transaction = self._filled(producer)
         place = transaction.writes[-1].place
@@ -367,6 +370,7 @@ class RawWriter(Writer):
         late.writes.append(Write(place))
         send = producer.late_write(place, [value_of(place.topic, token_of(late.number, 0))])
         self.commit(producer, transaction)
+        producer.await_marker(place, transaction.writes[-1].offset)
         error = send()
         self.met[f"late write answered {error}"] += 1
         if not error:
@@ -588,7 +592,7 @@ class TransactionWorkload:
                 for actor in self.actors
                 if actor.name in before and actor.commits <= before[actor.name]
             ]
-            if not late or time.monotonic() > deadline:
+            if not late or self.failures or time.monotonic() > deadline:
                 return late
             time.sleep(0.02)
 
