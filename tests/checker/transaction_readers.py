@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, _listoffsets
 from kafka import KafkaConsumer
 from kafka import TopicPartition as OtherTopicPartition
 from kafka import errors as kafka_errors
@@ -22,14 +22,14 @@ NOT_THERE: Final = 1 << 62
 
 
 def library_consumer(
-    addresses: str, *, isolation: str = "read_committed", group: str = "not used", **settings: object
+    addresses: str, *, isolation: str = "read_committed", group: str = "not used", resets: str = "earliest"
 ) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": addresses,
             "group.id": group,
             "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
+            "auto.offset.reset": resets,
             "isolation.level": isolation,
             "enable.partition.eof": True,
             "check.crcs": True,
@@ -37,8 +37,8 @@ def library_consumer(
             "fetch.error.backoff.ms": 50,
             "socket.timeout.ms": 10_000,
             "reconnect.backoff.max.ms": 500,
+            "session.timeout.ms": 6_000,
             "log_level": 0,
-            **settings,
         }
     )
 
@@ -101,7 +101,7 @@ class LibraryReader(Reader):
         self, name: str, addresses: str, places: Sequence[Place], *, isolation: str = "read_committed"
     ) -> None:
         super().__init__(name, places)
-        self._consumer = library_consumer(addresses, isolation=isolation, **{"auto.offset.reset": "error"})
+        self._consumer = library_consumer(addresses, isolation=isolation, resets="error")
 
     def open(self) -> None:
         self._consumer.assign([TopicPartition(place.topic, place.partition, 0) for place in self._places])
@@ -183,7 +183,8 @@ class PythonReader(Reader):
 def ends_of(addresses: str, places: Iterable[Place], isolation: IsolationLevel) -> dict[Place, int]:
     """The last stable offset of each, or the high watermark; an answer with errors is asked for again."""
     admin = AdminClient({"bootstrap.servers": addresses, "log_level": 0})
-    wanted = {TopicPartition(*place): OffsetSpec.latest() for place in places}
+    offset_spec: Any = _listoffsets.OffsetSpec
+    wanted = {TopicPartition(*place): offset_spec.latest() for place in places}
     deadline = time.monotonic() + READ_TIMEOUT_S
     while True:
         try:

@@ -17,7 +17,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Final, Protocol
+from pathlib import Path
+from typing import ClassVar, Final, Protocol
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
 
@@ -203,7 +204,13 @@ class Actor(threading.Thread):
 class Writer(Actor):
     """Writes to several partitions of `written`. `deeds` are names of its methods and how often each comes."""
 
-    DEEDS: Final = {"do_commit": 50, "do_abort": 12, "do_walk_away": 4, "do_zombie": 8, "do_race_timeout": 2}
+    DEEDS: ClassVar[dict[str, int]] = {
+        "do_commit": 50,
+        "do_abort": 12,
+        "do_walk_away": 4,
+        "do_zombie": 8,
+        "do_race_timeout": 2,
+    }
 
     def __init__(
         self,
@@ -324,7 +331,7 @@ class Writer(Actor):
 class RawWriter(Writer):
     """One that can send old requests."""
 
-    DEEDS: Final = {**Writer.DEEDS, "do_two_ends": 6, "do_late_write": 6}
+    DEEDS: ClassVar[dict[str, int]] = {**Writer.DEEDS, "do_two_ends": 6, "do_late_write": 6}
 
     def do_two_ends(self, producer: Producer) -> bool:
         """Commit and abort at once on two connections, or a commit and the next life."""
@@ -380,7 +387,7 @@ class RawWriter(Writer):
 class ModernWriter(RawWriter):
     """Of version 2: an old EndTxn must not end a later transaction. Under version 1 it may (see the README)."""
 
-    DEEDS: Final = {**RawWriter.DEEDS, "do_late_end": 8}
+    DEEDS: ClassVar[dict[str, int]] = {**RawWriter.DEEDS, "do_late_end": 8}
 
     def do_late_end(self, producer: Producer) -> None:
         assert isinstance(producer, RawProducer)
@@ -417,7 +424,7 @@ class Copier(Actor):
         self._consumer = self._new_consumer()
 
     def _new_consumer(self) -> Consumer:
-        consumer = library_consumer(self._addresses, group=self._copy.group, **{"session.timeout.ms": 6_000})
+        consumer = library_consumer(self._addresses, group=self._copy.group)
         if self._is_member:
             consumer.subscribe([self._copy.source])
         return consumer
@@ -579,8 +586,28 @@ class TransactionWorkload:
 
     @property
     def failures(self) -> list[str]:
-        """`kind: sentence` each."""
-        return [failure for each in (*self.actors, *self._readers) for failure in each.failures]
+        """`kind: sentence` each, of producers."""
+        return [failure for each in self.actors for failure in each.failures]
+
+    @property
+    def reader_failures(self) -> list[str]:
+        """The same of readers."""
+        return [failure for each in self._readers for failure in each.failures]
+
+    def write_history(self, directory: Path) -> Path:
+        """All transactions, a line each, and what is visible at the end, for whoever looks for a cause."""
+        path = directory / "transactions.log"
+        with path.open("w") as out:
+            for each in self.history.transactions:
+                out.write(f"{each.number} {each} {each.began_ns} {each.asked_ns} {each.ended_ns}")
+                out.writelines(f" {write.place}@{write.offset}" for write in each.writes)
+                out.write("\n")
+            for name, sights in (("log", self.history.log), ("visible", self.history.visible)):
+                for place, sight in sights.items():
+                    found = zip(sight.offsets, sight.tokens, strict=True)
+                    shown = (f"{offset}:{token >> 12}.{token & 0xFFF}" for offset, token in found)
+                    out.write(f"{name} {place} {' '.join(shown)}\n")
+        return path
 
     def await_progress(self, timeout_s: float) -> list[str]:
         """Waits until every writer has committed something new; the names of those that have not."""
