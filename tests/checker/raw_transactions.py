@@ -109,6 +109,20 @@ class RawProducer:
         """Sends nothing: the first write begins a transaction."""
         self._added.clear()
 
+    def add(self, place: Place) -> None:
+        """AddPartitionsToTxn; errors as of `write`, which does it by itself under version 1."""
+        request = AddPartitionsToTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            topics=(AddPartitionsToTxnTopic(place.topic, (place.partition,)),),
+        )
+        answer, _ = self._coordinate(TRANSACTION, ApiKey.ADD_PARTITIONS_TO_TXN, request, 3)
+        error = _worst(answer)
+        if error:
+            self._refused(error)
+        self._added.add(place)
+
     def write(self, place: Place, values: Sequence[bytes]) -> int:
         """The offset of the first of them.
 
@@ -116,17 +130,7 @@ class RawProducer:
             Fenced, MustAbort: they may be in the log, in a transaction that will not be committed.
         """
         if self.protocol == 1 and place not in self._added:
-            topic = AddPartitionsToTxnTopic(place.topic, (place.partition,))
-            request = AddPartitionsToTxnRequest(
-                transactional_id=self.transactional_id,
-                producer_id=self.producer_id,
-                producer_epoch=self.epoch,
-                topics=(topic,),
-            )
-            answer, _ = self._coordinate(TRANSACTION, ApiKey.ADD_PARTITIONS_TO_TXN, request, 3)
-            error = _worst(answer)
-            if error:
-                self._refused(error)
+            self.add(place)
         self._added.add(place)
         sequence = self._sequences.get(place, 0)
         offset = self._place(place, self._produce_body(place, values, sequence))

@@ -63,13 +63,14 @@ class Reader(threading.Thread):
     def run(self) -> None:
         try:
             self.open()
-            while not self._is_done() and time.monotonic() < self._deadline:
+            while not self.is_done() and time.monotonic() < self._deadline:
                 self.some()
             self.close()
         except Exception as error:
             self.failures.append(f"gave up: {self.name}: {error!r}")
 
-    def _is_done(self) -> bool:
+    def is_done(self) -> bool:
+        """Whether it has come to where it was to end."""
         ends = self._ends
         return ends is not None and all(self._positions[place] >= end for place, end in ends.items())
 
@@ -214,3 +215,25 @@ def read_to(addresses: str, ends: dict[Place, int], *, isolation: str) -> tuple[
     reader.finish(ends)
     reader.run()
     return reader.sights, reader.failures
+
+
+def values_in(addresses: str, places: Sequence[Place]) -> dict[Place, list[bytes]]:
+    """All that a read_committed reader is given before the last stable offsets, in order."""
+    reader = _ValueReader("values", addresses, places)
+    reader.finish(ends_of(addresses, places, IsolationLevel.READ_COMMITTED))
+    reader.run()
+    assert not reader.failures, reader.failures
+    assert reader.is_done(), "it did not come to the end"
+    return reader.values
+
+
+class _ValueReader(LibraryReader):
+    """One that keeps values as they are."""
+
+    def __init__(self, name: str, addresses: str, places: Sequence[Place]) -> None:
+        super().__init__(name, addresses, places)
+        self.values: dict[Place, list[bytes]] = {place: [] for place in places}
+
+    def got(self, place: Place, offset: int, value: bytes | None, time_ns: int) -> None:
+        self.values[place].append(value or b"")
+        self.came_to(place, offset + 1)
