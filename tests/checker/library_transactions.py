@@ -13,6 +13,7 @@ from tests.checker.raw_transactions import Fenced, InDoubt, MustAbort
 from tests.checker.transaction_history import NOT_KNOWN, Place
 
 PATIENCE_S: Final = 60.0
+CALL_S: Final = 10.0
 
 
 class LibraryProducer:
@@ -34,7 +35,7 @@ class LibraryProducer:
         )
 
     def start(self) -> None:
-        self._retried(lambda: self._producer.init_transactions(PATIENCE_S))
+        self._retried(lambda: self._producer.init_transactions(CALL_S))
 
     def begin(self) -> None:
         try:
@@ -70,15 +71,15 @@ class LibraryProducer:
         """Of a member of a group."""
         wanted = [TopicPartition(place.topic, place.partition, offset) for place, offset in offsets.items()]
         member = consumer.consumer_group_metadata()
-        self._retried(lambda: self._producer.send_offsets_to_transaction(wanted, member, PATIENCE_S))
+        self._retried(lambda: self._producer.send_offsets_to_transaction(wanted, member, CALL_S))
 
     def end(self, *, commit: bool) -> None:
         """As of `RawProducer`, but each error of a commit leaves it in doubt, because lost answers are not told."""
         if not commit:
-            self._retried(lambda: self._producer.abort_transaction(PATIENCE_S))
+            self._retried(lambda: self._producer.abort_transaction(CALL_S))
             return
         try:
-            self._retried(lambda: self._producer.commit_transaction(PATIENCE_S))
+            self._retried(lambda: self._producer.commit_transaction(CALL_S))
         except (Fenced, MustAbort) as error:
             raise InDoubt(str(error)) from None
 

@@ -12,8 +12,10 @@ requests again.
 from __future__ import annotations
 
 import random
+import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -630,7 +632,9 @@ class TransactionWorkload:
         for actor in self.actors:
             actor.join(max(0.0, deadline - time.monotonic()))
             if actor.is_alive():
-                actor.failures.append(f"stuck: {actor.name} does not come to its end")
+                frame = sys._current_frames().get(actor.ident or 0)
+                where = [f"{each.name}:{each.lineno}" for each in traceback.extract_stack(frame)[-5:]]
+                actor.failures.append(f"stuck: {actor.name} does not come to its end; it is in {where}")
 
     def read_everything(self) -> list[str]:
         """Fills what the history needs to be judged; what was wrong on the way, as `failures`."""
