@@ -57,7 +57,7 @@ BOUNDS: Final[Mapping[str, str]] = {
     "refused_members": "requests of members were refused: see group.members.max, group.max.bytes,"
     " group.members.max.bytes",
     "forgotten_member_ids": "ids of members that had not joined were forgotten: see group.pending.members.max",
-    "refused_transactional_ids": "new transactional ids were refused: see transactional.ids.max",
+    "refused_transactional_ids": "new transactional ids were refused: see transactional.id.max.count",
 }
 """Name of the counter → what `appliance status` says behind its number."""
 

@@ -21,7 +21,7 @@ from appliance.config.sections.io import IoSettings
 from appliance.config.sections.metadata import MetadataSettings
 from appliance.config.sections.network import NetworkSettings
 from appliance.config.sections.offsets import OffsetsSettings
-from appliance.config.sections.transactions import TransactionsSettings
+from appliance.config.sections.transactions import TransactionSettings
 from appliance.errors import ConfigurationError
 
 _PORT_MAX: Final = 65535
@@ -92,7 +92,7 @@ class Settings:
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     group: GroupSettings = field(default_factory=GroupSettings)
     offsets: OffsetsSettings = field(default_factory=OffsetsSettings)
-    transactions: TransactionsSettings = field(default_factory=TransactionsSettings)
+    transaction: TransactionSettings = field(default_factory=TransactionSettings)
     metadata: MetadataSettings = field(default_factory=MetadataSettings)
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     configured: Mapping[str, str] = field(default_factory=dict)
@@ -159,7 +159,7 @@ Section = (
     | BrokerSettings
     | GroupSettings
     | OffsetsSettings
-    | TransactionsSettings
+    | TransactionSettings
     | MetadataSettings
 )
 
@@ -169,7 +169,7 @@ SECTIONS: Final[Mapping[str, type[Section]]] = {
     "broker": BrokerSettings,
     "group": GroupSettings,
     "offsets": OffsetsSettings,
-    "transactions": TransactionsSettings,
+    "transaction": TransactionSettings,
     "metadata": MetadataSettings,
 }
 """Attribute of `Settings` → class of the section."""

@@ -9,10 +9,10 @@ everybody.
             │ loops  │ busy_ns│ idle_ns│requests│bytes_in│ bytes_ │ queue_ │ queue_ │  load
             │        │        │        │        │        │ out    │ depth  │depth_max
             ├────────┼────────┼────────┼────────┼────────┼────────┼────────┼────────┤
-            │ errors │ connec-│ counter 0 … counter 13: each role names its own     │
-            │        │ tions  │                                                     │
-            ├────────┴────────┘                                                     │
-            │                                                                       │
+            │ errors │ connec-│ counter│        │        │        │        │        │
+            │        │ tions  │ 0      │ …      │        │        │        │        │
+            ├────────┼────────┼────────┼────────┼────────┼────────┼────────┼────────┤
+            │ … counter 13: each role names its own                                 │
             └────────┴────────┴────────┴────────┴────────┴────────┴────────┴────────┘
 
 Words are signed 64-bit. The sleeping flag shares its cache line only with words that do not change, so those

@@ -1,6 +1,7 @@
 """The agent of the coordinator: requests of groups in, appends and reads out to the workers, answers back.
 
-Does: consumer groups and their committed offsets, which lie in `__consumer_offsets`.
+Does: consumer groups and their committed offsets, which lie in `__consumer_offsets`. Of several coordinators each
+writes the markers of the others' transactions to its own partitions of that topic (`marker_link`).
 Never: opens a log for writing (it asks the owner), talks to a client's socket, keeps state that is not in that topic
 but members' timers, polls. Asleep it wakes for a request, an answer, a deadline of a group, and once in a while for
 offsets that have had their time, where there are any. Dies: network processes answer what was under way with a
@@ -20,6 +21,7 @@ from appliance.channels.controller_link import ControllerLink
 from appliance.channels.roles import Role, RoleKind
 from appliance.clock import NS_PER_MS
 from appliance.control.coordinator.coordinator import Coordinator
+from appliance.control.coordinator.marker_link import MarkerLink
 from appliance.control.coordinator.producer_ids import ProducerIdBlocks
 from appliance.control.coordinator.request_lines import RequestLines
 from appliance.control.coordinator.runtime.runtime import Share
@@ -48,14 +50,15 @@ class CoordinatorAgent:
         self._clock = clock
         pool = BufferPool(attachment.pool.view, discard=attachment.pool.discard)
         self._lines = RequestLines(attachment, pool)
-        self._ids = ProducerIdBlocks(self._connect, clock)
-        self._controller: ControllerLink | None = None
         self._logs = PartitionAccess(
             attachment,
             pool,
             directories={slot: settings.log_directories(slot) for slot in range(settings.slots)},
             is_lone=lambda: self._lines.under_way == 1,
         )
+        self._controller: ControllerLink | None = None
+        self._producer_ids = ProducerIdBlocks(self._connect, clock)
+        self._link = MarkerLink(attachment, processes=settings.broker.coordinator_processes)
         self._coordinator = Coordinator(
             settings,
             ImageTopics(attachment.image, workers=attachment.wiring.settings.io.workers),
@@ -65,8 +68,10 @@ class CoordinatorAgent:
             timers=process.cycle.timers,
             clock=clock,
             share=Share(attachment.role.index, settings.broker.coordinator_processes),
-            ids=self._ids,
+            producer_ids=self._producer_ids,
+            elsewhere=self._link.ask,
         )
+        self._link.serve = self._coordinator.write_marker
         self._log_wait = BriefWait(clock.monotonic_ns)
         self._request_wait = BriefWait(clock.monotonic_ns, limit_ns=NEXT_REQUEST_NS)
         self._expects_request = False
@@ -87,15 +92,15 @@ class CoordinatorAgent:
                 elif self._controller is not None:
                     self._controller.wants_look = True
             if self._controller is not None and self._controller.wants_look:
-                self._ids.hear()
+                self._producer_ids.hear()
             was_lone = self._lines.under_way == 1
             self._hear()
             self._end_turn()
             self._look_out(was_lone=was_lone)
         process.stopping()
+        process.close()
         if self._controller is not None:
             self._controller.close()
-        process.close()
 
     def _connect(self) -> ControllerLink:
         """Make the line to the controller, from which producer ids come."""
@@ -108,7 +113,7 @@ class CoordinatorAgent:
             return 0
         due_ns = self._coordinator.next_due_ns()
         due_ms = None if due_ns is None else max(0, -(-(due_ns - self._clock.monotonic_ns()) // NS_PER_MS))
-        if self._no_room or self._lines.congested:
+        if self._no_room or self._lines.congested or self._link.congested:
             return CONGESTED_LOOK_MS if due_ms is None else min(due_ms, CONGESTED_LOOK_MS)
         return due_ms
 
@@ -136,6 +141,9 @@ class CoordinatorAgent:
             if peer.kind is RoleKind.IOPROC:
                 self._logs.take(reader.drain())
                 continue
+            if peer.kind is RoleKind.COORDINATOR:
+                self._link.take(peer, reader.drain())
+                continue
             requests, requests_bytes = lines.receive(peer, reader.drain())
             cells[REQUESTS] += requests
             cells[BYTES_IN] += requests_bytes
@@ -144,11 +152,12 @@ class CoordinatorAgent:
     def _end_turn(self) -> None:
         self._no_room = not self._coordinator.turn()
         self._logs.publish()
+        self._link.publish()
         self._lines.publish()
 
     def counters(self) -> Mapping[str, int]:
         """What was done since the start, and the groups that there are."""
-        groups, transactions = self._coordinator.groups, self._coordinator.transactions.transactions
+        groups, transactions = self._coordinator.groups, self._coordinator.transactional.transactions
         return {
             "commits": self._coordinator.commits,
             "appends": self._coordinator.appends,
@@ -176,7 +185,7 @@ class CoordinatorAgent:
             self._coordinator.follow_image()
             self._coordinator.worker_up(peer)
         elif peer.kind is RoleKind.CONTROLLER:
-            self._ids.controller_changed()
+            self._producer_ids.controller_changed()
 
     def peer_down(self, peer: Role, generation: int, *, had_rings: bool) -> None:
         """Forget what a network process asked, or what was asked of a worker."""
@@ -186,5 +195,7 @@ class CoordinatorAgent:
         self._process.release(peer)
         if peer.kind is RoleKind.IOPROC:
             self._coordinator.worker_down(peer)
+        elif peer.kind is RoleKind.COORDINATOR:
+            self._link.peer_down(peer)
         else:
             self._lines.peer_down(peer)

@@ -19,8 +19,9 @@ from appliance.channels.partition_table import PartitionTable
 from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.config import Settings
-from appliance.control.coordinator.group_machines import GroupMachine, GroupMachines
+from appliance.control.coordinator.group_machines import GroupMachine, GroupMachines, WriteMarker
 from appliance.control.coordinator.long_requests import LongRequests
+from appliance.control.coordinator.marker_requests import write_markers
 from appliance.control.coordinator.marker_writer import MarkerWriter
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
 from appliance.control.coordinator.offsets.offset_commit import (
@@ -56,6 +57,7 @@ from appliance.control.coordinator.runtime.runtime import CoordinatorRuntime, Sh
 from appliance.control.coordinator.runtime.shard import Shard
 from appliance.control.coordinator.slices import AnswerJob, Job, PiecesJob, Slices, StepJob
 from appliance.control.coordinator.topics import ImageTopics
+from appliance.control.coordinator.transaction.effects import Marker
 from appliance.control.coordinator.transaction_machines import TransactionMachines
 from appliance.control.coordinator.transaction_requests import TransactionRequests
 from appliance.errors import MalformedFrame
@@ -65,6 +67,7 @@ from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRequest
 from appliance.protocol.apis.txn_offset_commit import TxnOffsetCommitRequest
+from appliance.protocol.apis.write_txn_markers import WriteTxnMarkersRequest
 from appliance.protocol.coordinator_errors import coordinator_error_response, told_to_reader
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.group_partition import group_partition
@@ -140,8 +143,10 @@ class Coordinator:
         timers: Timers,
         clock: Clock,
         share: Share,
-        ids: ProducerIdBlocks,
+        producer_ids: ProducerIdBlocks,
+        elsewhere: WriteMarker | None = None,
     ) -> None:
+        """`elsewhere`: hands a marker to the coordinator process to which its partition belongs."""
         self._settings = settings
         self._topics = topics
         self._lines = lines
@@ -152,7 +157,7 @@ class Coordinator:
         self._runtime = CoordinatorRuntime(
             settings, topics, access, table, responder=self, timers=timers, clock=clock, share=share
         )
-        self._machines = GroupMachines(settings, topics, clock, share=share)
+        self._machines = GroupMachines(settings, topics, clock, share=share, elsewhere=elsewhere)
         self._topic = self._machines.shards = self._runtime.register(self._machines)
         self.groups = self._machines.groups
         self.markers = MarkerWriter(
@@ -162,24 +167,28 @@ class Coordinator:
             later=self._runtime.later,
             clock=clock,
         )
-        self.transactions = TransactionMachines(settings, clock, ids, self.markers, processes=share.processes)
-        self.transactions.shards = self._runtime.register(self.transactions)
-        self._transaction_requests = TransactionRequests(
-            self.transactions, self.markers, topics, answers=self, later=self._runtime.later, clock=clock
+        self.transactional = TransactionMachines(
+            settings, clock, producer_ids, self.markers, processes=share.processes
+        )
+        self.transactional.shards = self._runtime.register(self.transactional)
+        self._transactions = TransactionRequests(
+            self.transactional, self.markers, topics, answers=self, later=self._runtime.later, clock=clock
         )
         self._servants: Mapping[int, Callable[[Any, Reply], None]] = {
+            **self._transactions.servants,
             int(ApiKey.OFFSET_FETCH): self._fetch,
             int(ApiKey.OFFSET_DELETE): self._delete,
             int(ApiKey.TXN_OFFSET_COMMIT): self._commit_in_transaction,
-            **self._transaction_requests.servants,
+            int(ApiKey.WRITE_TXN_MARKERS): self._write_markers,
         }
         self._request_bytes_max = settings.group.request_max_bytes
         self._servants_in_pieces: Mapping[int, Callable[[Any, Reply], Steps[None]]] = {
+            **self._transactions.servants_in_pieces,
             int(ApiKey.OFFSET_FETCH): self._fetch_in_pieces,
             int(ApiKey.OFFSET_DELETE): self._delete_in_pieces,
             int(ApiKey.TXN_OFFSET_COMMIT): self._commit_in_transaction_in_pieces,
+            int(ApiKey.WRITE_TXN_MARKERS): self._write_markers_in_pieces,
             _LIST_GROUPS: self._list_in_pieces,
-            **self._transaction_requests.servants_in_pieces,
         }
         self._slices = Slices(clock.monotonic_ns, failed=self._job_failed)
         self._long = LongRequests(
@@ -218,7 +227,7 @@ class Coordinator:
     def has_work(self) -> bool:
         """Whether there is something to serve at once: do not sleep."""
         lines, queue = self._lines, self._lines.queue
-        if queue.has_cheap or len(self._slices):
+        if queue.has_cheap or len(self._slices) or self._transactions.has_work:
             return True
         return lines.has_room and (queue.has_costly or (queue.has_large and self._has_room_for_large))
 
@@ -690,10 +699,32 @@ class Coordinator:
 
         self._topic.carry_out([Append(self._machines.partition_of(group), tuple(records), written)])
 
+    # Markers
+
+    def write_marker(self, partition: int, marker: Marker, done: Callable[[int], None]) -> None:
+        """See `GroupMachines.write_marker`."""
+        self._machines.write_marker(partition, marker, done)
+
+    def _write_markers(self, request: WriteTxnMarkersRequest, reply: Reply) -> None:
+        write_markers(
+            request,
+            write_marker=self.write_marker,
+            answer=lambda response: self.respond(reply, response),
+        )
+
+    def _write_markers_in_pieces(self, request: WriteTxnMarkersRequest, reply: Reply) -> Steps[None]:
+        """Only an administrator sends these: some 500 partitions are in a request before it is long."""
+        self._write_markers(request, reply)
+        yield None
+
     # Time, the image, the workers
 
     def turn(self) -> bool:
-        """See `CoordinatorRuntime.turn`; then permits and markers go out, behind what they follow from."""
+        """End a turn: held requests that may go on, the runtime, then permits and markers behind what they follow from.
+
+        False: something must wait for room.
+        """
+        self._transactions.turn()
         has_room = self._runtime.turn()
         return self.markers.flush() and has_room
 
@@ -721,7 +752,12 @@ class Coordinator:
 
     def statistics(self) -> dict[str, int]:
         """Partitions by state, groups with offsets, offsets."""
-        return {**self._runtime.statistics(), **self._machines.statistics()}
+        return {
+            **self._runtime.statistics(),
+            **self._machines.statistics(),
+            **self._transactions.statistics(),
+            **self.markers.statistics(),
+        }
 
 
 def _is_short(request: OffsetFetchRequest) -> bool:

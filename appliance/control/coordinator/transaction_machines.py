@@ -108,7 +108,7 @@ class TransactionMachines:
         processes: int = 1,
     ) -> None:
         """`processes`: how many coordinators share the ids, and what is allowed of them."""
-        options = settings.transactions
+        options = settings.transaction
         self.clock = clock
         self.ids = ids
         self.markers = markers
@@ -125,7 +125,7 @@ class TransactionMachines:
             ids,
             partition_of=self.partition_of,
         )
-        self._expiry_interval_ms = options.id_expiration_interval_ms
+        self._expiry_interval_ms = options.expired_check_interval_ms
         self._expires_later = False
 
     def partition_of(self, transactional_id: str) -> int:

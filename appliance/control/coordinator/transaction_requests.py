@@ -153,6 +153,7 @@ class TransactionRequests:
         self._by_time: deque[_Held] = deque()
         self._held_count = 0
         self._is_armed = False
+        self._ready: deque[_Held] = deque()
         machines.transactions.settled = self._settled
         machines.ids.refilled = self._refilled
         self.servants: Mapping[int, Callable[[Any, Reply], None]] = {
@@ -531,16 +532,24 @@ class TransactionRequests:
         return True
 
     def _settled(self, name: str) -> None:
-        """The id takes requests again. They are served in the next step, because its transition is still ending."""
-        if name in self._held:
-            self._later(0, lambda: self._serve_held(name))
+        """The id takes requests again. They are served in `turn`, because its transition is still ending."""
+        self._ready.extend(self._held.pop(name, ()))
 
     def _refilled(self) -> None:
-        for name in list(self._held):
-            self._serve_held(name)
+        """There are producer ids again."""
+        for held in self._held.values():
+            self._ready.extend(held)
+        self._held.clear()
 
-    def _serve_held(self, name: str) -> None:
-        for held in self._held.pop(name, ()):
+    @property
+    def has_work(self) -> bool:
+        """Whether `turn` has something to do."""
+        return bool(self._ready)
+
+    def turn(self) -> None:
+        """Serve the held requests whose ids are settled."""
+        for _ in range(len(self._ready)):
+            held = self._ready.popleft()
             if not held.is_over:
                 self._begin_again(held)
 
@@ -564,10 +573,11 @@ class TransactionRequests:
             held = by_time.popleft()
             if held.is_over:
                 continue
-            of_id = self._held[held.transactional_id]
-            of_id.remove(held)
-            if not of_id:
-                del self._held[held.transactional_id]
+            of_id = self._held.get(held.transactional_id)
+            if of_id is not None and held in of_id:
+                of_id.remove(held)
+                if not of_id:
+                    del self._held[held.transactional_id]
             self._begin_again(held)
         self._arm()
 

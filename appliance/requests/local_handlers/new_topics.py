@@ -32,17 +32,17 @@ def new_topic(name: str, settings: Settings) -> NewTopic | None:
 
 
 def _transaction_state(settings: Settings) -> NewTopic:
-    transactions = settings.transactions
-    replicas = transactions.log_replication_factor or min(3, settings.slots)
+    options = settings.transaction
+    replicas = options.state_log_replication_factor or min(3, settings.slots)
     return NewTopic(
         TRANSACTION_STATE,
-        transactions.log_num_partitions,
+        options.state_log_num_partitions,
         replicas,
         configs={
             "cleanup.policy": "compact",
             "compression.type": "uncompressed",
-            "min.insync.replicas": str(min(transactions.log_min_isr, replicas)),
-            "segment.bytes": str(transactions.log_segment_bytes),
+            "min.insync.replicas": str(min(options.state_log_min_isr, replicas)),
+            "segment.bytes": str(options.state_log_segment_bytes),
             "unclean.leader.election.enable": "false",
         },
     )

@@ -44,8 +44,8 @@ from tests.control.coordinator.test_offset_requests import KnownTopics, deleted
 
 Where = tuple[str, str, int]
 
-PLACES = st.tuples(st.sampled_from(("g", "h")), st.sampled_from(("t", "u")), st.integers(0, 2))
-PRODUCERS = st.integers(1, 3)
+PLACES = st.tuples(st.sampled_from(("g", "g", "h")), st.sampled_from(("t", "t", "u")), st.integers(0, 1))
+PRODUCERS = st.integers(1, 2)
 ROW = [("g", "t", partition) for partition in range(ROW_MIN + 2)]
 
 
@@ -213,6 +213,13 @@ def loaded(batches: Sequence[bytes], cuts: Sequence[int], folder: Path) -> Offse
     return machine.book
 
 
+CUTS: st.SearchStrategy[list[int]] = st.one_of(
+    st.just(list(range(51))), st.just([]), st.lists(st.integers(0, 50), max_size=4)
+)
+"""Each batch a chunk of its own, all one chunk, or something between."""
+
+
+@settings(deadline=None, max_examples=300)
 @given(events=EVENTS)
 def test_a_live_book_says_what_kafkas_rule_says_after_each_event(events: list[Event]) -> None:
     log, book = Log(), OffsetBook()
@@ -221,8 +228,8 @@ def test_a_live_book_says_what_kafkas_rule_says_after_each_event(events: list[Ev
         assert seen(book) == log.model.seen()
 
 
-@settings(deadline=None)
-@given(before=EVENTS, after=EVENTS, cuts=st.lists(st.integers(0, 25), max_size=4))
+@settings(deadline=None, max_examples=200)
+@given(before=EVENTS, after=EVENTS, cuts=CUTS)
 def test_a_load_at_any_point_leaves_the_same_book_and_the_rest_of_the_log_does_the_same_to_it(
     before: list[Event], after: list[Event], cuts: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -236,6 +243,41 @@ def test_a_load_at_any_point_leaves_the_same_book_and_the_rest_of_the_log_does_t
         apply(book, event, log.add(event))
         assert seen(book) == log.model.seen()
     assert seen(loaded(log.batches, cuts, folder)) == log.model.seen()
+
+
+PLACE = ("g", "t", 0)
+A, B = 1, 2
+
+
+@pytest.mark.parametrize(
+    ("events", "record"),
+    [
+        pytest.param([Write(B, (PLACE,)), Write(A, (PLACE,)), End(B, True), End(A, True)], 1, id="in order"),
+        pytest.param([Write(B, (PLACE,)), Write(A, (PLACE,)), End(A, True), End(B, True)], 1, id="overtaken"),
+        pytest.param([Write(B, (PLACE,)), Write(A, (PLACE,)), End(A, False), End(B, True)], 0, id="aborted"),
+        pytest.param([Write(A, (PLACE,)), Write(-1, (PLACE,)), End(A, True)], 1, id="plain is newer"),
+        pytest.param([Write(-1, (PLACE,)), Write(A, (PLACE,)), End(A, True)], 1, id="plain is older"),
+        pytest.param(
+            [Write(-1, (PLACE,)), Write(A, (PLACE,)), Write(-1, (PLACE,)), End(A, True)], 2, id="plain again"
+        ),
+        pytest.param(
+            [Write(-1, tuple(ROW)), Write(A, (PLACE,)), Write(-1, tuple(ROW)), End(A, True)],
+            len(ROW) + 1,
+            id="rows",
+        ),
+        pytest.param([Write(A, (PLACE,)), Write(-1, (PLACE,), True), End(A, True)], None, id="deleted"),
+    ],
+)
+@pytest.mark.parametrize("cuts", [range(5), ()], ids=["chunks", "one chunk"])
+def test_of_two_records_of_an_offset_the_later_one_in_the_log_counts(
+    events: list[Event], record: int | None, cuts: Sequence[int], tmp_path: Path
+) -> None:
+    log, live = Log(), OffsetBook()
+    for event in events:
+        apply(live, event, log.add(event))
+    wanted = None if record is None else value_of(record)
+    assert live.value(*PLACE) == wanted
+    assert loaded(log.batches, cuts, tmp_path).value(*PLACE) == wanted
 
 
 # What requests and time see of it

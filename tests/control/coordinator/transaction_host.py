@@ -134,6 +134,7 @@ class TransactionHost(Host):
 
     def turn(self) -> None:
         self.ids.hear()
+        self.requests.turn()
         super().turn()
         self.markers.flush()
         self.access.publish()

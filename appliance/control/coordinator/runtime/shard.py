@@ -160,6 +160,7 @@ class Shard:
         self._decompressed_bytes_max = decompressed_bytes_max
         self._waiting: deque[_Entry] = deque()
         self._in_flight: list[_Entry] = []
+        self._was_in_flight = False
         self._end_offset = 0
         self._life = 0
         self._looks_later = False
@@ -205,6 +206,7 @@ class Shard:
                 life=self._life,
                 offset=self._table.cells[self._table.at(place.row) + LOG_START],
                 target=self._access.log_end(place),
+                until_nothing=self._was_in_flight,
                 decompressed_bytes_max=self._decompressed_bytes_max,
             )
             loading.go_on()
@@ -229,6 +231,8 @@ class Shard:
         self.state = State.ABSENT
         self._pauses = False
         self._life += 1
+        if self._in_flight:
+            self._was_in_flight = True
         entries, self._in_flight = [*self._in_flight, *self._waiting], []
         self._waiting.clear()
         for entry in entries:
@@ -372,6 +376,7 @@ class Shard:
     def load_ended(self, end_offset: int) -> None:
         """Everything was replayed."""
         self._end_offset = end_offset
+        self._was_in_flight = False
         self._pause_ms = LOAD_AGAIN_MS
         self.state = State.ACTIVE
         self._listener.loaded(self)

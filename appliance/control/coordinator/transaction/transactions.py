@@ -576,6 +576,7 @@ class Transactions:
                     if not error_code:
                         self._set(entry, None)
                         del log.entries[entry.transactional_id]
+                    self._settle(entry)
             return []
 
         return Append(partition, tuple(tombstone(entry.transactional_id) for entry in old), ended)
