@@ -225,7 +225,7 @@ class MarkerWriter:
                 return False
         while self._ready and self._in_flight < IN_FLIGHT_MAX:
             waiting = self._ready.popleft()
-            for _ in range(PARTITIONS_A_TURN):
+            for _ in range(min(PARTITIONS_A_TURN, IN_FLIGHT_MAX - self._in_flight)):
                 next_one = next(waiting.to_send, None)
                 if next_one is None:
                     break
