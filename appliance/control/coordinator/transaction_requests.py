@@ -17,7 +17,7 @@ least 20 ms. The transition takes less here, so the request is held until the id
 then served as if it had come then. At most HELD_MAX are held; more are answered at once. InitProducerId that finds an
 open transaction is held in the same way while that is aborted, and where the next block of producer ids is on its way.
 
-AddPartitionsToTxn is answered when the owners of the partitions have answered the permits for them (decision 0092).
+AddPartitionsToTxn is answered when the owners of the partitions have answered the permits for them (decision 0095).
 
 Left out: InitProducerId 6, which Kafka 4.3 does not serve either: two-phase commit (KIP-939) comes with it.
 
