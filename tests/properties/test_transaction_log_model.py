@@ -290,10 +290,5 @@ class TransactionLog(RuleBasedStateMachine):
         assert self.log.stable_offset(self.log.log_end_offset) in self.stable_offsets(self.log.log_end_offset)
 
 
-TransactionLog.TestCase.settings = hypothesis_settings(
-    max_examples=80,
-    stateful_step_count=40,
-    deadline=None,
-    phases=(Phase.explicit, Phase.reuse,
-)
+TransactionLog.TestCase.settings = hypothesis_settings(max_examples=80, stateful_step_count=40, deadline=None)
 TestTransactionLog = TransactionLog.TestCase
