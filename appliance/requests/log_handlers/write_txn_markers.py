@@ -4,8 +4,7 @@ Brokers send it to each other in Apache Kafka; `Admin.abortTransaction` and `kaf
 Here it ends a transaction that was open when Kafka's directory was adopted, until transactions are served.
 
 Left out: markers for internal topics (INVALID_TOPIC_EXCEPTION), because the coordinator is the only writer of
-`__consumer_offsets`; authorization; the stricter epoch check of v2 with `transaction_version` 2, so a marker with the
-producer's epoch or a later one is accepted.
+`__consumer_offsets`; authorization.
 
 Source: `KafkaApis.handleWriteTxnMarkersRequest`.
 """
@@ -111,7 +110,7 @@ def _operation(asker: _Asker, item: int, route: PartitionRoute, marker: Writable
         -1,
         marker.producer_epoch,
         max(marker.coordinator_epoch, 0),
-        asker.pending.version,
+        marker.transaction_version,
         TIMEOUT_MS,
         marker.producer_id,
         asker.pending.session.connection_id % CONNECTION_LIMIT,
