@@ -166,7 +166,8 @@ class Conversation:
             told = read_produced(answer)
             said = f"{told.error} {told.base_offset} {told.message} {told.record_errors}"
         else:
-            said = answer[4:].hex()
+            error, base_offset = struct.unpack_from(">hq", answer, 4 + len(_compact(topic.encode())) + 7)
+            said = f"{error} {base_offset}"
         self.lines.append(f"{what} | PRODUCE v{version} | {said}")
 
     def _plain(self, told: Any, name: str = "") -> Any:
@@ -321,7 +322,7 @@ def records(talk: Conversation) -> None:
         talk.produce("outside, of the same producer", name, producer, 1, version=version, transactional=False)
         talk.produce("an older epoch", name, (producer[0], producer[1] - 1), 1, version=version)
         talk.produce("a newer epoch", name, (producer[0], producer[1] + 1), 0, version=version)
-        talk.produce("in no one's name", None, producer, 1, version=version)
+        talk.produce("in no one's name", None, producer, 0, version=version, partition=2)
         talk.produce("in another's name", "nobody", producer, 0, version=version, partition=1)
         talk.produce("to no topic", name, producer, 0, version=version, topic="none")
         talk.produce(
@@ -337,7 +338,6 @@ def records(talk: Conversation) -> None:
             topic="__transaction_state",
         )
         talk.produce("without an epoch", name, (producer[0], -1), 0, version=version)
-        talk.produce("without a producer", name, (-1, -1), -1, version=version)
         talk.end("the end", name, producer, True)
         talk.produce("after the end", name, producer, 1, version=8)
         talk.produce("the first again, after the end", name, producer, 0, version=8)
@@ -404,10 +404,10 @@ def lists(talk: Conversation) -> None:
     talk.ask("an unknown state", LIST, ListTransactionsRequest(("Ongoing", "Sleeping")), 2)
     talk.ask("a bad pattern", LIST, ListTransactionsRequest(transactional_id_pattern="(["), 2)
     talk.ask("nobody's producer id", LIST, ListTransactionsRequest((), (7_777_777,)), 2)
-    talk.ask("longer than the broker lives", LIST, ListTransactionsRequest(duration_filter=10**9), 2)
     talk.ask("one name", LIST, ListTransactionsRequest(transactional_id_pattern="m"), 2)
-    talk.ask("an empty pattern, one producer", LIST, ListTransactionsRequest(("Empty",), (), -1, "a|b"), 2)
+    talk.ask("a state and a pattern", LIST, ListTransactionsRequest(("Empty",), (), -1, "a|b"), 2)
     talk.ask("nothing", DESCRIBE, DescribeTransactionsRequest(()), 0)
+    talk.ask("longer than the broker lives", LIST, ListTransactionsRequest(duration_filter=10**9), 2)
 
 
 PARTS: Final[tuple[Callable[[Conversation], None], ...]] = (
