@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Final, Self
@@ -54,6 +54,7 @@ from appliance.log.segment_file import Header
 from appliance.log.segments import Segments
 from appliance.log.time_lookup import find_first, find_largest
 from appliance.log.transaction_index import AbortedTransaction
+from appliance.log.transaction_permits import TransactionPermits
 from appliance.log.validator import check_frame, validator_of
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import (
@@ -525,14 +526,25 @@ class PartitionLog:
         Raises:
             StorageFault: an index cannot be read.
         """
-        found = []
+        return list(self._aborted(offset, upper_bound))
+
+    def has_aborted(self, offset: int, *, upper_bound: int) -> bool:
+        """Whether there is one of `aborted_transactions`, for who only has to say so.
+
+        Raises:
+            StorageFault: an index cannot be read.
+        """
+        for _ in self._aborted(offset, upper_bound):
+            return True
+        return False
+
+    def _aborted(self, offset: int, upper_bound: int) -> Iterator[AbortedTransaction]:
         for segment in self._segments.since(offset):
-            for entry in segment.transaction_index.entries():
-                if entry.last_offset >= offset and entry.first_offset < upper_bound:
-                    found.append(entry)
+            for entry in segment.transaction_index.ended_since(offset):
+                if entry.first_offset < upper_bound:
+                    yield entry
                 if entry.last_stable_offset >= upper_bound:
-                    return found
-        return found
+                    return
 
     @property
     def last_stable_offset(self) -> int:
@@ -573,6 +585,11 @@ class PartitionLog:
     def producers(self) -> Producers:
         """For who describes them; changed by nobody else."""
         return self._producers.state
+
+    @property
+    def permits(self) -> TransactionPermits:
+        """For who looks at them; changed by `permit_transaction` and by what is appended."""
+        return self._producers.permits
 
     @property
     def leader_epochs(self) -> LeaderEpochs:

@@ -21,6 +21,7 @@ from appliance.channels.roles import Role, RoleKind
 from appliance.clock import NS_PER_MS
 from appliance.control.coordinator.coordinator import Coordinator
 from appliance.control.coordinator.marker_link import MarkerLink
+from appliance.control.coordinator.producer_ids import LentProducerIds
 from appliance.control.coordinator.request_lines import RequestLines
 from appliance.control.coordinator.runtime.runtime import Share
 from appliance.control.coordinator.topics import ImageTopics
@@ -54,6 +55,9 @@ class CoordinatorAgent:
             directories={slot: settings.log_directories(slot) for slot in range(settings.slots)},
             is_lone=lambda: self._lines.under_way == 1,
         )
+        link = process.controller_link()
+        self._controller_fd = link.fileno()
+        self._producer_ids = LentProducerIds(link, clock)
         self._link = MarkerLink(attachment, processes=settings.broker.coordinator_processes)
         self._coordinator = Coordinator(
             settings,
@@ -64,8 +68,10 @@ class CoordinatorAgent:
             timers=process.cycle.timers,
             clock=clock,
             share=Share(attachment.role.index, settings.broker.coordinator_processes),
+            producer_ids=self._producer_ids,
             elsewhere=self._link.ask,
         )
+        self._producer_ids.arrived = self._coordinator.transactional.producer_ids_arrived
         self._link.serve = self._coordinator.write_marker
         self._log_wait = BriefWait(clock.monotonic_ns)
         self._request_wait = BriefWait(clock.monotonic_ns, limit_ns=NEXT_REQUEST_NS)
@@ -81,13 +87,19 @@ class CoordinatorAgent:
         process.ready()
         self._end_turn()
         while self._running:
-            for _ in cycle.wait(self._timeout_ms()):
-                process.hear(self)
+            for descriptor, _ in cycle.wait(self._timeout_ms()):
+                if descriptor == self._controller_fd:
+                    self._producer_ids.hear()
+                else:
+                    process.hear(self)
+            if self._producer_ids.has_news:
+                self._producer_ids.hear()
             was_lone = self._lines.under_way == 1
             self._hear()
             self._end_turn()
             self._look_out(was_lone=was_lone)
         process.stopping()
+        self._producer_ids.close()
         process.close()
 
     def _timeout_ms(self) -> int | None:
@@ -150,6 +162,7 @@ class CoordinatorAgent:
             "refused_members": groups.limits.refused_members,
             "forgotten_member_ids": groups.limits.forgotten_members,
             "member_bytes": groups.limits.held.bytes,
+            "transactional_ids": len(self._coordinator.transactional.transactions),
         }
 
     # The supervisor and the peers

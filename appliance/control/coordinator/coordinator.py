@@ -56,6 +56,9 @@ from appliance.control.coordinator.runtime.shard import Shard
 from appliance.control.coordinator.slices import AnswerJob, Job, PiecesJob, Slices, StepJob
 from appliance.control.coordinator.topics import ImageTopics
 from appliance.control.coordinator.transaction.effects import Marker
+from appliance.control.coordinator.transaction.transactions import ProducerIds
+from appliance.control.coordinator.transaction_machines import TransactionMachines
+from appliance.control.coordinator.transaction_requests import TransactionRequests
 from appliance.errors import MalformedFrame
 from appliance.ipc.agent import Timers
 from appliance.partition_access.access import PartitionAccess
@@ -139,6 +142,7 @@ class Coordinator:
         timers: Timers,
         clock: Clock,
         share: Share,
+        producer_ids: ProducerIds,
         elsewhere: WriteMarker | None = None,
     ) -> None:
         """`elsewhere`: hands a marker to the coordinator process to which its partition belongs."""
@@ -155,7 +159,20 @@ class Coordinator:
         self._machines = GroupMachines(settings, topics, clock, share=share, elsewhere=elsewhere)
         self._topic = self._machines.shards = self._runtime.register(self._machines)
         self.groups = self._machines.groups
+        self.transactional = TransactionMachines(
+            settings,
+            topics,
+            access,
+            clock,
+            producer_ids,
+            write_offsets_marker=self._machines.write_marker,
+            later=self._runtime.later,
+            processes=share.processes,
+        )
+        self.transactional.shards = self._runtime.register(self.transactional)
+        transactions = TransactionRequests(self.transactional, topics, self, clock)
         self._servants: Mapping[int, Callable[[Any, Reply], None]] = {
+            **transactions.servants,
             int(ApiKey.OFFSET_FETCH): self._fetch,
             int(ApiKey.OFFSET_DELETE): self._delete,
             int(ApiKey.TXN_OFFSET_COMMIT): self._commit_in_transaction,
@@ -163,6 +180,7 @@ class Coordinator:
         }
         self._request_bytes_max = settings.group.request_max_bytes
         self._servants_in_pieces: Mapping[int, Callable[[Any, Reply], Steps[None]]] = {
+            **dict.fromkeys(transactions.servants, transactions.in_pieces),
             int(ApiKey.OFFSET_FETCH): self._fetch_in_pieces,
             int(ApiKey.OFFSET_DELETE): self._delete_in_pieces,
             int(ApiKey.TXN_OFFSET_COMMIT): self._commit_in_transaction_in_pieces,
@@ -206,7 +224,7 @@ class Coordinator:
     def has_work(self) -> bool:
         """Whether there is something to serve at once: do not sleep."""
         lines, queue = self._lines, self._lines.queue
-        if queue.has_cheap or len(self._slices):
+        if queue.has_cheap or len(self._slices) or self.transactional.has_work:
             return True
         return lines.has_room and (queue.has_costly or (queue.has_large and self._has_room_for_large))
 
@@ -696,7 +714,8 @@ class Coordinator:
 
     def turn(self) -> bool:
         """See `CoordinatorRuntime.turn`."""
-        return self._runtime.turn()
+        has_room = self.transactional.turn()
+        return self._runtime.turn() and has_room
 
     @property
     def appends(self) -> int:
@@ -721,7 +740,11 @@ class Coordinator:
 
     def statistics(self) -> dict[str, int]:
         """Partitions by state, groups with offsets, offsets."""
-        return {**self._runtime.statistics(), **self._machines.statistics()}
+        return {
+            **self._runtime.statistics(),
+            **self._machines.statistics(),
+            **self.transactional.statistics(),
+        }
 
 
 def _is_short(request: OffsetFetchRequest) -> bool:
