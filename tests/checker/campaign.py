@@ -99,6 +99,7 @@ def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None
             "log.cleaner.backoff.ms": 500,
             "log.retention.check.interval.ms": 1000,
             "coordinator.processes": plan.coordinators,
+            "group.initial.rebalance.delay.ms": 0,
         },
         output_to=directory / "appliance.log",
         build=plan.build,
@@ -163,7 +164,7 @@ def _transactions(broker: Appliance, plan: Plan) -> TransactionWorkload:
 
 
 def _judged(work: TransactionWorkload, broker: Appliance) -> list[Anomaly]:
-    wrong = _told(work.failures + work.read_everything() + work.reader_failures)
+    wrong = _told(work.failures + work.idle() + work.read_everything() + work.reader_failures)
     return [
         *wrong,
         *(anomaly for name in TOPICS for anomaly in compare_replicas(broker, name)),

@@ -636,6 +636,10 @@ class TransactionWorkload:
                 where = [f"{each.name}:{each.lineno}" for each in traceback.extract_stack(frame)[-5:]]
                 actor.failures.append(f"stuck: {actor.name} does not come to its end; it is in {where}")
 
+    def idle(self) -> list[str]:
+        """Of those that have never committed anything, as `failures`: nothing of theirs was checked."""
+        return [f"stuck: {actor.name} has committed nothing" for actor in self.actors if not actor.commits]
+
     def read_everything(self) -> list[str]:
         """Fills what the history needs to be judged; what was wrong on the way, as `failures`."""
         history = self.history
