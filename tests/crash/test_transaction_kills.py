@@ -39,7 +39,13 @@ each_protocol = pytest.mark.parametrize("protocol", [1, 2], ids=["version 1", "v
 each_end = pytest.mark.parametrize("commit", [True, False], ids=["commit", "abort"])
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one coordinator", "two coordinators"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(1, marks=pytest.mark.slow, id="one coordinator"),
+        pytest.param(2, id="two coordinators"),
+    ],
+)
 def broker(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Appliance]:
     settings = {**SETTINGS, "coordinator.processes": request.param}
     appliance = Appliance(tmp_path_factory.mktemp("transactions") / "data", slots=SLOTS, settings=settings)
