@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -17,10 +18,15 @@ CALL_S: Final = 10.0
 
 
 class LibraryProducer:
-    """Arguments as of `RawProducer`."""
+    """Arguments as of `RawProducer`.
+
+    Attributes:
+        trouble: the last errors after which a call was made again, with the seconds that the call took.
+    """
 
     def __init__(self, addresses: str, transactional_id: str, *, timeout_ms: int = 30_000) -> None:
         self.transactional_id = transactional_id
+        self.trouble: deque[str] = deque(maxlen=5)
         self._producer = Producer(
             {
                 "bootstrap.servers": addresses,
@@ -89,10 +95,12 @@ class LibraryProducer:
     def _retried(self, call: Callable[[], object]) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while True:
+            began = time.monotonic()
             try:
                 call()
                 return
             except KafkaException as error:
+                self.trouble.append(f"{error.args[0].str()} after {time.monotonic() - began:.1f} s"[:150])
                 if not error.args[0].retriable() or time.monotonic() > deadline:
                     raise _failure(error.args[0]) from None
 
