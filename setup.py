@@ -69,6 +69,7 @@ HOT_MODULES = (
     "appliance/log/local_log.py",
     "appliance/log/log_producers.py",
     "appliance/log/offset_index.py",
+    "appliance/log/open_transactions.py",
     "appliance/log/partition_log.py",
     "appliance/log/producer_limits.py",
     "appliance/log/producer_state.py",

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that judges the appliance and is not a Python package: kcat, KafkaJS and its codecs, Apache Kafka's
-# Java clients and tools, Apache ZooKeeper's server. Idempotent and quick when all is there.
+# Java clients, tools and Streams, Apache ZooKeeper's server. Idempotent and quick when all is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,4 +15,5 @@ if [[ ! "$driver/node_modules/.package-lock.json" -nt "$driver/package-lock.json
 fi
 
 scripts/install-kafka.sh
+scripts/install-kafka-streams.sh
 scripts/install-zookeeper.sh

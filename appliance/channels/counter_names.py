@@ -21,6 +21,7 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "refused_members",
         "forgotten_member_ids",
         "member_bytes",
+        "transactional_ids",
     ),
     "purgatory": (
         "waiting",

@@ -325,6 +325,59 @@ def partition_request(
     )
 
 
+def permit_request(
+    *, request_id: int, row: int, incarnation: int, producer_id: int, producer_epoch: int
+) -> Request:
+    """Pack a PERMIT_TRANSACTION."""
+    return (
+        int(Op.PERMIT_TRANSACTION),
+        0,
+        0,
+        request_id,
+        0,
+        row,
+        incarnation,
+        -1,
+        producer_epoch,
+        0,
+        0,
+        0,
+        producer_id,
+        0,
+    )
+
+
+def marker_request(
+    *,
+    request_id: int,
+    row: int,
+    incarnation: int,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    commit: bool,
+    transaction_version: int,
+    timeout_ms: int,
+) -> Request:
+    """Pack a WRITE_MARKER; it is answered when the in-sync replicas have the marker."""
+    return (
+        int(Op.WRITE_MARKER),
+        int(RequestFlag.COMMITTED) if commit else 0,
+        -1,
+        request_id,
+        0,
+        row,
+        incarnation,
+        -1,
+        producer_epoch,
+        coordinator_epoch,
+        transaction_version,
+        timeout_ms,
+        producer_id,
+        0,
+    )
+
+
 def refusal(
     asked: tuple[Any, ...], error: int, *, reason: int = 0, earliest_ms: int = -1, latest_ms: int = -1
 ) -> Response:

@@ -103,6 +103,7 @@ RING_ROUTES: tuple[tuple[RoleKind, RoleKind], ...] = (
     (RoleKind.COORDINATOR, RoleKind.NETPROC),  # their answers
     (RoleKind.COORDINATOR, RoleKind.IOPROC),  # appends and reads of the internal topics
     (RoleKind.IOPROC, RoleKind.COORDINATOR),  # their answers
+    (RoleKind.COORDINATOR, RoleKind.COORDINATOR),  # markers for the other's partitions, and their answers
     (RoleKind.IOPROC, RoleKind.REPLICA),  # a led partition has more than its followers
     (RoleKind.REPLICA, RoleKind.IOPROC),  # a follower has more
 )
@@ -175,5 +176,6 @@ def ring_routes(settings: Settings) -> tuple[tuple[Role, Role], ...]:
         if writer.kind is writer_kind
         for reader in roles
         if reader.kind is reader_kind
+        and reader is not writer
         and not ({writer_kind, reader_kind} == _ACROSS_SLOTS and writer.slot == reader.slot)
     )

@@ -26,6 +26,7 @@ from typing import Final
 
 from appliance.channels.cleaner_channel import FROM_CLEANER, TO_CLEANER
 from appliance.channels.coordinator_channel import FROM_NETPROC, TO_NETPROC
+from appliance.channels.marker_channel import MARKER_MESSAGE
 from appliance.channels.metadata_image import POINTER_BYTES, ImageReader
 from appliance.channels.partition_table import PartitionTable, table_size_bytes
 from appliance.channels.purgatory_channel import COMPLETION, POKE, WATCH
@@ -57,6 +58,7 @@ RING_MESSAGES: Mapping[tuple[RoleKind, RoleKind], Struct] = {
     (RoleKind.COORDINATOR, RoleKind.NETPROC): TO_NETPROC,
     (RoleKind.COORDINATOR, RoleKind.IOPROC): REQUEST,
     (RoleKind.IOPROC, RoleKind.COORDINATOR): RESPONSE,
+    (RoleKind.COORDINATOR, RoleKind.COORDINATOR): MARKER_MESSAGE,
     (RoleKind.IOPROC, RoleKind.REPLICA): MOVED,
     (RoleKind.REPLICA, RoleKind.IOPROC): FOLLOWED,
 }

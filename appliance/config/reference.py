@@ -52,6 +52,7 @@ _SECTION_HEADS: Final = {
     "broker": ("Broker", "Kafka's broker settings, and limits of the whole appliance."),
     "group": ("Consumer groups", "Limits and times of consumer groups."),
     "offsets": ("Committed offsets", "The topic that stores them, and how long they are kept."),
+    "transaction": ("Transactions", "Limits and times of transactions, and the topic that stores them."),
     "metadata": ("Metadata", "Where topics, leaders and settings are stored."),
 }
 

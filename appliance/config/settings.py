@@ -21,6 +21,7 @@ from appliance.config.sections.io import IoSettings
 from appliance.config.sections.metadata import MetadataSettings
 from appliance.config.sections.network import NetworkSettings
 from appliance.config.sections.offsets import OffsetsSettings
+from appliance.config.sections.transactions import TransactionSettings
 from appliance.errors import ConfigurationError
 
 _PORT_MAX: Final = 65535
@@ -91,6 +92,7 @@ class Settings:
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     group: GroupSettings = field(default_factory=GroupSettings)
     offsets: OffsetsSettings = field(default_factory=OffsetsSettings)
+    transaction: TransactionSettings = field(default_factory=TransactionSettings)
     metadata: MetadataSettings = field(default_factory=MetadataSettings)
     topic_defaults: Mapping[str, str] = field(default_factory=dict)
     configured: Mapping[str, str] = field(default_factory=dict)
@@ -151,7 +153,15 @@ class Settings:
         return None if self.log_dirs is None else self.data_dir / f"slot-{slot}.log-dirs.json"
 
 
-Section = NetworkSettings | IoSettings | BrokerSettings | GroupSettings | OffsetsSettings | MetadataSettings
+Section = (
+    NetworkSettings
+    | IoSettings
+    | BrokerSettings
+    | GroupSettings
+    | OffsetsSettings
+    | TransactionSettings
+    | MetadataSettings
+)
 
 SECTIONS: Final[Mapping[str, type[Section]]] = {
     "network": NetworkSettings,
@@ -159,6 +169,7 @@ SECTIONS: Final[Mapping[str, type[Section]]] = {
     "broker": BrokerSettings,
     "group": GroupSettings,
     "offsets": OffsetsSettings,
+    "transaction": TransactionSettings,
     "metadata": MetadataSettings,
 }
 """Attribute of `Settings` → class of the section."""

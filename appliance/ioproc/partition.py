@@ -219,10 +219,8 @@ class Partition:
             log_end = durable.offset
         if self.replication is not None:
             log_end = self.replication.high_watermark(log_end)
-            # A transaction whose end is not replicated is open still.
-            cells[at + LAST_STABLE_OFFSET] = log.stable_offset(log_end)
-        else:
-            cells[at + LAST_STABLE_OFFSET] = min(log.last_stable_offset, log_end)
+        # A transaction whose end is not replicated, or not on the disk, is open still.
+        cells[at + LAST_STABLE_OFFSET] = log.stable_offset(log_end)
         cells[at + HIGH_WATERMARK] = log_end
         if not self.is_marked:
             self.mark()

@@ -38,6 +38,7 @@ from appliance.ioproc.handlers.describe_producer import describe_producer
 from appliance.ioproc.handlers.epoch_end import epoch_end
 from appliance.ioproc.handlers.fetch import fetch
 from appliance.ioproc.handlers.list_offsets import list_offsets
+from appliance.ioproc.handlers.permit_transaction import permit_transaction
 from appliance.ioproc.handlers.produce import Answer, produce
 from appliance.ioproc.handlers.write_marker import write_marker
 from appliance.ioproc.partition import Partition
@@ -66,6 +67,7 @@ _EPOCH_END: Final = int(Op.EPOCH_END)
 _DESCRIBE_PRODUCER: Final = int(Op.DESCRIBE_PRODUCER)
 _CONNECTION_CLOSED: Final = int(Op.CONNECTION_CLOSED)
 _WRITE_MARKER: Final = int(Op.WRITE_MARKER)
+_PERMIT_TRANSACTION: Final = int(Op.PERMIT_TRANSACTION)
 _LONE: Final = int(RequestFlag.LONE)
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _INVALID_REQUEST: Final = int(ErrorCode.INVALID_REQUEST)
@@ -317,6 +319,8 @@ class RequestRings:
             return describe_log_dir(partition, message, shown)
         if op == _WRITE_MARKER:
             return write_marker(partition, message, now_ms=self._clock.now_ms())
+        if op == _PERMIT_TRANSACTION:
+            return permit_transaction(partition, message)
         if op == _DESCRIBE_PRODUCER:
             return describe_producer(partition, message)
         if op == _ALTER_LOG_DIR and self._moves is not None:

@@ -9,10 +9,10 @@ everybody.
             │ loops  │ busy_ns│ idle_ns│requests│bytes_in│ bytes_ │ queue_ │ queue_ │  load
             │        │        │        │        │        │ out    │ depth  │depth_max
             ├────────┼────────┼────────┼────────┼────────┼────────┼────────┼────────┤
-            │ errors │ connec-│ zeros  │ zeros  │ zeros  │ zeros  │ zeros  │ zeros  │
-            │        │ tions  │        │        │        │        │        │        │
+            │ errors │ connec-│ counter│        │        │        │        │        │
+            │        │ tions  │ 0      │ …      │        │        │        │        │
             ├────────┼────────┼────────┼────────┼────────┼────────┼────────┼────────┤
-            │ counter 0 … counter 7: each role names its own                        │
+            │ … counter 13: each role names its own                                 │
             └────────┴────────┴────────┴────────┴────────┴────────┴────────┴────────┘
 
 Words are signed 64-bit. The sleeping flag shares its cache line only with words that do not change, so those
@@ -29,7 +29,7 @@ from enum import IntEnum
 
 ROW_BYTES = 256
 WORD_BYTES = 8
-COUNTERS = 8
+COUNTERS = 14
 
 PID = 0
 GENERATION = 1
@@ -47,7 +47,7 @@ QUEUE_DEPTH = 14
 QUEUE_DEPTH_MAX = 15
 ERRORS = 16
 CONNECTIONS = 17
-COUNTER_0 = 24
+COUNTER_0 = 18
 
 _WORDS = ROW_BYTES // WORD_BYTES
 

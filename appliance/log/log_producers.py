@@ -21,6 +21,7 @@ from appliance.log.segment import Segment
 from appliance.log.segment_file import Header
 from appliance.log.snapshots import Snapshots
 from appliance.log.transaction_index import AbortedTransaction
+from appliance.log.transaction_permits import NotPermitted, TransactionPermits
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import (
     CONTROL,
@@ -44,10 +45,11 @@ class LogProducers:
     Of most logs nothing is: many producers say no id, and most partitions are silent. So it is made when there is one.
     """
 
-    __slots__ = ("_known", "_next_expiry_ms", "_snapshots")
+    __slots__ = ("_known", "_next_expiry_ms", "_permits", "_snapshots")
 
     def __init__(self, state: Producers, snapshots: Snapshots, *, now_ms: int) -> None:
         self._known: Producers | None = None if state.is_blank else state
+        self._permits: TransactionPermits | None = None
         self._snapshots = snapshots
         self._next_expiry_ms = now_ms + _EXPIRY_CHECK_MS
 
@@ -70,13 +72,22 @@ class LogProducers:
         """As that of `Producers`."""
         return None if self._known is None else self._known.first_unstable_offset(high_watermark)
 
+    @property
+    def permits(self) -> TransactionPermits:
+        """Who may open a transaction."""
+        permits = self._permits
+        if permits is None:
+            permits = self._permits = TransactionPermits()
+        return permits
+
     def check(
-        self, header: Header, origin: AppendOrigin, *, transaction_verified: bool
+        self, header: Header, origin: AppendOrigin, *, transaction_verified: bool, transaction_version: int
     ) -> RememberedBatch | None:
         """Refuses a data batch that may not follow; the remembered batch that this one repeats, if it does.
 
         Raises:
-            RejectedRequest: see `Producers.check_batch`; INVALID_TXN_STATE, too, without an open transaction.
+            RejectedRequest: see `Producers.check_batch`.
+            NotPermitted: transactional, without an open transaction of this epoch and without a permit.
         """
         producer_id, epoch, sequence = (
             header[H_PRODUCER_ID],
@@ -94,15 +105,55 @@ class LogProducers:
             if found is not None:
                 return found
         transactional = bool(header[H_ATTRIBUTES] & TRANSACTIONAL)
-        if transactional and not transaction_verified and not state.in_transaction(producer_id):
-            raise RejectedRequest(
-                ErrorCode.INVALID_TXN_STATE,
-                f"producer {producer_id} has no transaction open on this partition",
+        if transactional and not state.in_transaction(producer_id, epoch):
+            self._check_first(
+                producer_id,
+                epoch,
+                sequence,
+                origin,
+                transaction_verified=transaction_verified,
+                transaction_version=transaction_version,
             )
         state.check_batch(
             producer_id, epoch, first_sequence=sequence, transactional=transactional, origin=origin
         )
         return None
+
+    def _check_first(
+        self,
+        producer_id: int,
+        epoch: int,
+        sequence: int,
+        origin: AppendOrigin,
+        *,
+        transaction_verified: bool,
+        transaction_version: int,
+    ) -> None:
+        """Refuses a batch that would open a transaction.
+
+        Source: `UnifiedLog.analyzeAndValidateProducerState`, `ProducerAppendInfo.checkSequence`.
+        """
+        state = self.state
+        state.check_epoch(producer_id, epoch)
+        is_clients = origin is AppendOrigin.CLIENT
+        permits = self._permits
+        if not transaction_verified and (permits is None or not permits.allows(producer_id, epoch)):
+            if is_clients:
+                self.permits.refused(producer_id, epoch, sequence)
+            raise NotPermitted(producer_id, epoch)
+        if not is_clients:
+            return
+        if transaction_version >= 2 and sequence != 0 and not state.has_batches(producer_id):
+            raise RejectedRequest(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {producer_id}, of whom nothing is known, sent sequence {sequence} first",
+            )
+        lowest = -1 if permits is None else permits.lowest_refused(producer_id, epoch)
+        if 0 <= lowest < sequence:
+            raise RejectedRequest(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"producer {producer_id} epoch {epoch} sent sequence {sequence}; {lowest}, refused before, is due",
+            )
 
     def take(
         self,
@@ -111,6 +162,7 @@ class LogProducers:
         *,
         base_offset: int,
         max_timestamp_ms: int,
+        transaction_version: int = 0,
     ) -> AbortedTransaction | None:
         """Remembers what was appended at `base_offset`; the transaction that it has aborted, for the index."""
         state = self.state
@@ -118,6 +170,8 @@ class LogProducers:
             if header[H_ATTRIBUTES] & CONTROL:
                 return None
             sequence = header[H_BASE_SEQUENCE]
+            if self._permits is not None and header[H_ATTRIBUTES] & TRANSACTIONAL:
+                self._permits.appended(header[H_PRODUCER_ID])
             state.add_batch(
                 header[H_PRODUCER_ID],
                 header[H_PRODUCER_EPOCH],
@@ -130,6 +184,10 @@ class LogProducers:
                 transactional=bool(header[H_ATTRIBUTES] & TRANSACTIONAL),
             )
             return None
+        if self._permits is not None:
+            self._permits.ended(
+                header[H_PRODUCER_ID], header[H_PRODUCER_EPOCH], transaction_version=transaction_version
+            )
         completed = state.add_marker(
             header[H_PRODUCER_ID],
             header[H_PRODUCER_EPOCH],
@@ -158,6 +216,7 @@ class LogProducers:
             StorageFault, CorruptFile: it cannot be read.
         """
         left = list(segments)
+        self._permits = None
         self._snapshots.drop_outside(log_start, log_end)
         self._known, start = self._snapshots.load_newest(log_start)
         recall(self._known, left, start)
@@ -169,6 +228,6 @@ class LogProducers:
         Raises:
             StorageFault: snapshots of before could not be removed.
         """
-        self._known = None
+        self._known = self._permits = None
         self._snapshots.newest = offset
         self._snapshots.drop_outside(offset, offset)

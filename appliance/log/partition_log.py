@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Final, Self
@@ -54,6 +54,7 @@ from appliance.log.segment_file import Header
 from appliance.log.segments import Segments
 from appliance.log.time_lookup import find_first, find_largest
 from appliance.log.transaction_index import AbortedTransaction
+from appliance.log.transaction_permits import TransactionPermits
 from appliance.log.validator import check_frame, validator_of
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import (
@@ -256,14 +257,16 @@ class PartitionLog:
         leader_epoch: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         transaction_verified: bool = False,
+        transaction_version: int = 0,
         cheap_bytes_max: int = 0,
     ) -> AppendResult:
         """Appends one batch as the leader. When this returns, the batch survives the death of the process.
 
         The batch's own bytes are not changed; base offset and leader epoch are written in the log only.
         `transaction_verified` says that the transaction coordinator knows the partition to be part of the
-        producer's open transaction. A batch that grows over `cheap_bytes_max` when it is decompressed is not appended;
-        0 sets no such limit.
+        producer's open transaction, as a permit does. `transaction_version` is that of the transaction: 2 has stricter
+        rules for a marker's epoch and a producer's first sequence number. A batch that grows over `cheap_bytes_max`
+        when it is decompressed is not appended; 0 sets no such limit.
 
         Raises:
             CostlyBatch: it grows over `cheap_bytes_max`.
@@ -281,9 +284,19 @@ class PartitionLog:
             if header[H_ATTRIBUTES] & CONTROL:
                 marker = decode_marker(batch)
                 if marker is not None:
-                    self._producers.state.check_marker(producer_id, header[H_PRODUCER_EPOCH], marker=marker)
+                    self._producers.state.check_marker(
+                        producer_id,
+                        header[H_PRODUCER_EPOCH],
+                        marker=marker,
+                        transaction_version=transaction_version,
+                    )
             else:
-                repeated = self._producers.check(header, origin, transaction_verified=transaction_verified)
+                repeated = self._producers.check(
+                    header,
+                    origin,
+                    transaction_verified=transaction_verified,
+                    transaction_version=transaction_version,
+                )
                 if repeated is not None:
                     return self._as_before(repeated)
         elif header[H_ATTRIBUTES] & TRANSACTIONAL and origin is AppendOrigin.CLIENT:
@@ -314,12 +327,20 @@ class PartitionLog:
         self.log_end_offset = last_offset + 1
         if producer_id >= 0:
             aborted = self._producers.take(
-                header, marker, base_offset=base_offset, max_timestamp_ms=max_timestamp_ms
+                header,
+                marker,
+                base_offset=base_offset,
+                max_timestamp_ms=max_timestamp_ms,
+                transaction_version=transaction_version,
             )
             if aborted is not None:
                 self._index_abort(aborted, base_offset)
         append_time_ms = now_ms if self.settings.message_timestamp_type == "LogAppendTime" else NO_TIMESTAMP
         return AppendResult(base_offset, last_offset, append_time_ms, self.log_start_offset, len(batch))
+
+    def permit_transaction(self, producer_id: int, epoch: int) -> None:
+        """The transaction coordinator says that the producer may open a transaction here (`transaction_permits`)."""
+        self._producers.permits.permit(producer_id, epoch)
 
     def append_as_follower(
         self, batches: memoryview, *, segment_base_offset: int | None = None
@@ -505,14 +526,25 @@ class PartitionLog:
         Raises:
             StorageFault: an index cannot be read.
         """
-        found = []
+        return list(self._aborted(offset, upper_bound))
+
+    def has_aborted(self, offset: int, *, upper_bound: int) -> bool:
+        """Whether there is one of `aborted_transactions`, for who only has to say so.
+
+        Raises:
+            StorageFault: an index cannot be read.
+        """
+        for _ in self._aborted(offset, upper_bound):
+            return True
+        return False
+
+    def _aborted(self, offset: int, upper_bound: int) -> Iterator[AbortedTransaction]:
         for segment in self._segments.since(offset):
-            for entry in segment.transaction_index.entries():
-                if entry.last_offset >= offset and entry.first_offset < upper_bound:
-                    found.append(entry)
+            for entry in segment.transaction_index.ended_since(offset):
+                if entry.first_offset < upper_bound:
+                    yield entry
                 if entry.last_stable_offset >= upper_bound:
-                    return found
-        return found
+                    return
 
     @property
     def last_stable_offset(self) -> int:
@@ -553,6 +585,11 @@ class PartitionLog:
     def producers(self) -> Producers:
         """For who describes them; changed by nobody else."""
         return self._producers.state
+
+    @property
+    def permits(self) -> TransactionPermits:
+        """For who looks at them; changed by `permit_transaction` and by what is appended."""
+        return self._producers.permits
 
     @property
     def leader_epochs(self) -> LeaderEpochs:

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from appliance.errors import ApplianceDefect, CorruptFile, RejectedRequest
 from appliance.log.faults import storage_faults
+from appliance.log.open_transactions import OpenTransactions
 from appliance.log.producer_limits import EVICTED_PART, PRODUCER_LIMITS
 from appliance.log.transaction_index import AbortedTransaction
 from appliance.protocol.errors import ErrorCode
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from sortedcontainers import SortedList
 
 BATCHES_REMEMBERED: Final = 5
+PRODUCER_EPOCH_MAX: Final = 32767
+"""Data in this epoch should not be, and where it is, a marker may end it: there is no epoch above."""
 _SNAPSHOT_VERSION: Final = 1
 _HEAD: Final = Struct(">hIi")
 _CRC_STARTS: Final = 6
@@ -134,18 +137,16 @@ class CompletedTransaction:
 
 class Producers:
     """Every producer of one log, within the bounds of `producer_limits`. All calls are O(1) but for snapshots, expiry
-    and, where a bound is reached, making room."""
+    and, where a bound is reached, making room; those of transactions are as `open_transactions` says."""
 
-    __slots__ = ("_entries", "_ids", "_ongoing", "_undecided_by_readers")
+    __slots__ = ("_entries", "_ids", "_transactions")
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
         self._ids: SortedList | None = None
         """In order, since somebody has asked for them so; None: nobody has, or some were forgotten since."""
-        self._ongoing: dict[int, int] = {}
-        """First offset of each open transaction → producer id, in offset order since offsets only grow."""
-        self._undecided_by_readers: dict[int, int] = {}
-        """First offset → marker offset of transactions whose marker may still be above the high watermark."""
+        self._transactions: OpenTransactions | None = None
+        """None until there is one: most logs have producers and no transactions."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -153,7 +154,7 @@ class Producers:
     @property
     def is_blank(self) -> bool:
         """Whether nothing at all is known."""
-        return not self._entries and not self._undecided_by_readers
+        return not self._entries and (self._transactions is None or self._transactions.is_empty)
 
     # Before an append
 
@@ -169,10 +170,25 @@ class Producers:
                 return batch
         return None
 
-    def in_transaction(self, producer_id: int) -> bool:
-        """Whether the producer has a transaction open here."""
+    def in_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer has a transaction of this epoch open here."""
         entry = self._entries.get(producer_id)
-        return entry is not None and entry.transaction_first_offset >= 0
+        return entry is not None and entry.transaction_first_offset >= 0 and entry.epoch == epoch
+
+    def has_batches(self, producer_id: int) -> bool:
+        """Whether a batch of the producer is remembered."""
+        entry = self._entries.get(producer_id)
+        return entry is not None and bool(entry.batches)
+
+    def check_epoch(self, producer_id: int, epoch: int) -> None:
+        """Refuses a batch of an epoch below the known one. Changes nothing.
+
+        Raises:
+            RejectedRequest: INVALID_PRODUCER_EPOCH.
+        """
+        entry = self._entries.get(producer_id)
+        if entry is not None:
+            self._check_epoch(entry, epoch)
 
     def check_batch(
         self, producer_id: int, epoch: int, *, first_sequence: int, transactional: bool, origin: AppendOrigin
@@ -194,8 +210,14 @@ class Producers:
                 f"producer {producer_id} has a transaction open on this partition",
             )
 
-    def check_marker(self, producer_id: int, epoch: int, *, marker: EndTransactionMarker) -> None:
+    def check_marker(
+        self, producer_id: int, epoch: int, *, marker: EndTransactionMarker, transaction_version: int = 0
+    ) -> None:
         """Refuses a marker from a fenced producer epoch or coordinator. Changes nothing.
+
+        From transaction version 2 on, a marker's epoch is above that of its transaction's data. So one of the known
+        epoch is late if a transaction is open: it would end the next one. Where none is open, it is a marker that was
+        sent again, and is accepted, since its sender repeats it until it is (KAFKA-19999).
 
         Raises:
             RejectedRequest: INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED.
@@ -204,6 +226,16 @@ class Producers:
         if entry is None:
             return
         self._check_epoch(entry, epoch)
+        if (
+            transaction_version >= 2
+            and epoch == entry.epoch
+            and entry.transaction_first_offset >= 0
+            and epoch != PRODUCER_EPOCH_MAX
+        ):
+            raise RejectedRequest(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"epoch {epoch} of a marker is that of the open transaction of producer {producer_id}, not above it",
+            )
         if entry.coordinator_epoch > marker.coordinator_epoch:
             raise RejectedRequest(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
@@ -254,7 +286,10 @@ class Producers:
         entry.last_timestamp_ms = timestamp_ms
         if transactional and entry.transaction_first_offset < 0:
             entry.transaction_first_offset = last_offset - offset_delta
-            self._ongoing[last_offset - offset_delta] = producer_id
+            transactions = self._transactions
+            if transactions is None:
+                transactions = self._transactions = OpenTransactions({})
+            transactions.begin(last_offset - offset_delta, producer_id)
 
     def add_marker(
         self, producer_id: int, epoch: int, *, marker: EndTransactionMarker, offset: int, timestamp_ms: int
@@ -272,13 +307,14 @@ class Producers:
         entry.transaction_first_offset = -1
         if first_offset < 0:
             return None
-        self._ongoing.pop(first_offset, None)
-        self._undecided_by_readers[first_offset] = offset
+        if self._transactions is not None:
+            self._transactions.end(first_offset, offset)
         return CompletedTransaction(producer_id, first_offset, offset, marker.committed)
 
     def aborted(self, completed: CompletedTransaction) -> AbortedTransaction:
         """The index entry of a transaction that was aborted."""
-        stable = next(iter(self._ongoing), completed.marker_offset + 1)
+        first_open = self.first_open_offset
+        stable = completed.marker_offset + 1 if first_open is None else first_open
         return AbortedTransaction(
             completed.producer_id, completed.first_offset, completed.marker_offset, stable
         )
@@ -288,18 +324,22 @@ class Producers:
     @property
     def first_open_offset(self) -> int | None:
         """Where the oldest open transaction begins."""
-        return next(iter(self._ongoing), None)
+        transactions = self._transactions
+        if transactions is None:
+            return None
+        first = transactions.first_open
+        return None if first < 0 else first
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """Where the oldest transaction begins that is open or whose marker is not below `high_watermark`.
 
         Forgets ended transactions once their markers are; high watermarks only grow.
         """
-        ended = self._undecided_by_readers
-        for first in [first for first, marker in ended.items() if marker < high_watermark]:
-            del ended[first]
-        candidates = [*ended, *([next(iter(self._ongoing))] if self._ongoing else [])]
-        return min(candidates, default=None)
+        transactions = self._transactions
+        if transactions is None:
+            return None
+        first = transactions.first_unstable(high_watermark)
+        return None if first < 0 else first
 
     # Keeping
 
@@ -409,7 +449,7 @@ class Producers:
             entry.transaction_first_offset = fields[7]
             producers._entries[entry.producer_id] = entry
         PRODUCER_LIMITS.count += len(producers)
-        producers._find_ongoing()
+        producers._find_open(())
         return producers
 
     @classmethod
@@ -418,32 +458,31 @@ class Producers:
         producers = cls()
         producers._entries = {entry.producer_id: entry for entry in entries}
         PRODUCER_LIMITS.count += len(producers)
-        producers._undecided_by_readers = dict(undecided)
-        producers._find_ongoing()
+        producers._find_open(undecided)
         return producers
 
     def undecided(self) -> list[tuple[int, int]]:
         """(first offset, marker offset) of transactions whose marker may still be above the high watermark."""
-        return list(self._undecided_by_readers.items())
+        return [] if self._transactions is None else self._transactions.ended()
 
-    def _find_ongoing(self) -> None:
-        for entry in sorted(self.entries(), key=lambda entry: entry.transaction_first_offset):
-            if entry.transaction_first_offset >= 0:
-                self._ongoing[entry.transaction_first_offset] = entry.producer_id
-
-    def check(self) -> None:
-        """Raises ApplianceDefect where transactions and producers disagree."""
-        open_here = {
+    def _open_ones(self) -> dict[int, int]:
+        return {
             entry.transaction_first_offset: entry.producer_id
             for entry in self._entries.values()
             if entry.transaction_first_offset >= 0
         }
+
+    def _find_open(self, ended: Iterable[tuple[int, int]]) -> None:
+        transactions = OpenTransactions(self._open_ones(), ended)
+        if not transactions.is_empty:
+            self._transactions = transactions
+
+    def check(self) -> None:
+        """Raises ApplianceDefect where transactions and producers disagree."""
         if self._ids is not None and list(self._ids) != sorted(self._entries):
             raise ApplianceDefect(f"ids in order are {list(self._ids)}, known are {sorted(self._entries)}")
-        if open_here != self._ongoing or list(self._ongoing) != sorted(self._ongoing):
-            raise ApplianceDefect(
-                f"open transactions {self._ongoing} are not those of producers, {open_here}"
-            )
+        transactions = OpenTransactions({}) if self._transactions is None else self._transactions
+        transactions.check(self._open_ones())
 
 
 def write_snapshot(path: Path, producers: Producers) -> None:

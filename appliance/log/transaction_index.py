@@ -11,7 +11,9 @@ Source: `AbortedTxn.java`, `TransactionIndex.java`; KIP-98.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
@@ -21,6 +23,7 @@ from appliance.log.file_names import TRANSACTION_INDEX, segment_file_name
 
 _ENTRY: Final = Struct(">hqqqq")
 _VERSION: Final = 0
+_LAST_OFFSET: Final = attrgetter("last_offset")
 
 
 class AbortedTransaction(NamedTuple):
@@ -84,6 +87,17 @@ class TransactionIndex:
         if self._entries is None:
             self._entries = read_transactions(self.path)
         return self._entries
+
+    def ended_since(self, offset: int) -> Iterator[AbortedTransaction]:
+        """Those whose marker is at `offset` or later. O(log n) to the first one.
+
+        Raises:
+            StorageFault: the file cannot be read.
+        """
+        entries = self.entries()
+        first = bisect_left(entries, offset, key=_LAST_OFFSET) if entries else 0
+        for at in range(first, len(entries)):
+            yield entries[at]
 
     @property
     def size_bytes(self) -> int:

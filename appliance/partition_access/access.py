@@ -1,7 +1,12 @@
 """Append to and read from the logs of any topic, through the workers that own them.
 
-    append   batch → a block of our pool → PRODUCE, acks all, on the owner's ring → answered → done
-    read     FETCH on the owner's ring → where the records lie → `pread` of the segment → done(records)
+    append         batch → a block of our pool → PRODUCE, acks all, on the owner's ring → answered → done
+    permit         PERMIT_TRANSACTION on the owner's ring → answered → done
+    write_marker   WRITE_MARKER on the owner's ring → the owner makes and appends the marker → answered → done
+    read           FETCH on the owner's ring → where the records lie → `pread` of the segment → done(records)
+
+The owner takes what one process asks in the order of the calls. So a permit that was asked for before a marker never
+outlives it.
 
 The owner answers an append when the high watermark has passed the batch. If the owner dies first, or the replicas do
 not follow in time, the batch may be in the log for good or not: UNKNOWN_OUTCOME.
@@ -33,6 +38,8 @@ from appliance.channels.request_channel import (
     REQUEST_ID_LIMIT,
     RequestFlag,
     fetch_request,
+    marker_request,
+    permit_request,
     produce_request,
 )
 from appliance.channels.roles import Role
@@ -78,11 +85,11 @@ class Read(NamedTuple):
 
 
 class _Append:
-    """A batch on its way."""
+    """A batch, a marker or a permit on its way; only a batch has a block."""
 
     __slots__ = ("block", "done", "place")
 
-    def __init__(self, place: LogPlace, block: Block, done: Done) -> None:
+    def __init__(self, place: LogPlace, block: Block | None, done: Done) -> None:
         self.place = place
         self.block = block
         self.done = done
@@ -199,6 +206,68 @@ class PartitionAccess:
         self._touched.add(place.worker)
         return True
 
+    def permit(self, place: LogPlace, producer_id: int, producer_epoch: int, done: Done) -> bool:
+        """Tell the owner that the producer may open a transaction. False: no room now, ask again.
+
+        `done` gets 0, or an error code where the owner has not taken it. The producer's next batch is then refused as
+        NOT_PERMITTED, and the network process asks the transaction coordinator again.
+        """
+        writer = self._attachment.outbound.get(place.worker)
+        if writer is None:
+            done(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return True
+        identity = next(self._ids) % (REQUEST_ID_LIMIT - 1) + 1
+        request = permit_request(
+            request_id=identity,
+            row=place.row,
+            incarnation=place.incarnation,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+        )
+        if not writer.put(*request):
+            return False
+        self._waiting[identity] = _Append(place, None, done)
+        self._touched.add(place.worker)
+        return True
+
+    def write_marker(
+        self,
+        place: LogPlace,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        transaction_version: int,
+        done: Done,
+    ) -> bool:
+        """End the producer's transaction. False: no room now, ask again.
+
+        `done` gets 0 when the in-sync replicas have the marker, else an error code; UNKNOWN_OUTCOME where it may be in
+        the log. INVALID_PRODUCER_EPOCH and TRANSACTION_COORDINATOR_FENCED are final.
+        """
+        writer = self._attachment.outbound.get(place.worker)
+        if writer is None:
+            done(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return True
+        identity = next(self._ids) % (REQUEST_ID_LIMIT - 1) + 1
+        request = marker_request(
+            request_id=identity,
+            row=place.row,
+            incarnation=place.incarnation,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            commit=commit,
+            transaction_version=transaction_version,
+            timeout_ms=COMMIT_TIMEOUT_MS,
+        )
+        if not writer.put(*request):
+            return False
+        self._waiting[identity] = _Append(place, None, done)
+        self._touched.add(place.worker)
+        return True
+
     def read(self, place: LogPlace, offset: int, done: Callable[[Read], None]) -> bool:
         """Read on from `offset`, at most READ_BYTES or one batch. False: no room on the ring, ask again later."""
         writer = self._attachment.outbound.get(place.worker)
@@ -237,7 +306,8 @@ class PartitionAccess:
         for answer in answers:
             waiting = self._waiting.pop(answer[REQUEST_ID], None)
             if isinstance(waiting, _Append):
-                self._pool.give(waiting.block)
+                if waiting.block is not None:
+                    self._pool.give(waiting.block)
                 waiting.done(answer[ERROR])
             elif waiting is not None:
                 waiting.done(self._located(waiting, answer))
@@ -252,7 +322,8 @@ class PartitionAccess:
                 continue
             del self._waiting[identity]
             if isinstance(waiting, _Append):
-                self._pool.give(waiting.block)
+                if waiting.block is not None:
+                    self._pool.give(waiting.block)
                 waiting.done(UNKNOWN_OUTCOME)
             else:
                 waiting.done(Read(error=int(ErrorCode.NOT_LEADER_OR_FOLLOWER)))

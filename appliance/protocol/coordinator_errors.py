@@ -1,4 +1,4 @@
-"""How each API of a group coordinator says one error: the whole response, in the shape of its version.
+"""How each API of a coordinator says one error: the whole response, in the shape of its version.
 
 Where a response has an error of its own the request is not needed for it; where errors stand beside what was asked
 (NEEDS_REQUEST), whoever may have to answer with one keeps the request until then.
@@ -10,6 +10,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.add_offsets_to_txn import AddOffsetsToTxnResponse
+from appliance.protocol.apis.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+)
 from appliance.protocol.apis.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -26,10 +35,18 @@ from appliance.protocol.apis.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
+from appliance.protocol.apis.describe_transactions import (
+    DescribedTransaction,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
+from appliance.protocol.apis.end_txn import EndTxnResponse
 from appliance.protocol.apis.heartbeat import HeartbeatResponse
+from appliance.protocol.apis.init_producer_id import InitProducerIdResponse
 from appliance.protocol.apis.join_group import JoinGroupResponse
 from appliance.protocol.apis.leave_group import LeaveGroupResponse
 from appliance.protocol.apis.list_groups import ListGroupsResponse
+from appliance.protocol.apis.list_transactions import ListTransactionsResponse
 from appliance.protocol.apis.offset_commit import (
     OffsetCommitPartitionResponse,
     OffsetCommitRequest,
@@ -46,11 +63,18 @@ from appliance.protocol.apis.offset_fetch import (
     OffsetFetchTopicResponse,
 )
 from appliance.protocol.apis.sync_group import SyncGroupResponse
+from appliance.protocol.apis.txn_offset_commit import (
+    TxnOffsetCommitPartitionResponse,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitTopicResponse,
+)
 from appliance.protocol.errors import ErrorCode
 
 OFFSET_FETCH_GROUPS_SINCE: Final = 8
 OFFSET_FETCH_ERROR_SINCE: Final = 2
 _JOIN_GROUP_NULL_NAME_SINCE: Final = 7
+_TXN_OFFSET_COMMIT_LOADING_SINCE: Final = 2
 
 
 def coordinator_error_response(api_key: int, version: int, request: Any, error: int) -> Any:
@@ -66,6 +90,23 @@ def refused_commit(request: OffsetCommitRequest, _version: int, error: int) -> O
                 topic.name,
                 topic.topic_id,
                 tuple(OffsetCommitPartitionResponse(p.partition_index, error) for p in topic.partitions),
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def refused_transactional_commit(
+    request: TxnOffsetCommitRequest, version: int, error: int
+) -> TxnOffsetCommitResponse:
+    """Every partition has the error. Producers before v2 crash when they hear that a coordinator loads (KAFKA-7296)."""
+    if version < _TXN_OFFSET_COMMIT_LOADING_SINCE and error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        error = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return TxnOffsetCommitResponse(
+        tuple(
+            TxnOffsetCommitTopicResponse(
+                topic.name,
+                tuple(TxnOffsetCommitPartitionResponse(p.partition_index, error) for p in topic.partitions),
             )
             for topic in request.topics
         )
@@ -129,9 +170,43 @@ def _describe_consumer(
     )
 
 
+def refused_addition(
+    request: AddPartitionsToTxnRequest, _version: int, error: int
+) -> AddPartitionsToTxnResponse:
+    """Every partition has the error; the field for the whole request is for errors of all transactions at once."""
+    return AddPartitionsToTxnResponse(
+        results_by_transaction=tuple(
+            AddPartitionsToTxnResult(each.transactional_id, _refused_topics_of(each.topics, error))
+            for each in request.transactions
+        ),
+        results_by_topic=_refused_topics_of(request.topics, error),
+    )
+
+
+def _refused_topics_of(
+    topics: tuple[AddPartitionsToTxnTopic, ...], error: int
+) -> tuple[AddPartitionsToTxnTopicResult, ...]:
+    return tuple(
+        AddPartitionsToTxnTopicResult(
+            topic.name,
+            tuple(AddPartitionsToTxnPartitionResult(number, error) for number in topic.partitions),
+        )
+        for topic in topics
+    )
+
+
+def _describe_transactions(
+    request: DescribeTransactionsRequest, _version: int, error: int
+) -> DescribeTransactionsResponse:
+    return DescribeTransactionsResponse(
+        tuple(DescribedTransaction(name, error) for name in request.transactional_ids)
+    )
+
+
 _RESPONSES: Final[Mapping[int, Callable[[Any, int, int], Any]]] = {
     ApiKey.OFFSET_COMMIT: refused_commit,
     ApiKey.OFFSET_FETCH: refused_fetch,
+    ApiKey.TXN_OFFSET_COMMIT: refused_transactional_commit,
     ApiKey.OFFSET_DELETE: lambda _, __, error: OffsetDeleteResponse(error_code=error),
     ApiKey.JOIN_GROUP: _join,
     ApiKey.SYNC_GROUP: lambda _, __, error: SyncGroupResponse(error_code=error),
@@ -142,6 +217,12 @@ _RESPONSES: Final[Mapping[int, Callable[[Any, int, int], Any]]] = {
     ApiKey.DELETE_GROUPS: _delete,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: lambda _, __, error: ConsumerGroupHeartbeatResponse(error_code=error),
     ApiKey.CONSUMER_GROUP_DESCRIBE: _describe_consumer,
+    ApiKey.INIT_PRODUCER_ID: lambda _, __, error: InitProducerIdResponse(error_code=error),
+    ApiKey.ADD_PARTITIONS_TO_TXN: refused_addition,
+    ApiKey.ADD_OFFSETS_TO_TXN: lambda _, __, error: AddOffsetsToTxnResponse(error_code=error),
+    ApiKey.END_TXN: lambda _, __, error: EndTxnResponse(error_code=error),
+    ApiKey.DESCRIBE_TRANSACTIONS: _describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: lambda _, __, error: ListTransactionsResponse(error_code=error),
 }
 
 NEEDS_REQUEST: Final = frozenset(
@@ -149,9 +230,12 @@ NEEDS_REQUEST: Final = frozenset(
     for api in (
         ApiKey.OFFSET_COMMIT,
         ApiKey.OFFSET_FETCH,
+        ApiKey.TXN_OFFSET_COMMIT,
         ApiKey.DESCRIBE_GROUPS,
         ApiKey.DELETE_GROUPS,
         ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.DESCRIBE_TRANSACTIONS,
     )
 )
 """Those whose errors stand beside what was asked. None of them waits for other clients."""

@@ -281,6 +281,7 @@ class Follower:
             if batches is None:
                 return False
             log.append_as_follower(batches, segment_base_offset=reader.base_offset)
+            log.stable_offset(self.high_watermark)  # forgets the transactions that ended below
             copied += len(batches)
             self.copied_bytes += len(batches)
             cells[self._own_at + SLOT_SIZE_BYTES] += len(batches)

@@ -9,8 +9,9 @@
 To serve one more API: a row here, its handler in a file of its own, and its shapes in `protocol/apis/` with SERVED in
 `protocol/api_versions.py` (see the README of `protocol`).
 
-A key has one scope. InitProducerId will need one for each request, because a transactional id belongs to a
-coordinator: a field `route(request) → Scope` of the row is the place for that.
+A key has one scope, unless its row has a `route`, which looks at the request: InitProducerId with a transactional id is
+for a coordinator, and without one for the controller, which gives out producer ids. TxnOffsetCommit is for the group's
+coordinator, behind a question to the transaction's (`transactional_commits`).
 
 Nothing authorizes or throttles yet. `acl` names what Apache Kafka 4.3 checks first, and leaves the request without an
 effect if it is denied (`KafkaApis.scala`, `ControllerApis.scala`); ResourceType.ANY stands for what the request names.
@@ -19,11 +20,13 @@ The same part in Apache Kafka: the `match` of `KafkaApis.handle`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from appliance.protocol.acl import AclOperation, ResourceType
 from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.group_requests import has_transactional_id
 from appliance.requests.local_handlers.alter_configs import alter_configs
 from appliance.requests.local_handlers.alter_partition_reassignments import alter_partition_reassignments
 from appliance.requests.local_handlers.api_versions import api_versions
@@ -81,19 +84,32 @@ class Acl(NamedTuple):
     operation: AclOperation
 
 
+Route = Callable[[int, memoryview, int, int], Scope]
+"""Takes the version, a view, and where in it the body begins and ends; returns who answers this request.
+
+Raises:
+    MalformedFrame: the body does not begin as it should.
+"""
+
+
 class Api(NamedTuple):
-    """One row. `acl` is None where Kafka lets everybody ask."""
+    """One row. `acl` is None where Kafka lets everybody ask. `route` goes before `scope`."""
 
     key: ApiKey
     scope: Scope
     handler: LocalHandler | PartitionHandler | None
     acl: Acl | None
     throttled: Throttle = Throttle.REQUEST
+    route: Route | None = None
 
     @property
     def is_local(self) -> bool:
         """Whether `handler` is a function of `local_handlers`, which may ask the controller."""
         return self.scope is Scope.LOCAL or self.scope is Scope.CONTROLLER
+
+
+def _producer_id_scope(version: int, view: memoryview, position: int, end: int) -> Scope:
+    return _COORDINATOR if has_transactional_id(version, view, position, end) else _CONTROLLER
 
 
 _LOCAL: Final = Scope.LOCAL
@@ -108,6 +124,8 @@ _READ_TOPIC: Final = Acl(ResourceType.TOPIC, AclOperation.READ)
 _READ_GROUP: Final = Acl(ResourceType.GROUP, AclOperation.READ)
 _DESCRIBE_GROUP: Final = Acl(ResourceType.GROUP, AclOperation.DESCRIBE)
 _DELETE_GROUP: Final = Acl(ResourceType.GROUP, AclOperation.DELETE)
+_WRITE_TRANSACTION: Final = Acl(ResourceType.TRANSACTIONAL_ID, AclOperation.WRITE)
+_DESCRIBE_TRANSACTION: Final = Acl(ResourceType.TRANSACTIONAL_ID, AclOperation.DESCRIBE)
 _DESCRIBE_CONFIGS: Final = Acl(ResourceType.ANY, AclOperation.DESCRIBE_CONFIGS)
 _ALTER_CONFIGS: Final = Acl(ResourceType.ANY, AclOperation.ALTER_CONFIGS)
 
@@ -144,10 +162,19 @@ API_TABLE: Final[tuple[Api, ...]] = (
         ApiKey.INIT_PRODUCER_ID,
         _CONTROLLER,
         init_producer_id,
+        # Of a request with a transactional id: WRITE on that.
         Acl(ResourceType.CLUSTER, AclOperation.IDEMPOTENT_WRITE),
+        route=_producer_id_scope,
     ),
     Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, _PARTITION, OffsetForLeaderEpochHandler, _DESCRIBE_TOPIC),
+    # From v4 on, which brokers send each other: CLUSTER_ACTION on the cluster. Below, WRITE on each topic, too.
+    Api(ApiKey.ADD_PARTITIONS_TO_TXN, _COORDINATOR, None, _WRITE_TRANSACTION),
+    # Behind it READ on the group.
+    Api(ApiKey.ADD_OFFSETS_TO_TXN, _COORDINATOR, None, _WRITE_TRANSACTION),
+    Api(ApiKey.END_TXN, _COORDINATOR, None, _WRITE_TRANSACTION),
     Api(ApiKey.WRITE_TXN_MARKERS, _PARTITION, WriteTxnMarkersHandler, _ALTER_CLUSTER),
+    # Behind it READ on the group and on each topic.
+    Api(ApiKey.TXN_OFFSET_COMMIT, _COORDINATOR, None, _WRITE_TRANSACTION),
     Api(ApiKey.DESCRIBE_CONFIGS, _LOCAL, describe_configs, _DESCRIBE_CONFIGS),
     Api(ApiKey.ALTER_CONFIGS, _CONTROLLER, alter_configs, _ALTER_CONFIGS),
     Api(ApiKey.ALTER_REPLICA_LOG_DIRS, _PARTITION, AlterReplicaLogDirsHandler, _ALTER_CLUSTER),
@@ -178,6 +205,8 @@ API_TABLE: Final[tuple[Api, ...]] = (
     Api(ApiKey.UPDATE_FEATURES, _LOCAL, update_features, _ALTER_CLUSTER),
     Api(ApiKey.DESCRIBE_CLUSTER, _LOCAL, describe_cluster, _DESCRIBE_CLUSTER),
     Api(ApiKey.DESCRIBE_PRODUCERS, _PARTITION, DescribeProducersHandler, _READ_TOPIC),
+    Api(ApiKey.DESCRIBE_TRANSACTIONS, _COORDINATOR, None, _DESCRIBE_TRANSACTION),
+    Api(ApiKey.LIST_TRANSACTIONS, _COORDINATOR, None, _DESCRIBE_TRANSACTION),
     Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, _COORDINATOR, None, _READ_GROUP),
     Api(ApiKey.CONSUMER_GROUP_DESCRIBE, _COORDINATOR, None, _DESCRIBE_GROUP),
     Api(ApiKey.LIST_CONFIG_RESOURCES, _LOCAL, list_config_resources, _DESCRIBE_CONFIGS),

@@ -4,6 +4,8 @@
     Produce, Fetch                      log_handlers/produce.py, log_handlers/fetch.py
     PARTITION, other keys               log_handlers/, in pieces (long_requests.py)
     COORDINATOR                         coordinator_line.py: the coordinator reads the frame itself
+    TxnOffsetCommit                     transactional_commits.py: the transaction's coordinator, then the group's
+    a row with a `route`                it looks at the request, and one of the two others takes it
     LOCAL, CONTROLLER                   local_requests.py, local_handlers/, in pieces
 
 The same part in Apache Kafka: `KafkaApis.scala`.
@@ -24,7 +26,7 @@ from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.headers import RequestHeader, parse_request_header
 from appliance.protocol.messages import encode_unsupported_api_versions
 from appliance.protocol.produce import ProduceRequest, parse_produce
-from appliance.requests.api_table import API_TABLE, Api, Scope
+from appliance.requests.api_table import API_TABLE, Api, Route, Scope
 from appliance.requests.coordinator_lines import CoordinatorLines
 from appliance.requests.fetch_session import FetchSessions
 from appliance.requests.local_handlers.view import ProducerIds
@@ -35,11 +37,14 @@ from appliance.requests.log_handlers.finish import Finish, Refuse
 from appliance.requests.log_handlers.leader_wait import LeaderWait
 from appliance.requests.log_handlers.owners_asked import AsksOwners
 from appliance.requests.log_handlers.produce import ProduceHandler
+from appliance.requests.log_handlers.session_transaction import SessionTransaction
 from appliance.requests.long_requests import LongRequests
 from appliance.requests.purgatory_line import PurgatoryLine
 from appliance.requests.segment_files import SegmentFiles
 from appliance.requests.session import Request, Session
 from appliance.requests.topic_routes import TopicRoutes
+from appliance.requests.transaction_questions import TransactionQuestions
+from appliance.requests.transactional_commits import TransactionalCommits
 from appliance.requests.worker_lines import WorkerLines
 
 Begin = Callable[[Request, memoryview, RequestHeader, int, int], None]
@@ -88,9 +93,11 @@ class Apis:
         self._finish = finish
         self._coordinator = coordinator
         self._long = long
+        questions = TransactionQuestions(coordinator, pool, timers, clock)
         self._produce = ProduceHandler(
             routes,
             lines,
+            questions=questions,
             leader_wait=LeaderWait(routes, table, timers, clock, purgatory.deadlines),
             finish=finish,
             refuse=refuse,
@@ -125,9 +132,16 @@ class Apis:
             finish=finish_owed,
         )
         log_dirs = LogDirs(directories, attachment, lines)
+        commits = TransactionalCommits(
+            routes, coordinator, questions, pool=pool, finish=finish_owed, refuse=refuse
+        )
 
         def begin_of(api: Api) -> Begin:
             """Return what takes the requests of a row."""
+            if api.route is not None:
+                return self._routed(api.route)
+            if api.key is ApiKey.TXN_OFFSET_COMMIT:
+                return commits.begin
             if api.scope is Scope.COORDINATOR:
                 return self._begin_at_coordinator
             if api.is_local:
@@ -154,6 +168,8 @@ class Apis:
         self, pending: Request, view: memoryview, header: RequestHeader, start: int, end: int
     ) -> None:
         request = self._parsed_produce(view, header.body_position, end, header.version)
+        if request.transactional_id is not None and pending.session.transaction is None:
+            pending.session.transaction = SessionTransaction()
         # Only what the session may do is remembered, because the next request of the same bytes is not looked at.
         pending.session.own_memo().remember(view, start, header=header, request=request)
         self._produce.place(pending, request)
@@ -173,6 +189,17 @@ class Apis:
     ) -> None:
         self._coordinator.begin(pending, view, header.body_position, end, start=start)
         pending.give_block(self._pool)
+
+    def _routed(self, route: Route) -> Begin:
+        """Return what takes the requests of a row with a `route`."""
+
+        def begin(pending: Request, view: memoryview, header: RequestHeader, start: int, end: int) -> None:
+            if route(header.version, view, header.body_position, end) is Scope.COORDINATOR:
+                self._begin_at_coordinator(pending, view, header, start, end)
+            else:
+                self._begin_local(pending, view, header, start, end)
+
+        return begin
 
     def _begin_local(
         self, pending: Request, view: memoryview, header: RequestHeader, _start: int, end: int

@@ -149,12 +149,14 @@ class CoordinatorLine:
         start: int,
         partitions: int = 0,
         part: PartOfRequest | None = None,
+        slot: int | None = None,
     ) -> None:
         """Hand over the request whose frame is view[start:end] of its block, and whose body is at `position`.
 
         Args:
             partitions: of the internal topic, where that matters to the coordinator.
             part: where the answer goes if it is only a part of the client's.
+            slot: whom the request is for, if not the one whose port the client came to.
 
         Raises:
             MalformedFrame: there is no coordinator, and the body does not parse.
@@ -172,7 +174,7 @@ class CoordinatorLine:
             or not writer.put(
                 _REQUEST,
                 0,
-                session.slot,
+                session.slot if slot is None else slot,
                 identity,
                 block.position + start,
                 end - start,

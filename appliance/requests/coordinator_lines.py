@@ -1,11 +1,14 @@
 """The lines to all coordinators: to which one a request goes, and one answer where several take part.
 
-    one coordinator           everything goes to it
-    a request of one group    to the coordinator of the partition of `__consumer_offsets` to which the group belongs
-    of many groups, of all    to each coordinator whole; each answers for its own groups, and the answers are merged
+    one coordinator             everything goes to it
+    a request of one group      to the coordinator of the partition of `__consumer_offsets` to which the group belongs
+    of one transactional id     to the coordinator of the partition of `__transaction_state` to which the id belongs
+    of many of them, of all     to each coordinator whole; each answers for its own, and the answers are merged
 
-A coordinator that is down or dies answers for its own groups with COORDINATOR_NOT_AVAILABLE, as `coordinator_line` says
-it in its stead; the groups of the others are served meanwhile.
+A coordinator that is down or dies answers for its own groups and transactions with COORDINATOR_NOT_AVAILABLE, as
+`coordinator_line` says it in its stead; those of the others are served meanwhile.
+
+`ask` is for questions of this process, on behalf of a client's request (`transaction_questions`).
 """
 
 from __future__ import annotations
@@ -15,18 +18,18 @@ from typing import Any, Final
 
 from appliance.channels.roles import Role, RoleKind, coordinator_index
 from appliance.channels.wiring import Attachment
-from appliance.cluster import CONSUMER_OFFSETS
+from appliance.cluster import CONSUMER_OFFSETS, NO_LEADER, TRANSACTION_STATE
 from appliance.ipc.brief_wait import BriefWait
 from appliance.ipc.buffer_pool import Block
 from appliance.protocol.group_partition import group_partition
-from appliance.protocol.group_requests import group_named, merged, restricted
-from appliance.requests.coordinator_line import CoordinatorLine
+from appliance.protocol.group_requests import group_named, merged, names_transactions, restricted
+from appliance.requests.coordinator_line import CoordinatorLine, PartOfRequest
 from appliance.requests.log_handlers.finish import Finish, Refuse
 from appliance.requests.session import Request, Session
 from appliance.requests.topic_routes import TopicRoutes
 
 _FIRST: Final = 0
-"""The coordinator of groups whose partition is not known, because the topic does not exist yet."""
+"""The coordinator of names whose partition is not known, because the topic does not exist yet."""
 
 
 class CoordinatorLines:
@@ -75,7 +78,7 @@ class CoordinatorLines:
         if self._only is not None:
             self._only.begin(pending, view, position, end, start=start)
             return
-        partitions = self._partitions()
+        partitions = self._partitions(pending.api_key)
         group = group_named(pending.api_key, pending.version, view, position, end)
         if group is not None:
             line = self._lines[self._owner(group, partitions)]
@@ -97,14 +100,42 @@ class CoordinatorLines:
             shared.is_over = True
             raise
 
-    def _partitions(self) -> int:
-        topic = self._routes.of(CONSUMER_OFFSETS)
+    def ask(
+        self, pending: Request, view: memoryview, position: int, end: int, *, name: str, part: PartOfRequest
+    ) -> None:
+        """Hand over a request of this process, which is for the coordinator of the transactional id `name`.
+
+        It is for the slot that leads the partition, so it is not refused as one that a client sent to another slot.
+        Arguments are those of `begin`; `part` takes the answer, also the one that stands in for a dead coordinator's.
+        """
+        topic = self._routes.by_name(TRANSACTION_STATE)
+        partitions = 0 if topic is None else len(topic.image.partitions)
+        slot: int | None = None
+        if topic is not None:
+            leader = topic.image.partitions[group_partition(name, partitions)].leader
+            slot = None if leader == NO_LEADER else leader
+        several = self._only is None
+        line = self._lines[self._owner(name, partitions) if several else _FIRST]
+        line.begin(
+            pending,
+            view,
+            position,
+            end,
+            start=0,
+            partitions=partitions if several else 0,
+            part=part,
+            slot=slot,
+        )
+
+    def _partitions(self, api_key: int) -> int:
+        """Return how many partitions the topic has by which the requests of an API are routed."""
+        topic = self._routes.by_name(TRANSACTION_STATE if names_transactions(api_key) else CONSUMER_OFFSETS)
         return 0 if topic is None else len(topic.image.partitions)
 
-    def _owner(self, group: str, partitions: int) -> int:
+    def _owner(self, name: str, partitions: int) -> int:
         if not partitions:
             return _FIRST
-        return coordinator_index(group_partition(group, partitions), processes=len(self._lines))
+        return coordinator_index(group_partition(name, partitions), processes=len(self._lines))
 
     def merge(self, shared: SharedRequest, frames: Sequence[bytes]) -> None:
         """Every coordinator has answered its part of the request."""
@@ -118,13 +149,13 @@ class CoordinatorLines:
         self._refuse(pending, why)
 
     def restrict(self, shared: SharedRequest, request: Any, index: int) -> Any:
-        """Return the request with the groups of coordinator `index`."""
+        """Return the request with the groups or transactions of coordinator `index`."""
         pending, partitions = shared.pending, shared.partitions
         return restricted(
             pending.api_key,
             pending.version,
             request,
-            lambda group: self._owner(group, partitions) == index,
+            lambda name: self._owner(name, partitions) == index,
         )
 
     @property
@@ -222,5 +253,5 @@ class Part:
         self._shared.refused(why)
 
     def own(self, request: Any) -> Any:
-        """Return the request with nothing but this coordinator's groups."""
+        """Return the request with nothing but this coordinator's groups or transactions."""
         return self._shared.restrict(self._index, request)

@@ -26,6 +26,7 @@ from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.produce import ProduceMemo
 from appliance.requests.answer import Piece
 from appliance.requests.log_handlers.refused_batches import RefusedBatches
+from appliance.requests.log_handlers.session_transaction import SessionTransaction
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 """The principal of a session that has not authenticated (Kafka's `KafkaPrincipal.ANONYMOUS`)."""
@@ -93,6 +94,7 @@ class Session:
         "software_name",
         "software_version",
         "told_host",
+        "transaction",
     )
 
     def __init__(
@@ -122,6 +124,9 @@ class Session:
         self.produce_memo: ProduceMemo | None = None  # made with the first produce request
         self.memo_rights_version = 0  # the rights version of the request in `produce_memo`
         self.refused_batches: RefusedBatches | None = None  # nearly always
+        self.transaction: SessionTransaction | None = (
+            None  # made when a produce request names a transactional id
+        )
         self.last_active_ns = now_ns
         self.hung_up = False  # the client has closed, and what it sent before is still served
         self.closed = False

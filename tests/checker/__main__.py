@@ -22,6 +22,8 @@ def main() -> int:
     parser.add_argument("--pause-max-s", type=float, default=PAUSE_MAX_S)
     parser.add_argument("--only", action="append", default=[], help="a fault of faults.py; again for more")
     parser.add_argument("--durability", choices=("page-cache", "fsync"), default="page-cache")
+    parser.add_argument("--transactions", action=argparse.BooleanOptionalAction, default=False)
+    parser.add_argument("--coordinators", type=int, default=1, help="coordinator processes")
     parser.add_argument("--directory", type=Path, help="where data stays (default: a new one in /tmp)")
     parser.add_argument(
         "--build", type=Path, help="where another build of the appliance lies, a compiled one"
@@ -38,6 +40,8 @@ def main() -> int:
         pause_max_s=given.pause_max_s,
         kinds=tuple(given.only),
         durability=given.durability,
+        transactions=given.transactions,
+        coordinators=given.coordinators,
         build=given.build and given.build.resolve(),
     )
     print(f"{plan}\ndata in {directory}", flush=True)
@@ -49,7 +53,8 @@ def main() -> int:
     )
     recoveries = sorted(outcome.recoveries_ms) or [0]
     print(
-        f"{outcome.acknowledged} records acknowledged, {len(outcome.faults)} faults; acknowledged again after "
+        f"{outcome.acknowledged} records and {outcome.commits} transactions acknowledged, "
+        f"{len(outcome.faults)} faults; acknowledged again after "
         f"{recoveries[len(recoveries) // 2]} ms (median), {recoveries[-1]} ms (longest)"
     )
     for anomaly in outcome.anomalies:

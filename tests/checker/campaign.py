@@ -17,10 +17,12 @@ from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from tests.checker import transaction_anomalies, transaction_history
 from tests.checker.anomalies import TOLD_OF_A_KIND, Anomaly, find
 from tests.checker.backlog_readers import BacklogReaders
 from tests.checker.faults import Fault, faults_for
 from tests.checker.history import History
+from tests.checker.transaction_workload import TOPICS, TransactionWorkload
 from tests.checker.twice import told_twice
 from tests.checker.workload import Workload
 from tests.support.broker import Appliance
@@ -30,6 +32,7 @@ TRIMMED: Final = "trimmed"
 COMPACTED: Final = "compacted"
 STUCK_S: Final = 60.0
 SETTLE_S: Final = 60.0
+TRANSACTIONS_PAUSE_S: Final = 0.1
 SEGMENT_BYTES: Final = 1 << 20  # as small as Kafka lets it be
 KEYS: Final = 300
 BURSTS_BEFORE: Final = 4
@@ -56,18 +59,25 @@ class Plan:
     kinds: tuple[str, ...] = ()
     """Names of `faults`; none for all of them."""
     durability: str = "page-cache"
+    transactions: bool = False
+    """Transactional producers, copiers and their readers work beside the rest."""
+    coordinators: int = 1
     build: Path | None = None
     """A directory with another build of the appliance; none for this tree."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of it. `recoveries_ms` are the times from a fault's end to new acknowledgements everywhere."""
+    """What came of it. `recoveries_ms` are the times from a fault's end to new acknowledgements everywhere.
+
+    `commits` are those of transactions that were acknowledged.
+    """
 
     acknowledged: int
     faults: tuple[str, ...]
     recoveries_ms: tuple[int, ...]
     anomalies: tuple[Anomaly, ...]
+    commits: int = 0
 
     def check(self) -> None:
         """Raises AssertionError with the anomalies, and the faults that led there."""
@@ -88,6 +98,7 @@ def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None
             "durability": plan.durability,
             "log.cleaner.backoff.ms": 500,
             "log.retention.check.interval.ms": 1000,
+            "coordinator.processes": plan.coordinators,
         },
         output_to=directory / "appliance.log",
         build=plan.build,
@@ -104,11 +115,18 @@ def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None
         )
         for _ in range(BURSTS_BEFORE):
             loads[0].burst()
+        work = _transactions(broker, plan) if plan.transactions else None
         for load in loads:
             load.start()
         readers.start()
-        faults, recoveries_ms, anomalies = _disturb(plan, broker, loads[0], readers, chance=chance, say=say)
+        if work is not None:
+            work.start()
+        faults, recoveries_ms, anomalies = _disturb(
+            plan, broker, loads[0], readers, work, chance=chance, say=say
+        )
         say("settling")
+        if work is not None:
+            work.stop_producing()
         for load in loads:
             load.stop_producing()
         ends = {load.topic: load.read_everything() for load in loads}
@@ -124,10 +142,36 @@ def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None
             for sentence in islice(told_twice(load.history, broker.data_dir, load.topic), TOLD_OF_A_KIND):
                 say(f"twice: {sentence}")
             say(f"what the producers said: {', '.join(map(str, load.write_client_logs(directory)))}")
+        if work is not None:
+            anomalies += _judged(work, broker)
+            say(work.told())
+            say(f"what transactions did: {work.write_history(directory)}")
     finally:
         broker.stop()
     acknowledged = sum(load.history.acknowledged_count() for load in loads)
-    return Outcome(acknowledged, tuple(faults), tuple(recoveries_ms), tuple(anomalies))
+    commits = 0 if work is None else work.history.count(transaction_history.Outcome.COMMITTED)
+    return Outcome(acknowledged, tuple(faults), tuple(recoveries_ms), tuple(anomalies), commits)
+
+
+def _transactions(broker: Appliance, plan: Plan) -> TransactionWorkload:
+    for name in TOPICS:
+        _create_topic(broker, name, plan, {})
+    ports = range(broker.port, broker.port + plan.slots)
+    return TransactionWorkload(
+        ports, partitions=plan.partitions, seed=plan.seed, pause_s=TRANSACTIONS_PAUSE_S
+    )
+
+
+def _judged(work: TransactionWorkload, broker: Appliance) -> list[Anomaly]:
+    wrong = _told(work.failures + work.read_everything() + work.reader_failures)
+    return [
+        *wrong,
+        *(anomaly for name in TOPICS for anomaly in compare_replicas(broker, name)),
+        *(
+            Anomaly(each.kind, f"transactions: {each.text}")
+            for each in transaction_anomalies.find(work.history)
+        ),
+    ]
 
 
 def _loads(broker: Appliance, plan: Plan) -> list[Workload]:
@@ -158,13 +202,20 @@ def _disturb(
     broker: Appliance,
     load: Workload,
     readers: BacklogReaders,
+    work: TransactionWorkload | None,
     *,
     chance: random.Random,
     say: Callable[[str], None],
 ) -> tuple[list[str], list[int], list[Anomaly]]:
     """Until the time is up: a fault, new acknowledgements from every partition, a breath."""
     all_kinds = faults_for(
-        plan.slots, workers=plan.workers, burst=load.burst, topic=TOPIC, trimmed=TRIMMED, compacted=COMPACTED
+        plan.slots,
+        workers=plan.workers,
+        burst=load.burst,
+        topic=TOPIC,
+        trimmed=TRIMMED,
+        compacted=COMPACTED,
+        moments=None if work is None else work.moments,
     )
     kinds: list[Fault] = [fault for fault in all_kinds if fault.__name__ in plan.kinds or not plan.kinds]
     end = time.monotonic() + plan.duration_s
@@ -173,7 +224,11 @@ def _disturb(
     stuck: list[Anomaly] = []
     bag: list[Fault] = []
     load.await_progress([0] * plan.partitions, STUCK_S)
-    while time.monotonic() < end and not (stuck or load.failures or readers.failures):
+
+    def has_failed() -> bool:
+        return bool(stuck or load.failures or readers.failures or (work is not None and work.failures))
+
+    while time.monotonic() < end and not has_failed():
         if not bag:
             # Every kind comes before one comes again.
             bag = chance.sample(kinds, len(kinds))
@@ -185,6 +240,11 @@ def _disturb(
         say(f"{what}; acknowledged everywhere again after {recoveries_ms[-1]} ms")
         if late:
             stuck.append(Anomaly("stuck", f"partitions {late} acknowledge nothing after: {what}"))
+        if work is not None and not late:
+            idle = work.await_progress(STUCK_S)
+            say(f"committed by all writers after {round((time.monotonic() - began) * 1000)} ms")
+            if idle and not work.failures:
+                stuck.append(Anomaly("stuck", f"{idle} commit nothing after: {what}"))
         time.sleep(chance.uniform(0.0, 1.0))
     return done, recoveries_ms, stuck
 

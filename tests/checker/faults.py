@@ -28,6 +28,7 @@ from appliance.protocol.apis.alter_partition_reassignments import (
 )
 from appliance.protocol.apis.elect_leaders import ElectLeadersRequest
 from tests.checker import disk_damage
+from tests.checker.transaction_workload import Moments
 from tests.support.broker import Appliance, ProcessRow
 from tests.support.wire import ConnectionEnded, WireSocket
 from tests.system.raw import ask
@@ -36,6 +37,8 @@ PAUSE_MAX_S: Final = 20.0
 IN_SYNC_S: Final = 30.0
 SETTLE_S: Final = 30.0
 WORKERS_MAX: Final = 3
+MOMENT_S: Final = 5.0
+_VICTIMS: Final = ("coordinator", "coordinator", "controller", "ioproc", "ioproc", "replica", "netproc")
 LAG_S: Final = 1.0
 """For which followers are kept from copying: they are not yet out of sync."""
 
@@ -296,6 +299,36 @@ def cut_back(burst: Callable[[], None]) -> Fault:
     return cut_back
 
 
+def kill_at_moment(moments: Moments) -> Fault:
+    """SIGKILL for one process, a slot or everything within milliseconds of a step of some transaction.
+
+    The steps are named by what producers know (`Moments.NAMES`), and the delay spreads kills over what follows one: the
+    record of the next state, the permit, the append, each marker, the record that completes.
+    """
+
+    def kill_at_moment(broker: Appliance, chance: random.Random, _: float) -> str:
+        moment = chance.choice(moments.NAMES)
+        victims = (*_VICTIMS, "slot", "everything")
+        role = chance.choice(victims)
+        delay_s = chance.choice((0.0, 0.002, 0.01, 0.04)) * chance.random()
+        pids = [row.pid for row in _living(broker) if role in (row.role, row.role.split()[0])]
+        if role in _VICTIMS and not pids:
+            return f"found no {role} to kill"
+        if not moments.wait_for(moment, MOMENT_S):
+            return f"no transaction {moment} within {MOMENT_S:.0f} s"
+        time.sleep(delay_s)
+        if role == "everything":
+            broker.kill()
+            broker.start(60)
+        elif role == "slot":
+            _kill_slot(broker, chance.randrange(broker.slots))
+        else:
+            _kill([chance.choice(pids)])
+        return f"killed {role} {delay_s * 1000:.1f} ms after a transaction {moment}"
+
+    return kill_at_moment
+
+
 def elect(broker: Appliance, _chance: random.Random, _: float) -> str:
     """The preferred leaders lead again."""
     return _elect(broker)
@@ -356,7 +389,14 @@ def delete_records(topic: str) -> Fault:
 
 
 def faults_for(
-    slots: int, *, workers: int = 1, burst: Callable[[], None], topic: str, trimmed: str, compacted: str
+    slots: int,
+    *,
+    workers: int = 1,
+    burst: Callable[[], None],
+    topic: str,
+    trimmed: str,
+    compacted: str,
+    moments: Moments | None = None,
 ) -> list[Fault]:
     """Each as often as it shall come.
 
@@ -364,9 +404,12 @@ def faults_for(
         burst: writes to `topic` what only its leaders acknowledge.
         trimmed: the topic that DeleteRecords may shorten.
         compacted: the topic that is compacted.
+        moments: of transactions, where some run.
     """
     common: list[Fault] = [kill_one, kill_one, kill_worker, kill_worker, pause_one, kill_everything, restart]
     common += [delete_records(trimmed)] * 2
+    if moments is not None:
+        common += [kill_at_moment(moments)] * (6 if slots < 2 else 12)
     if workers > 1:
         common += [change_workers, kill_worker]
     if slots < 2:

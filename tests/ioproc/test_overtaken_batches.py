@@ -9,7 +9,7 @@ import pytest
 
 from appliance.channels.control_channel import AssignedPartition
 from appliance.channels.partition_table import PartitionTable, table_size_bytes
-from appliance.channels.request_channel import ERROR, Op
+from appliance.channels.request_channel import ERROR, produce_request
 from appliance.clock import ManualClock
 from appliance.ioproc.handlers.produce import produce
 from appliance.ioproc.partition import OVERTAKEN_NS, Partition
@@ -43,7 +43,7 @@ class Leader:
 
     def answers(self, sequence: int) -> int:
         batch = batch_of(producer_id=PRODUCER, producer_epoch=0, base_sequence=sequence)
-        request = (int(Op.PRODUCE), 0, -1, 1, 0, 0, 7, 0, 0, len(batch))
+        request = produce_request(1, 0, 0, 7, 0, -1, 0, len(batch), 9, 1000, 0)
         answer = produce(self.partition, request, memoryview(batch), 0)
         assert answer is not None
         return answer[ERROR]

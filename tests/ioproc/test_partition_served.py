@@ -18,10 +18,13 @@ from appliance.ioproc.group_commit import GroupCommit
 from appliance.ioproc.partition import Partition
 from appliance.ioproc.pokes import Pokes
 from appliance.log.config import LogSettings
+from appliance.log.durable_tail import DurableTail
 from appliance.log.flusher import Flusher
 from appliance.log.partition_log import PartitionLog
+from appliance.log.producer_state import AppendOrigin
 from appliance.partition_host.listener import PartitionListener
-from tests.log.batches import NOW_MS, batch_of
+from appliance.protocol.records.batch import TRANSACTIONAL
+from tests.log.batches import NOW_MS, batch_of, marker
 
 INCARNATION = 7
 
@@ -99,6 +102,33 @@ def test_an_old_leader_that_wakes_late_leaves_alone_what_its_successor_serves(tm
     assert table.serves(0, INCARNATION)
     new.withdraw()
     assert not table.serves(0, INCARNATION)
+
+
+def test_under_fsync_a_transaction_is_open_until_its_end_is_on_the_disk(tmp_path: Path) -> None:
+    table = a_table()
+    led = leader(tmp_path, table, 0, epoch=0, records=0, replicas=(0,))
+    batch = batch_of(attributes=TRANSACTIONAL, producer_id=7, producer_epoch=0, base_sequence=0)
+    led.log.append(batch, leader_epoch=0, transaction_verified=True)
+    led.log.append(batch_of(), leader_epoch=0)
+    led.durable = DurableTail(led.log, flushed_to=0)
+    end = marker(committed=True, producer_id=7)
+    led.log.append(end, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+    for durable, last_stable in ((1, 0), (2, 0), (3, 3)):
+        led.durable.offset = durable
+        led.publish()
+        assert (led.high_watermark, led.last_stable_offset) == (durable, last_stable)
+
+
+def test_without_followers_ended_transactions_are_forgotten(tmp_path: Path) -> None:
+    led = leader(tmp_path, a_table(), 0, epoch=0, records=0, replicas=(0,))
+    for sequence in range(3):
+        batch = batch_of(attributes=TRANSACTIONAL, producer_id=7, producer_epoch=0, base_sequence=sequence)
+        led.log.append(batch, leader_epoch=0, transaction_verified=True)
+        end = marker(committed=True, producer_id=7)
+        led.log.append(end, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+        led.publish()
+        assert led.log.producers.undecided() == []
+    assert led.last_stable_offset == 6
 
 
 def test_under_fsync_what_a_follower_s_disk_may_not_have_counts_once_it_was_forced(tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def test_a_snapshot_brings_back_sequence_epoch_and_transaction(tmp_path: Path) -
     again.check()
     assert again.duplicate_of(PID, 2, first_sequence=0, last_sequence=4) is not None
     check(again, 5, epoch=2)
-    assert again.in_transaction(8)
+    assert again.in_transaction(8, 0)
     assert again.first_unstable_offset(1000) == 10
     assert again.encode_snapshot() == path.read_bytes()
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from appliance.log.producer_state import AppendOrigin
-from appliance.partition_access.access import Read
+from appliance.partition_access.access import UNKNOWN_OUTCOME, Read
 from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.records.batch import TRANSACTIONAL
 from appliance.protocol.records.control import EndTransactionMarker, encode_marker_batch
 from appliance.protocol.records.keyed_batch import encode_keyed_batch
 from appliance.protocol.records.record import Record, decode_records, encode_batch
-from tests.control.coordinator.runtime.host import Host
+from tests.control.coordinator.runtime.host import WORKER, Host
 from tests.control.coordinator.runtime.toy import ToyService
 
 PRODUCER, EPOCH = 7, 3
@@ -128,3 +128,78 @@ def test_append_to_a_partition_that_nobody_serves_fails_at_once(host: Host) -> N
     outcomes: list[int] = []
     assert host.access.append(place, b"batch", outcomes.append, origin=AppendOrigin.COORDINATOR)
     assert outcomes == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
+def permit(host: Host, *, epoch: int = EPOCH) -> int:
+    """What the owner answers to a permit."""
+    outcomes: list[int] = []
+    assert host.access.permit(place_of(host), PRODUCER, epoch, outcomes.append)
+    work(host)
+    (outcome,) = outcomes
+    return outcome
+
+
+def end(host: Host, *, epoch: int = EPOCH, version: int = 1, coordinator_epoch: int = 5) -> int:
+    """What the owner answers to a commit marker."""
+    outcomes: list[int] = []
+    assert host.access.write_marker(
+        place_of(host),
+        producer_id=PRODUCER,
+        producer_epoch=epoch,
+        coordinator_epoch=coordinator_epoch,
+        commit=True,
+        transaction_version=version,
+        done=outcomes.append,
+    )
+    work(host)
+    (outcome,) = outcomes
+    return outcome
+
+
+def test_permit_lets_one_transaction_begin_and_its_marker_ends_it(host: Host) -> None:
+    assert permit(host) == 0
+    assert append(host, transactional(0), origin=AppendOrigin.CLIENT) == 0
+    assert append(host, transactional(1), origin=AppendOrigin.CLIENT) == 0
+    assert end(host) == 0
+    assert append(host, transactional(2), origin=AppendOrigin.CLIENT) == ErrorCode.INVALID_TXN_STATE
+    assert permit(host) == 0
+    assert append(host, transactional(2), origin=AppendOrigin.CLIENT) == 0
+
+
+def test_marker_takes_the_permit_away_that_was_asked_for_before_it(host: Host) -> None:
+    outcomes: list[int] = []
+    assert host.access.permit(place_of(host), PRODUCER, EPOCH, outcomes.append)
+    assert end(host) == 0
+    assert outcomes == [0]
+    assert append(host, transactional(0), origin=AppendOrigin.CLIENT) == ErrorCode.INVALID_TXN_STATE
+
+
+def test_marker_of_an_older_coordinator_or_a_fenced_epoch_is_refused(host: Host) -> None:
+    assert permit(host) == 0
+    assert append(host, transactional(0), origin=AppendOrigin.CLIENT) == 0
+    assert end(host, epoch=EPOCH - 1) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert end(host, version=2) == ErrorCode.INVALID_PRODUCER_EPOCH, "the next epoch is due"
+    assert end(host, epoch=EPOCH + 1, version=2, coordinator_epoch=6) == 0
+    assert end(host, epoch=EPOCH + 1, version=2, coordinator_epoch=6) == 0, "sent again"
+    assert end(host, epoch=EPOCH + 1, version=2) == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+def test_what_waits_for_a_worker_that_dies_has_an_unknown_outcome(host: Host) -> None:
+    outcomes: list[int] = []
+    place = place_of(host)
+    assert host.access.permit(place, PRODUCER, EPOCH, outcomes.append)
+    assert host.access.write_marker(
+        place,
+        producer_id=PRODUCER,
+        producer_epoch=EPOCH,
+        coordinator_epoch=5,
+        commit=True,
+        transaction_version=2,
+        done=outcomes.append,
+    )
+    host.access.publish()
+    host.kill_worker()
+    host.access.worker_down(WORKER)
+    assert outcomes == [UNKNOWN_OUTCOME, UNKNOWN_OUTCOME]
+    assert host.access.permit(place, PRODUCER, EPOCH, outcomes.append)
+    assert outcomes[2:] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]

@@ -9,6 +9,13 @@ import pytest
 
 from appliance.errors import MalformedFrame
 from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.add_offsets_to_txn import AddOffsetsToTxnRequest
+from appliance.protocol.apis.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTransaction,
+)
 from appliance.protocol.apis.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -25,10 +32,22 @@ from appliance.protocol.apis.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
+from appliance.protocol.apis.describe_transactions import (
+    DescribedTransaction,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
+from appliance.protocol.apis.end_txn import EndTxnRequest
 from appliance.protocol.apis.heartbeat import HeartbeatRequest
+from appliance.protocol.apis.init_producer_id import InitProducerIdRequest
 from appliance.protocol.apis.join_group import JoinGroupRequest
 from appliance.protocol.apis.leave_group import LeaveGroupRequest
 from appliance.protocol.apis.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from appliance.protocol.apis.list_transactions import (
+    ListedTransaction,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 from appliance.protocol.apis.offset_commit import OffsetCommitRequest
 from appliance.protocol.apis.offset_delete import OffsetDeleteRequest
 from appliance.protocol.apis.offset_fetch import (
@@ -38,12 +57,16 @@ from appliance.protocol.apis.offset_fetch import (
     OffsetFetchResponse,
 )
 from appliance.protocol.apis.sync_group import SyncGroupRequest
+from appliance.protocol.apis.txn_offset_commit import TxnOffsetCommitRequest
 from appliance.protocol.coordinator_errors import OFFSET_FETCH_GROUPS_SINCE
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.group_requests import (
+    MANY_TRANSACTIONS_SINCE,
     group_named,
+    has_transactional_id,
     merged,
     names_many,
+    names_transactions,
     restricted,
     restricted_in_pieces,
 )
@@ -60,6 +83,10 @@ ONE: dict[ApiKey, Any] = {
     ApiKey.OFFSET_COMMIT: OffsetCommitRequest(GROUP),
     ApiKey.OFFSET_DELETE: OffsetDeleteRequest(GROUP, ()),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: ConsumerGroupHeartbeatRequest(GROUP, "m", 0),
+    ApiKey.TXN_OFFSET_COMMIT: TxnOffsetCommitRequest("transaction", GROUP, 1, 0),
+    ApiKey.INIT_PRODUCER_ID: InitProducerIdRequest(GROUP, 1000),
+    ApiKey.ADD_OFFSETS_TO_TXN: AddOffsetsToTxnRequest(GROUP, 1, 0, "group"),
+    ApiKey.END_TXN: EndTxnRequest(GROUP, 1, 0, committed=True),
 }
 
 
@@ -81,6 +108,12 @@ def many(api: ApiKey, groups: tuple[str, ...]) -> Any:
             return ConsumerGroupDescribeRequest(groups)
         case ApiKey.OFFSET_FETCH:
             return OffsetFetchRequest(groups=tuple(OffsetFetchGroup(group, ()) for group in groups))
+        case ApiKey.ADD_PARTITIONS_TO_TXN:
+            return AddPartitionsToTxnRequest(
+                tuple(AddPartitionsToTxnTransaction(name, 1, 0) for name in groups)
+            )
+        case ApiKey.DESCRIBE_TRANSACTIONS:
+            return DescribeTransactionsRequest(groups)
     raise AssertionError(api)
 
 
@@ -96,6 +129,17 @@ def answer(api: ApiKey, groups: tuple[str, ...]) -> Any:
             return OffsetFetchResponse(groups=tuple(OffsetFetchGroupResponse(group) for group in groups))
         case ApiKey.LIST_GROUPS:
             return ListGroupsResponse(groups=tuple(ListedGroup(group, "consumer") for group in groups))
+        case ApiKey.ADD_PARTITIONS_TO_TXN:
+            return AddPartitionsToTxnResponse(
+                results_by_transaction=tuple(AddPartitionsToTxnResult(name) for name in groups)
+            )
+        case ApiKey.DESCRIBE_TRANSACTIONS:
+            return DescribeTransactionsResponse(tuple(DescribedTransaction(name) for name in groups))
+        case ApiKey.LIST_TRANSACTIONS:
+            return ListTransactionsResponse(
+                unknown_state_filters=("Asleep", "Über"),
+                transaction_states=tuple(ListedTransaction(name, 1, "Ongoing") for name in groups),
+            )
     raise AssertionError(api)
 
 
@@ -104,19 +148,25 @@ MANY = (
     ApiKey.DELETE_GROUPS,
     ApiKey.CONSUMER_GROUP_DESCRIBE,
     ApiKey.OFFSET_FETCH,
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.DESCRIBE_TRANSACTIONS,
 )
+MANY_SINCE = {
+    ApiKey.OFFSET_FETCH: OFFSET_FETCH_GROUPS_SINCE,
+    ApiKey.ADD_PARTITIONS_TO_TXN: MANY_TRANSACTIONS_SINCE,
+}
+LISTS = (ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS)
 
 
 def versions(api: ApiKey) -> range:
-    first = OFFSET_FETCH_GROUPS_SINCE if api is ApiKey.OFFSET_FETCH else api.min_version
-    return range(first, api.max_version + 1)
+    return range(MANY_SINCE.get(api, api.min_version), api.max_version + 1)
 
 
 MANY_VERSIONS = [(api, version) for api in MANY for version in versions(api)]
 ONE_VERSIONS = [(api, version) for api in ONE for version in range(api.min_version, api.max_version + 1)]
 MERGED_VERSIONS = [
     *MANY_VERSIONS,
-    *((ApiKey.LIST_GROUPS, version) for version in versions(ApiKey.LIST_GROUPS)),
+    *((api, version) for api in LISTS for version in versions(api)),
 ]
 
 
@@ -127,8 +177,39 @@ def named(api: ApiKey, version: int, request: Any) -> str | None:
 
 
 def test_every_api_of_the_coordinators_is_covered() -> None:
-    covered = {int(api) for api in (*ONE, *MANY, ApiKey.LIST_GROUPS)}
-    assert covered == {int(api.key) for api in API_TABLE if api.scope is Scope.COORDINATOR}
+    covered = {int(api) for api in (*ONE, *MANY, *LISTS)}
+    assert covered == {
+        int(api.key) for api in API_TABLE if api.scope is Scope.COORDINATOR or api.route is not None
+    }
+
+
+def test_requests_by_transactional_id_are_for_the_coordinators_of_transactions() -> None:
+    by_id = {
+        ApiKey.INIT_PRODUCER_ID,
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        ApiKey.END_TXN,
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        ApiKey.LIST_TRANSACTIONS,
+    }
+    assert {api.key for api in API_TABLE if names_transactions(api.key)} == by_id
+
+
+def test_producer_has_a_transactional_id_or_none_in_every_version() -> None:
+    api = ApiKey.INIT_PRODUCER_ID
+    for version in range(api.min_version, api.max_version + 1):
+        for name in (None, "", GROUP):
+            frame = encode_request(api, version, InitProducerIdRequest(name, 1000), 7, client_id="c")[4:]
+            view = memoryview(frame)
+            header = parse_request_header(view, 0, len(frame))
+            found = has_transactional_id(version, view, header.body_position, len(frame))
+            assert found is (name is not None)
+
+
+def test_old_addition_of_partitions_names_one_transaction() -> None:
+    for version in range(MANY_TRANSACTIONS_SINCE):
+        request = AddPartitionsToTxnRequest(transactional_id=GROUP, producer_id=1, producer_epoch=0)
+        assert named(ApiKey.ADD_PARTITIONS_TO_TXN, version, request) == GROUP
 
 
 @pytest.mark.parametrize(("api", "version"), ONE_VERSIONS)
@@ -194,6 +275,16 @@ def test_list_of_which_a_part_failed_is_the_failure() -> None:
         assert merged(ApiKey.LIST_GROUPS, version, [listed, failed]) == failed
         assert merged(ApiKey.LIST_GROUPS, version, [failed, listed]) == failed
     assert named(ApiKey.LIST_GROUPS, 4, ListGroupsRequest()) is None
+
+
+def test_list_of_transactions_of_which_a_part_failed_is_the_failure() -> None:
+    api = ApiKey.LIST_TRANSACTIONS
+    for version in versions(api):
+        loading = ListTransactionsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        failed = encode_response(api, version, loading, 1)
+        listed = encode_response(api, version, answer(api, ("a",)), 1)
+        assert merged(api, version, [listed, failed]) == merged(api, version, [failed, listed]) == failed
+        assert named(api, version, ListTransactionsRequest()) is None
 
 
 @pytest.mark.parametrize("body", [b"", b"\0", b"\0\x09abc", b"\xff\xff"])

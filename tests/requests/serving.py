@@ -50,18 +50,23 @@ INCARNATION: Final = 1
 class Serving:
     """Slot 0 leads partition 0 of TOPIC; its worker is the test."""
 
+    peers: Mapping[Role, int] = {IOPROC: 1}
+    """What else there is, in which life."""
+
     def __init__(self, data_dir: Path) -> None:
         settings = Settings(data_dir=data_dir)
         settings = replace(settings, network=replace(settings.network, processes=1))
         self.settings = settings
         self._memory = new_private_directory()
-        bells = {role: Doorbell.create_eventfd() for role in (NETPROC, IOPROC)}
+        bells = {role: Doorbell.create_eventfd() for role in (NETPROC, *self.peers)}
         wiring = Wiring(settings, "appliance-test", self._memory, bells)
         wiring.create_standing_regions()
         wiring.create_for(NETPROC, 1, {})
-        wiring.create_for(IOPROC, 1, {NETPROC: 1})
-        self.attachment = Attachment(wiring, NETPROC, 1, {IOPROC: 1})
+        for peer in self.peers:
+            wiring.create_for(peer, 1, {NETPROC: 1})
+        self.attachment = Attachment(wiring, NETPROC, 1, self.peers)
         self._worker = Attachment(wiring, IOPROC, 1, {NETPROC: 1})
+        self._wiring = wiring
         self._publisher = ImagePublisher(self._memory, self.attachment.image_pointer)
         self.publish()
         table = self.attachment.partitions
@@ -84,6 +89,15 @@ class Serving:
         )
         directories = {0: settings.log_directories(0)}
         self._files = SegmentFiles(directories, is_served=lambda _: True)
+        self.coordinators = CoordinatorLines(
+            self.attachment,
+            self.routes,
+            processes=1,
+            finish=self.finish,
+            refuse=self._refuse,
+            give=self.pool.give,
+            brief_wait=BriefWait(lambda: 0, limit_ns=0),
+        )
         self.apis = Apis(
             self.attachment,
             self.routes,
@@ -92,15 +106,7 @@ class Serving:
             pool=self.pool,
             lines=self.lines,
             purgatory=PurgatoryLine(self.attachment, partitions_max=100),
-            coordinator=CoordinatorLines(
-                self.attachment,
-                self.routes,
-                processes=1,
-                finish=self.finish,
-                refuse=self._refuse,
-                give=self.pool.give,
-                brief_wait=BriefWait(lambda: 0, limit_ns=0),
-            ),
+            coordinator=self.coordinators,
             long=self.long,
             finish=self.finish,
             finish_owed=self.finish,
@@ -116,10 +122,14 @@ class Serving:
         self._context.term()
         remove_directory(self._memory)
 
+    def topics(self) -> dict[str, TopicImage]:
+        """Return what the image names."""
+        partition = PartitionImage(0, 0, INCARNATION, 0, 0, (0,), (0,))
+        return {TOPIC: TopicImage(TOPIC, UUID(int=5), (partition,))}
+
     def publish(self) -> None:
         """Another version of the image, otherwise the same."""
-        partition = PartitionImage(0, 0, INCARNATION, 0, 0, (0,), (0,))
-        topics = {TOPIC: TopicImage(TOPIC, UUID(int=5), (partition,))}
+        topics = self.topics()
         slots = (BrokerSlot(0, "left", 9092), BrokerSlot(1, "right", 9093))
         self._publisher.publish(ClusterImage(self._publisher.version + 1, "c", 0, 7, slots, topics))
 

@@ -8,11 +8,14 @@ from collections import Counter
 import pytest
 
 from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.add_partitions_to_txn import AddPartitionsToTxnRequest
 from appliance.protocol.apis.consumer_group_describe import ConsumerGroupDescribeRequest
 from appliance.protocol.apis.delete_groups import DeleteGroupsRequest
 from appliance.protocol.apis.describe_groups import DescribeGroupsRequest
+from appliance.protocol.apis.describe_transactions import DescribeTransactionsRequest
 from appliance.protocol.apis.offset_commit import OffsetCommitRequest
 from appliance.protocol.apis.offset_fetch import OffsetFetchRequest
+from appliance.protocol.apis.txn_offset_commit import TxnOffsetCommitRequest
 from appliance.protocol.coordinator_errors import NEEDS_REQUEST, coordinator_error_response
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.messages import encode_response
@@ -21,13 +24,16 @@ from appliance.requests.log_handlers.fetch import FetchHandler
 from appliance.requests.log_handlers.owners_asked import AsksOwners
 from appliance.requests.log_handlers.produce import ProduceHandler
 
-COORDINATOR = [api for api in API_TABLE if api.scope is Scope.COORDINATOR]
+COORDINATOR = [api for api in API_TABLE if api.scope is Scope.COORDINATOR or api.route is not None]
 EMPTY_REQUESTS = {
     ApiKey.OFFSET_COMMIT: OffsetCommitRequest("g"),
     ApiKey.OFFSET_FETCH: OffsetFetchRequest(),
     ApiKey.DESCRIBE_GROUPS: DescribeGroupsRequest(()),
     ApiKey.DELETE_GROUPS: DeleteGroupsRequest(()),
     ApiKey.CONSUMER_GROUP_DESCRIBE: ConsumerGroupDescribeRequest(()),
+    ApiKey.ADD_PARTITIONS_TO_TXN: AddPartitionsToTxnRequest(),
+    ApiKey.TXN_OFFSET_COMMIT: TxnOffsetCommitRequest("t", "g", 1, 0),
+    ApiKey.DESCRIBE_TRANSACTIONS: DescribeTransactionsRequest(),
 }
 
 

@@ -25,6 +25,7 @@ from appliance.requests.log_handlers.leader_wait import LeaderWait
 from appliance.requests.log_handlers.produce import ProduceHandler
 from appliance.requests.session import Request
 from appliance.requests.topic_routes import TopicRoutes
+from appliance.requests.transaction_questions import TransactionQuestions
 from appliance.requests.worker_lines import WorkerLines
 
 (WORKER,) = workers_of(0, workers=1)
@@ -55,6 +56,7 @@ class Bench:
         self.handler = ProduceHandler(
             cast("TopicRoutes", SimpleNamespace(of=lambda _: TOPIC)),
             self.lines,
+            questions=cast("TransactionQuestions", None),
             leader_wait=cast("LeaderWait", None),
             finish=lambda *_: None,
             refuse=lambda *_: None,

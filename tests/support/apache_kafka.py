@@ -146,21 +146,23 @@ def install() -> None:
     subprocess.run([str(INSTALL)], check=True, capture_output=True, text=True)
 
 
-def java(*options: str, classes: Path | None = None) -> list[str]:
-    """The start of a command line that runs a class of Kafka's jars, or of `classes` on top of them."""
+def java(*options: str, classes: Path | None = None, more: Path | None = None) -> list[str]:
+    """The start of a command line that runs a class of Kafka's jars, or of `classes` on top of them; `more` jars."""
     install()
     configuration = Path(__file__).with_name("log4j2.properties")
     path = f"{LIBS}/*" if classes is None else f"{classes}:{LIBS}/*"
+    path = path if more is None else f"{path}:{more}/*"
     return ["java", *options, f"-Dlog4j2.configurationFile={configuration}", "-cp", path]
 
 
 @cache
-def compiled(source: Path) -> Path:
-    """Directory of the classes of a Java source over Kafka's jars, one for each text of that source."""
+def compiled(source: Path, more: Path | None = None) -> Path:
+    """Directory of the classes of a Java source over Kafka's jars and `more`, one for each text of that source."""
     install()
     classes = CLASSES / hashlib.sha256(source.read_bytes()).hexdigest()[:16]
     if not (classes / f"{source.stem}.class").exists():
-        command = ["javac", "-d", str(classes), "-cp", f"{LIBS}/*", str(source)]
+        path = f"{LIBS}/*" if more is None else f"{LIBS}/*:{more}/*"
+        command = ["javac", "-d", str(classes), "-cp", path, str(source)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     return classes

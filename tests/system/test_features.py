@@ -30,18 +30,19 @@ def versions(broker: Appliance, version: int) -> ApiVersionsResponse:
     return answer
 
 
-def test_groups_of_kip_848_are_finalized_and_transactions_are_not(broker: Appliance) -> None:
+def test_groups_of_kip_848_and_transactions_of_kip_890_are_finalized(broker: Appliance) -> None:
     told = versions(broker, 4)
     assert {each.name: each.max_version_level for each in told.finalized_features} == {
         "group.version": 1,
         "metadata.version": 30,
+        "transaction.version": 2,
     }
     assert {each.name: (each.min_version, each.max_version) for each in told.supported_features} == {
         "group.version": (0, 1),
         "metadata.version": (7, 30),
-        "transaction.version": (0, 0),
+        "transaction.version": (0, 2),
     }
-    assert told.finalized_features_epoch == 0
+    assert told.finalized_features_epoch == 1
 
 
 def test_versions_before_4_hear_of_no_feature_whose_lowest_level_is_0(broker: Appliance) -> None:
@@ -57,4 +58,4 @@ def test_kafkas_own_tool_prints_them(broker: Appliance) -> None:
         for line in told.splitlines()
         if line.startswith("Feature:")
     }
-    assert levels == {"group.version": "1", "metadata.version": "4.3-IV0", "transaction.version": "0"}
+    assert levels == {"group.version": "1", "metadata.version": "4.3-IV0", "transaction.version": "2"}

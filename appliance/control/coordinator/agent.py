@@ -1,6 +1,7 @@
 """The agent of the coordinator: requests of groups in, appends and reads out to the workers, answers back.
 
-Does: consumer groups and their committed offsets, which lie in `__consumer_offsets`.
+Does: consumer groups and their committed offsets, which lie in `__consumer_offsets`. Of several coordinators each
+writes the markers of the others' transactions to its own partitions of that topic (`marker_link`).
 Never: opens a log for writing (it asks the owner), talks to a client's socket, keeps state that is not in that topic
 but members' timers, polls. Asleep it wakes for a request, an answer, a deadline of a group, and once in a while for
 offsets that have had their time, where there are any. Dies: network processes answer what was under way with a
@@ -19,6 +20,8 @@ from collections.abc import Mapping
 from appliance.channels.roles import Role, RoleKind
 from appliance.clock import NS_PER_MS
 from appliance.control.coordinator.coordinator import Coordinator
+from appliance.control.coordinator.marker_link import MarkerLink
+from appliance.control.coordinator.producer_ids import LentProducerIds
 from appliance.control.coordinator.request_lines import RequestLines
 from appliance.control.coordinator.runtime.runtime import Share
 from appliance.control.coordinator.topics import ImageTopics
@@ -52,6 +55,10 @@ class CoordinatorAgent:
             directories={slot: settings.log_directories(slot) for slot in range(settings.slots)},
             is_lone=lambda: self._lines.under_way == 1,
         )
+        link = process.controller_link()
+        self._controller_fd = link.fileno()
+        self._producer_ids = LentProducerIds(link, clock)
+        self._link = MarkerLink(attachment, processes=settings.broker.coordinator_processes)
         self._coordinator = Coordinator(
             settings,
             ImageTopics(attachment.image, workers=attachment.wiring.settings.io.workers),
@@ -61,7 +68,11 @@ class CoordinatorAgent:
             timers=process.cycle.timers,
             clock=clock,
             share=Share(attachment.role.index, settings.broker.coordinator_processes),
+            producer_ids=self._producer_ids,
+            elsewhere=self._link.ask,
         )
+        self._producer_ids.arrived = self._coordinator.transactional.producer_ids_arrived
+        self._link.serve = self._coordinator.write_marker
         self._log_wait = BriefWait(clock.monotonic_ns)
         self._request_wait = BriefWait(clock.monotonic_ns, limit_ns=NEXT_REQUEST_NS)
         self._expects_request = False
@@ -76,13 +87,19 @@ class CoordinatorAgent:
         process.ready()
         self._end_turn()
         while self._running:
-            for _ in cycle.wait(self._timeout_ms()):
-                process.hear(self)
+            for descriptor, _ in cycle.wait(self._timeout_ms()):
+                if descriptor == self._controller_fd:
+                    self._producer_ids.hear()
+                else:
+                    process.hear(self)
+            if self._producer_ids.has_news:
+                self._producer_ids.hear()
             was_lone = self._lines.under_way == 1
             self._hear()
             self._end_turn()
             self._look_out(was_lone=was_lone)
         process.stopping()
+        self._producer_ids.close()
         process.close()
 
     def _timeout_ms(self) -> int | None:
@@ -91,7 +108,7 @@ class CoordinatorAgent:
             return 0
         due_ns = self._coordinator.next_due_ns()
         due_ms = None if due_ns is None else max(0, -(-(due_ns - self._clock.monotonic_ns()) // NS_PER_MS))
-        if self._no_room or self._lines.congested:
+        if self._no_room or self._lines.congested or self._link.congested:
             return CONGESTED_LOOK_MS if due_ms is None else min(due_ms, CONGESTED_LOOK_MS)
         return due_ms
 
@@ -119,6 +136,9 @@ class CoordinatorAgent:
             if peer.kind is RoleKind.IOPROC:
                 self._logs.take(reader.drain())
                 continue
+            if peer.kind is RoleKind.COORDINATOR:
+                self._link.take(peer, reader.drain())
+                continue
             requests, requests_bytes = lines.receive(peer, reader.drain())
             cells[REQUESTS] += requests
             cells[BYTES_IN] += requests_bytes
@@ -127,6 +147,7 @@ class CoordinatorAgent:
     def _end_turn(self) -> None:
         self._no_room = not self._coordinator.turn()
         self._logs.publish()
+        self._link.publish()
         self._lines.publish()
 
     def counters(self) -> Mapping[str, int]:
@@ -141,6 +162,7 @@ class CoordinatorAgent:
             "refused_members": groups.limits.refused_members,
             "forgotten_member_ids": groups.limits.forgotten_members,
             "member_bytes": groups.limits.held.bytes,
+            "transactional_ids": len(self._coordinator.transactional.transactions),
         }
 
     # The supervisor and the peers
@@ -163,5 +185,7 @@ class CoordinatorAgent:
         self._process.release(peer)
         if peer.kind is RoleKind.IOPROC:
             self._coordinator.worker_down(peer)
+        elif peer.kind is RoleKind.COORDINATOR:
+            self._link.peer_down(peer)
         else:
             self._lines.peer_down(peer)

@@ -19,8 +19,9 @@ from appliance.channels.partition_table import PartitionTable
 from appliance.channels.roles import Role
 from appliance.clock import Clock
 from appliance.config import Settings
-from appliance.control.coordinator.group_machines import GroupMachine, GroupMachines
+from appliance.control.coordinator.group_machines import GroupMachine, GroupMachines, WriteMarker
 from appliance.control.coordinator.long_requests import LongRequests
+from appliance.control.coordinator.marker_requests import write_markers
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
 from appliance.control.coordinator.offsets.offset_commit import (
     CommitPlan,
@@ -31,6 +32,13 @@ from appliance.control.coordinator.offsets.offset_commit import (
 )
 from appliance.control.coordinator.offsets.offset_delete import Deleted, plan_delete, settle
 from appliance.control.coordinator.offsets.offset_fetch import fetch_offsets, fetch_offsets_in_pieces
+from appliance.control.coordinator.offsets.txn_offset_commit import (
+    PENDING_BYTES_MAX,
+    as_commit,
+    names_something,
+    refused,
+    response_of,
+)
 from appliance.control.coordinator.pieces import Steps
 from appliance.control.coordinator.request_lines import RequestLines
 from appliance.control.coordinator.request_queue import SLOW_NS, Received, Reply
@@ -40,17 +48,25 @@ from appliance.control.coordinator.runtime.effects import (
     Append,
     Client,
     Effects,
+    Producer,
+    Record,
 )
 from appliance.control.coordinator.runtime.runtime import CoordinatorRuntime, Share
 from appliance.control.coordinator.runtime.shard import Shard
 from appliance.control.coordinator.slices import AnswerJob, Job, PiecesJob, Slices, StepJob
 from appliance.control.coordinator.topics import ImageTopics
+from appliance.control.coordinator.transaction.effects import Marker
+from appliance.control.coordinator.transaction.transactions import ProducerIds
+from appliance.control.coordinator.transaction_machines import TransactionMachines
+from appliance.control.coordinator.transaction_requests import TransactionRequests
 from appliance.errors import MalformedFrame
 from appliance.ipc.agent import Timers
 from appliance.partition_access.access import PartitionAccess
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRequest
+from appliance.protocol.apis.txn_offset_commit import TxnOffsetCommitRequest
+from appliance.protocol.apis.write_txn_markers import WriteTxnMarkersRequest
 from appliance.protocol.coordinator_errors import coordinator_error_response, told_to_reader
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.group_partition import group_partition
@@ -85,6 +101,8 @@ _WAIT_FOR_OTHERS: Final = frozenset({_SYNC_GROUP, int(ApiKey.JOIN_GROUP)})
 """What these bring is the members' when it is decoded (`group_limits`), however long they wait for the others."""
 LARGE_UNDER_WAY_BYTES: Final = 16 << 20
 """Requests that were taken and are not answered; with more, no large one is begun."""
+LONG_ANSWER: Final = 64
+"""A commit of more partitions in a transaction is answered in pieces."""
 _AT_ID: Final = 4
 """Where the correlation id stands in a response's frame."""
 
@@ -99,6 +117,10 @@ _APPEND_ERRORS: Final = {
     int(ErrorCode.RECORD_LIST_TOO_LARGE): int(ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
 }
 """What an append of offsets met → what its client hears. Source: `GroupCoordinatorService.java`."""
+_TRANSACTIONAL_APPEND_ERRORS: Final = {
+    **_APPEND_ERRORS,
+    int(ErrorCode.INVALID_TXN_STATE): _LOADING,  # the permit is gone: `txn_offset_commit`
+}
 
 Owner: TypeAlias = tuple[Shard, GroupMachine]
 """The partition to which a group belongs: where its offsets are written, and where they are kept."""
@@ -120,7 +142,10 @@ class Coordinator:
         timers: Timers,
         clock: Clock,
         share: Share,
+        producer_ids: ProducerIds,
+        elsewhere: WriteMarker | None = None,
     ) -> None:
+        """`elsewhere`: hands a marker to the coordinator process to which its partition belongs."""
         self._settings = settings
         self._topics = topics
         self._lines = lines
@@ -131,17 +156,35 @@ class Coordinator:
         self._runtime = CoordinatorRuntime(
             settings, topics, access, table, responder=self, timers=timers, clock=clock, share=share
         )
-        self._machines = GroupMachines(settings, topics, clock, processes=share.processes)
+        self._machines = GroupMachines(settings, topics, clock, share=share, elsewhere=elsewhere)
         self._topic = self._machines.shards = self._runtime.register(self._machines)
         self.groups = self._machines.groups
+        self.transactional = TransactionMachines(
+            settings,
+            topics,
+            access,
+            clock,
+            producer_ids,
+            write_offsets_marker=self._machines.write_marker,
+            later=self._runtime.later,
+            processes=share.processes,
+        )
+        self.transactional.shards = self._runtime.register(self.transactional)
+        transactions = TransactionRequests(self.transactional, topics, self, clock)
         self._servants: Mapping[int, Callable[[Any, Reply], None]] = {
+            **transactions.servants,
             int(ApiKey.OFFSET_FETCH): self._fetch,
             int(ApiKey.OFFSET_DELETE): self._delete,
+            int(ApiKey.TXN_OFFSET_COMMIT): self._commit_in_transaction,
+            int(ApiKey.WRITE_TXN_MARKERS): self._write_markers,
         }
         self._request_bytes_max = settings.group.request_max_bytes
         self._servants_in_pieces: Mapping[int, Callable[[Any, Reply], Steps[None]]] = {
+            **dict.fromkeys(transactions.servants, transactions.in_pieces),
             int(ApiKey.OFFSET_FETCH): self._fetch_in_pieces,
             int(ApiKey.OFFSET_DELETE): self._delete_in_pieces,
+            int(ApiKey.TXN_OFFSET_COMMIT): self._commit_in_transaction_in_pieces,
+            int(ApiKey.WRITE_TXN_MARKERS): self._write_markers_in_pieces,
             _LIST_GROUPS: self._list_in_pieces,
         }
         self._slices = Slices(clock.monotonic_ns, failed=self._job_failed)
@@ -181,7 +224,7 @@ class Coordinator:
     def has_work(self) -> bool:
         """Whether there is something to serve at once: do not sleep."""
         lines, queue = self._lines, self._lines.queue
-        if queue.has_cheap or len(self._slices):
+        if queue.has_cheap or len(self._slices) or self.transactional.has_work:
             return True
         return lines.has_room and (queue.has_costly or (queue.has_large and self._has_room_for_large))
 
@@ -424,6 +467,78 @@ class Coordinator:
             self._lines.weigh(reply, plan.bytes)
             self._write_commit(owner, request.group_id, plan.made(), reply=reply, tell=self._tell_long_commit)
 
+    def _commit_in_transaction(self, request: TxnOffsetCommitRequest, reply: Reply) -> None:
+        """It is short: done at once."""
+        for _ in self._commit_in_transaction_in_pieces(request, reply):
+            pass
+
+    def _commit_in_transaction_in_pieces(self, request: TxnOffsetCommitRequest, reply: Reply) -> Steps[None]:
+        """As of `_commit_in_pieces`; what is written is a batch of the producer's transaction."""
+        commit = yield from as_commit(request)
+        group = commit.group_id
+        owner = self._owner_of(group)
+        plan = LongPlan(owner[0].entry_bytes_max if owner is not None else 0)
+        yield from plan_in_pieces(self._planner, commit, self._clock.now_ms(), plan)
+        owner = self._owner_of(group)
+        if not names_something(plan.errors):
+            yield from self._told_in_transaction(reply, plan.errors)
+            return
+        error = self._transactional_fault(owner, commit, reply)
+        if error or owner is None:
+            yield from self._told_in_transaction(reply, refused(plan.errors, error))
+        elif plan.is_too_large:
+            too_large = _APPEND_ERRORS[int(ErrorCode.RECORD_LIST_TOO_LARGE)]
+            yield from self._told_in_transaction(reply, failed_commit(plan.errors, too_large))
+        elif not plan.records:
+            yield from self._told_in_transaction(reply, plan.errors)
+        else:
+            self._lines.weigh(reply, plan.bytes)
+            producer = Producer(request.producer_id, request.producer_epoch)
+            self._write_in_transaction(owner[1], plan, producer, reply)
+
+    def _transactional_fault(self, owner: Owner | None, request: CommitRequest, reply: Reply) -> int:
+        """Why nothing can be committed for the group in a transaction now; 0 if it can."""
+        group = request.group_id
+        if not group:
+            return int(ErrorCode.INVALID_GROUP_ID)
+        if owner is None or self._lines.under_way_bytes > UNDER_WAY_BYTES_MAX:
+            return _NOT_AVAILABLE
+        shard, machine = owner
+        error = shard.gate(reply.slot) or self.groups.check_transactional_commit(
+            group,
+            member_id=request.member_id,
+            instance_id=request.instance_id,
+            generation=request.generation,
+        )
+        if not error and self._machines.pending_bytes > PENDING_BYTES_MAX:
+            return _LOADING
+        if not error and not machine.book.has(group):
+            error = self._check_new(group)
+        return error
+
+    def _write_in_transaction(
+        self, machine: GroupMachine, plan: LongPlan, producer: Producer, reply: Reply
+    ) -> None:
+        self.commits += 1
+        errors = plan.errors
+
+        def committed(error: int) -> Effects:
+            failed = _TRANSACTIONAL_APPEND_ERRORS.get(error, error)
+            told = failed_commit(errors, failed) if error else errors
+            if len(plan.records) > LONG_ANSWER:
+                self._long.later(reply, self._told_in_transaction(reply, told))
+            else:
+                for _ in self._told_in_transaction(reply, told):
+                    pass
+            return []
+
+        records = tuple(Record(key, value) for key, value in plan.records)
+        self._topic.carry_out([Append(machine.number, records, committed, producer)])
+
+    def _told_in_transaction(self, reply: Reply, errors: Sequence[TopicErrors]) -> Steps[None]:
+        response = yield from response_of(errors, reply.header.version)
+        yield from self._long.answer(reply, response)
+
     def _owner_of(self, group: str) -> Owner | None:
         """The group's partition; None while the topic does not exist."""
         shards = self._topic.shards
@@ -577,11 +692,30 @@ class Coordinator:
 
         self._topic.carry_out([Append(self._machines.partition_of(group), tuple(records), written)])
 
+    # Markers
+
+    def write_marker(self, partition: int, marker: Marker, done: Callable[[int], None]) -> None:
+        """See `GroupMachines.write_marker`."""
+        self._machines.write_marker(partition, marker, done)
+
+    def _write_markers(self, request: WriteTxnMarkersRequest, reply: Reply) -> None:
+        write_markers(
+            request,
+            write_marker=self.write_marker,
+            answer=lambda response: self.respond(reply, response),
+        )
+
+    def _write_markers_in_pieces(self, request: WriteTxnMarkersRequest, reply: Reply) -> Steps[None]:
+        """Only an administrator sends these: some 500 partitions are in a request before it is long."""
+        self._write_markers(request, reply)
+        yield None
+
     # Time, the image, the workers
 
     def turn(self) -> bool:
         """See `CoordinatorRuntime.turn`."""
-        return self._runtime.turn()
+        has_room = self.transactional.turn()
+        return self._runtime.turn() and has_room
 
     @property
     def appends(self) -> int:
@@ -606,7 +740,11 @@ class Coordinator:
 
     def statistics(self) -> dict[str, int]:
         """Partitions by state, groups with offsets, offsets."""
-        return {**self._runtime.statistics(), **self._machines.statistics()}
+        return {
+            **self._runtime.statistics(),
+            **self._machines.statistics(),
+            **self.transactional.statistics(),
+        }
 
 
 def _is_short(request: OffsetFetchRequest) -> bool:

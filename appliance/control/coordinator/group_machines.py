@@ -3,6 +3,9 @@
     record     key type 0, 1             the partition's `OffsetBook`
                key types 2, 3, 5-8, 16   the groups, which all partitions of this process share (`group/`)
 
+Offsets that a transaction has written are in the book when the transaction's marker says so. Markers for this topic
+come here (`write_marker`) and not to the owner of the log, because a shard is the only writer of its log.
+
 The groups are in one place because their limits, their timers and the answer to ListGroups are of all of them. A record
 belongs to the partition of its group, so a partition that is given away takes its groups along.
 
@@ -13,9 +16,9 @@ belong to an earlier topic of the same name. Groups without members and offsets 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 from uuid import UUID
 
 from appliance.clock import NS_PER_MS, Clock
@@ -24,13 +27,14 @@ from appliance.config import GroupSettings, Settings
 from appliance.control.coordinator.group.groups import Groups
 from appliance.control.coordinator.offsets.expiry import expired
 from appliance.control.coordinator.offsets.offset_book import OffsetBook, Replay
-from appliance.control.coordinator.offsets.offset_records import KEY_TYPE_BYTES, OFFSET_KEYS, parse_value
+from appliance.control.coordinator.offsets.offset_records import KEY_TYPE_BYTES, parse_key, parse_value
 from appliance.control.coordinator.offsets.packed_offsets import all_end_with
-from appliance.control.coordinator.runtime.effects import Append, Effects, Record
-from appliance.control.coordinator.runtime.runtime import TopicShards
+from appliance.control.coordinator.runtime.effects import Append, Effects, Producer, Record
+from appliance.control.coordinator.runtime.runtime import Share, TopicShards
 from appliance.control.coordinator.runtime.shard import State
 from appliance.control.coordinator.runtime.state_machine import BlockReplay, StateMachine, Steps
 from appliance.control.coordinator.topics import ImageTopics
+from appliance.control.coordinator.transaction.effects import Marker
 from appliance.errors import CorruptFile
 from appliance.journal import RateLimited
 from appliance.protocol.errors import ErrorCode
@@ -53,6 +57,9 @@ PACK_AFTER_MS: Final = 3_000
 """From a load to its packing: the coordinator's other partitions are loaded first, for which clients wait."""
 PACK_PAUSE_MS: Final = 50
 _NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+WriteMarker: TypeAlias = Callable[[int, Marker, Callable[[int], None]], None]
+"""(partition of `__consumer_offsets`, marker, done), as `GroupMachines.write_marker`."""
 
 _log = logging.getLogger(__name__)
 
@@ -92,16 +99,19 @@ class GroupMachine:
         return take
 
     def replay(self, offset: int, producer_id: int, producer_epoch: int, record: Record) -> None:
-        if record.key[:KEY_TYPE_BYTES] in OFFSET_KEYS:
-            if self._replay is not None:
-                self._replay.put(record.key, record.value)
-        elif len(record.key) >= KEY_TYPE_BYTES:
-            self._replay_group_record(record.key, record.value)
+        """Take in an offset that a transaction has written, while serving. A load takes blocks."""
+        key = parse_key(record.key)
+        self.book.put_pending(producer_id, *key, record.value)
+        self._owner.groups.offsets_seen(key.group)
+        self._owner.expire_later()
 
     def replay_marker(
         self, offset: int, producer_id: int, producer_epoch: int, marker: EndTransactionMarker
     ) -> None:
-        """Do nothing: offsets of transactions are not kept apart until transactions are served."""
+        if self._replay is not None:
+            self._replay.end_transaction(producer_id, committed=marker.committed)
+        else:
+            self.book.end_transaction(producer_id, committed=marker.committed)
 
     def _replay_group_record(self, key: bytes, value: bytes | None) -> None:
         self._owner.groups.replay(self.number, key, value)
@@ -149,7 +159,7 @@ class GroupMachine:
 
         effects: Effects = []
         for group in self.book.groups():
-            if not gone.isdisjoint(self.book.of(group)):
+            if not gone.isdisjoint(self.book.topics_of(group)):
                 effects += self._deletion(self.book.tombstones(group, is_old))
         return effects
 
@@ -173,6 +183,9 @@ class GroupMachine:
                     continue
                 effects += self._deletion(book.tombstones(group, is_old))
                 break
+            else:
+                if book.pending.is_open_in(group):
+                    effects += self._deletion(book.tombstones(group, is_old))
         return effects
 
     def _deletion(self, records: Sequence[Record]) -> Effects:
@@ -219,7 +232,8 @@ class GroupMachine:
             _log.error("cannot check the offsets of group %s for expiry: %s", group, fault)
             return []
         effects = self._deletion(records)
-        if records and len(records) == self.book.count(group):
+        is_open = self.book.pending.is_open_in(group)
+        if records and not is_open and len(records) == self.book.count(group):
             effects += owner.groups.remove_if_empty(group)
         return effects
 
@@ -242,10 +256,23 @@ class GroupMachines:
     topics that the newest image has no more, or has under another id.
     """
 
-    def __init__(self, settings: Settings, topics: ImageTopics, clock: Clock, *, processes: int = 1) -> None:
-        """`processes`: how many coordinators share the groups, and what is allowed of them."""
-        if processes > 1:
-            settings = replace(settings, group=part_of_limits(settings.group, processes))
+    def __init__(
+        self,
+        settings: Settings,
+        topics: ImageTopics,
+        clock: Clock,
+        *,
+        share: Share | None = None,
+        elsewhere: WriteMarker | None = None,
+    ) -> None:
+        """Args:
+        share: which partitions are this process's. Several coordinators share what is allowed of all groups.
+        elsewhere: hands a marker to the coordinator process to which its partition belongs.
+        """
+        self._share = Share() if share is None else share
+        self._elsewhere = elsewhere
+        if self._share.processes > 1:
+            settings = replace(settings, group=part_of_limits(settings.group, self._share.processes))
         self.settings = settings
         self.clock = clock
         self.shards: TopicShards | None = None
@@ -294,6 +321,35 @@ class GroupMachines:
         """See `group.effects.CommittedOffsets`."""
         machine = self.of(group_id)
         return machine.book.tombstones(group_id) if machine is not None else ()
+
+    # Transactions
+
+    def write_marker(self, partition: int, marker: Marker, done: Callable[[int], None]) -> None:
+        """End the producer's transaction in a partition of `__consumer_offsets`.
+
+        `done` gets 0 when the marker is committed, else an error. NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS,
+        COORDINATOR_NOT_AVAILABLE and the outcomes of an append are worth asking again; INVALID_PRODUCER_EPOCH and
+        TRANSACTION_COORDINATOR_FENCED are not. A marker that is there twice does no harm.
+        """
+        topic = self.shards
+        if self._elsewhere is not None and not self._share.has(partition):
+            self._elsewhere(partition, marker, done)
+        elif topic is None or not 0 <= partition < len(topic.shards):
+            done(_NOT_AVAILABLE)
+        else:
+            shard = topic.shards[partition]
+            shard.look_later()
+            shard.write_marker(
+                Producer(marker.producer_id, marker.producer_epoch),
+                EndTransactionMarker(marker.commit, marker.coordinator_epoch),
+                done,
+                transaction_version=marker.transaction_version,
+            )
+
+    @property
+    def pending_bytes(self) -> int:
+        """About as much memory as offsets of open transactions take."""
+        return sum(machine.book.pending.bytes for machine in self.by_partition)
 
     # What the runtime asks
 
@@ -396,4 +452,4 @@ class GroupMachines:
     def statistics(self) -> dict[str, int]:
         """Groups with offsets, and how many offsets they have."""
         told = [machine.book.statistics() for machine in self.by_partition]
-        return {name: sum(each[name] for each in told) for name in ("groups", "offsets")}
+        return {name: sum(each[name] for each in told) for name in ("groups", "offsets", "pending")}

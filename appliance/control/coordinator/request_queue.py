@@ -34,6 +34,7 @@ LONG_BYTES: Final = 2048
 """A longer request may hold enough elements to be decoded and planned in pieces: some 700 of three bytes each."""
 LONG_FROM: Final = {
     int(ApiKey.OFFSET_COMMIT): 8192,
+    int(ApiKey.TXN_OFFSET_COMMIT): 4096,
     int(ApiKey.JOIN_GROUP): 4096,
     int(ApiKey.SYNC_GROUP): 4096,
 }
@@ -57,6 +58,7 @@ TAKEN_FROM_THE_GONE: Final = frozenset(
     int(api)
     for api in (
         ApiKey.OFFSET_COMMIT,
+        ApiKey.TXN_OFFSET_COMMIT,
         ApiKey.LEAVE_GROUP,
         ApiKey.CONSUMER_GROUP_HEARTBEAT,
         ApiKey.DELETE_GROUPS,

@@ -65,7 +65,7 @@ def fetch(partition: Partition, message: tuple[int, ...]) -> Answer:
             if (
                 flags & _READ_COMMITTED
                 and found.length_bytes
-                and log.aborted_transactions(message[OFFSET], upper_bound=last_stable)
+                and log.has_aborted(message[OFFSET], upper_bound=last_stable)
             ):
                 told |= _ABORTED
             return (

@@ -2,8 +2,9 @@
 
 Serves every version: batches are v2 in all that are served. With acks=all and followers the answer waits until they
 have the records (`held_produces`). A gap in a producer's sequence is told as the change of leaders that it may come
-from (decision 0047). COORDINATOR_ORIGIN and TRANSACTION_VERIFIED go on to the log. Left out here on purpose: asking the
-transaction coordinator (transactions issue), so a client's transactional batches meet INVALID_TXN_STATE.
+from (decision 0047). COORDINATOR_ORIGIN and TRANSACTION_VERIFIED go on to the log. From version 12 on the producer
+speaks transaction version 2. A batch that would open a transaction without a permit is refused as NOT_PERMITTED; the
+worker asks nobody, the network process does.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final
 
 from appliance.channels.request_channel import (
     ACKS,
+    API_VERSION,
     FLAGS,
     ITEM,
     REQUEST_ID,
@@ -25,6 +27,7 @@ from appliance.channels.request_channel import (
 from appliance.errors import ApplianceError, RejectedRequest
 from appliance.ioproc.partition import Partition
 from appliance.log.producer_state import AppendOrigin
+from appliance.log.transaction_permits import NotPermitted
 from appliance.log.validator import CostlyBatch
 from appliance.protocol.errors import ErrorCode, code_for
 from appliance.protocol.records.errors import InvalidTimestamp, MissingKey
@@ -43,6 +46,12 @@ _NOT_PLAIN: Final = _COORDINATOR_ORIGIN | _TRANSACTION_VERIFIED
 _CLIENT: Final = AppendOrigin.CLIENT
 _COORDINATOR: Final = AppendOrigin.COORDINATOR
 
+_TV1: Final = 1
+_TV2: Final = 2
+_TV2_PRODUCE: Final = 12
+"""From this version on a producer of transactions speaks transaction version 2 (KIP-890)."""
+
+_NOT_PERMITTED: Final = int(RejectReason.NOT_PERMITTED)
 _MISSING_KEY: Final = int(RejectReason.MISSING_KEY)
 _TIMESTAMP: Final = int(RejectReason.TIMESTAMP)
 
@@ -66,11 +75,15 @@ def produce(
                 leader_epoch=partition.leader_epoch,
                 origin=_COORDINATOR if flags & _COORDINATOR_ORIGIN else _CLIENT,
                 transaction_verified=bool(flags & _TRANSACTION_VERIFIED),
+                transaction_version=_TV2 if message[API_VERSION] >= _TV2_PRODUCE else _TV1,
                 cheap_bytes_max=cheap_bytes_max,
             )
         else:
             result = partition.log.append(
-                batch, leader_epoch=partition.leader_epoch, cheap_bytes_max=cheap_bytes_max
+                batch,
+                leader_epoch=partition.leader_epoch,
+                transaction_version=_TV2 if message[API_VERSION] >= _TV2_PRODUCE else _TV1,
+                cheap_bytes_max=cheap_bytes_max,
             )
     except RejectedRequest as rejected:
         code = int(rejected.code)
@@ -103,6 +116,8 @@ def produce(
 
 def _reason(rejected: RejectedRequest) -> tuple[int, int, int]:
     """Return the `RejectReason` and its bounds: what the network process needs to find the records at fault."""
+    if isinstance(rejected, NotPermitted):
+        return _NOT_PERMITTED, -1, -1
     if isinstance(rejected, MissingKey):
         return _MISSING_KEY, -1, -1
     if isinstance(rejected, InvalidTimestamp) and rejected.bounds_ms is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from appliance.protocol.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from appliance.protocol.records.compression import Codec, compress
 from appliance.protocol.records.record import frame_batch
 from appliance.protocol.records.varint import write_varint
@@ -27,9 +28,18 @@ _NULL: Final = _varint(-1)
 
 
 def encode_keyed_batch(
-    pairs: Iterable[tuple[bytes, bytes | None]], *, timestamp_ms: int, codec: Codec = Codec.NONE
+    pairs: Iterable[tuple[bytes, bytes | None]],
+    *,
+    timestamp_ms: int,
+    codec: Codec = Codec.NONE,
+    attributes: int = 0,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
 ) -> bytes:
-    """A whole batch of (key, value); a value of None is a tombstone."""
+    """A whole batch of (key, value); a value of None is a tombstone. `attributes`: bits beside the codec's.
+
+    A producer's batch has no sequence number: coordinators write each once.
+    """
     table, known = _VARINTS, _KNOWN
     out: list[bytes] = []
     count = 0
@@ -52,7 +62,9 @@ def encode_keyed_batch(
     return frame_batch(
         compress(codec, b"".join(out)),
         count=count,
-        attributes=int(codec),
+        attributes=int(codec) | attributes,
         base_timestamp_ms=timestamp_ms,
         max_timestamp_ms=timestamp_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
     )

@@ -4,7 +4,9 @@
 |---|---|---|---|
 | group.version | 0-1 | 1 | consumer groups of KIP-848 are served |
 | metadata.version | 7-30 | 30 | the APIs and records are those of Apache Kafka 4.3 |
-| transaction.version | 0 | none | 1 and 2 would have clients use transactions that are not built |
+| transaction.version | 0-2 | 2 | the broker adds partitions to transactions and raises epochs (KIP-890) |
+
+A client that speaks the protocol of `transaction.version` 0 or 1 is served beside: the versions of its requests say so.
 
 A feature of level 0 is not finalized, as with Kafka. Before v4 a feature whose lowest level is 0 is not listed, since
 those clients take it for an error.
@@ -28,15 +30,19 @@ from appliance.requests.local_handlers.view import LocalView
 
 _RANGES = tuple(ApiVersionRange(*row) for row in ADVERTISED)
 
-FEATURES_EPOCH = 0
+FEATURES_EPOCH = 1
 """Grows when what is finalized changes: a client that stays connected goes by the highest that it has seen."""
 
 SUPPORTED_FEATURES = (
     SupportedFeature("group.version", 0, 1),
     SupportedFeature("metadata.version", 7, 30),
-    SupportedFeature("transaction.version", 0, 0),
+    SupportedFeature("transaction.version", 0, 2),
 )
-FINALIZED_FEATURES = (FinalizedFeature("group.version", 1, 1), FinalizedFeature("metadata.version", 30, 30))
+FINALIZED_FEATURES = (
+    FinalizedFeature("group.version", 1, 1),
+    FinalizedFeature("metadata.version", 30, 30),
+    FinalizedFeature("transaction.version", 2, 2),
+)
 
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.")
 

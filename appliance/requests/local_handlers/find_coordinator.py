@@ -1,12 +1,14 @@
-"""FindCoordinator 0-6: the broker slot that leads the partition of `__consumer_offsets` to which a group belongs.
+"""FindCoordinator 0-6: the broker slot that leads the partition of an internal topic to which a name belongs.
 
-The topic is created when the first group asks for it, with the settings of `offsets.topic.*`. Where the partition has
-no leader, the answer is COORDINATOR_NOT_AVAILABLE, which clients take as "ask again". INVALID_REQUEST is for kinds of
-keys that nobody knows.
+| kind of key | topic | settings of the topic |
+|---|---|---|
+| 0, a group | `__consumer_offsets` | `offsets.topic.*` |
+| 1, a transactional id | `__transaction_state` | `transaction.state.log.*` |
 
-Left out: coordinators of transactions and of share groups. A transactional client gets
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED, because every client library treats this error as fatal. With other errors some
-of them retry without end.
+The topic is created when the first name is asked for. Where the partition has no leader, the answer is
+COORDINATOR_NOT_AVAILABLE, which clients take as "ask again". INVALID_REQUEST is for kinds of keys that nobody knows.
+
+Left out: coordinators of share groups (COORDINATOR_NOT_AVAILABLE).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from appliance.channels.control_channel import CreateTopics
-from appliance.cluster import CONSUMER_OFFSETS, NO_LEADER
+from appliance.cluster import CONSUMER_OFFSETS, NO_LEADER, TRANSACTION_STATE
 from appliance.protocol.apis.find_coordinator import (
     GROUP,
     SHARE,
@@ -31,8 +33,8 @@ from appliance.requests.local_handlers.view import LocalView
 from appliance.requests.steps import Ask, Steps, in_pieces
 
 CREATE_TIMEOUT_MS = 10_000
+_TOPICS: Final[Mapping[int, str]] = {GROUP: CONSUMER_OFFSETS, TRANSACTION: TRANSACTION_STATE}
 _UNSERVED: Final[Mapping[int, tuple[ErrorCode, str | None]]] = {
-    TRANSACTION: (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "Transactions are not served yet."),
     SHARE: (ErrorCode.COORDINATOR_NOT_AVAILABLE, "Share groups are not served yet."),
 }
 
@@ -40,18 +42,19 @@ _UNSERVED: Final[Mapping[int, tuple[ErrorCode, str | None]]] = {
 def find_coordinator(request: FindCoordinatorRequest, view: LocalView) -> Steps[FindCoordinatorResponse]:
     """Answers from the image; where the topic is not there yet, the controller creates it first."""
     keys = request.coordinator_keys or (request.key,)
-    if request.key_type != GROUP:
+    name = _TOPICS.get(request.key_type)
+    if name is None:
         error, why = _UNSERVED.get(request.key_type, (ErrorCode.INVALID_REQUEST, None))
         return _response((yield from in_pieces(lambda key: _refused(key, error, why), keys)))
-    if CONSUMER_OFFSETS not in view.image.topics:
-        topic = new_topic(CONSUMER_OFFSETS, view.settings)
+    if name not in view.image.topics:
+        topic = new_topic(name, view.settings)
         assert topic is not None
         yield Ask(CreateTopics((topic,), automatic=True), CREATE_TIMEOUT_MS)
-    return _response((yield from in_pieces(lambda key: _found(key, view), keys)))
+    return _response((yield from in_pieces(lambda key: _found(key, name, view), keys)))
 
 
-def _found(key: str, view: LocalView) -> Coordinator:
-    topic = view.image.topics.get(CONSUMER_OFFSETS)
+def _found(key: str, name: str, view: LocalView) -> Coordinator:
+    topic = view.image.topics.get(name)
     if topic is not None:
         leader = topic.partitions[group_partition(key, len(topic.partitions))].leader
         for slot in view.brokers():

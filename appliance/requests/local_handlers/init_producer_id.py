@@ -1,6 +1,6 @@
 """InitProducerId 0-5 for idempotent producers: a new id, epoch 0, every time.
 
-Left out: transactional ids (INVALID_REQUEST).
+A request with a transactional id goes to the coordinator of that id (`route` of the row in `api_table`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NO_PRODUCER = -1
 def init_producer_id(request: InitProducerIdRequest, view: LocalView) -> Steps[InitProducerIdResponse]:
     """From the block at hand, else from the controller's next."""
     has_half = (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER)
-    if request.transactional_id is not None or has_half:
+    if has_half:
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
     producer_id = view.producer_ids.take()
     if producer_id is None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from appliance.channels.control_channel import NewTopic
-from appliance.cluster import CONSUMER_OFFSETS, INTERNAL_TOPICS
+from appliance.cluster import CONSUMER_OFFSETS, INTERNAL_TOPICS, TRANSACTION_STATE
 from appliance.config import Settings
 
 
 def new_topic(name: str, settings: Settings) -> NewTopic | None:
     """How `name` is to be created; None for an internal topic that is its coordinator's, who is not there yet.
 
-    Source: Kafka's `AutoTopicCreationManager`, `GroupCoordinatorConfig`.
+    Source: Kafka's `AutoTopicCreationManager`, `GroupCoordinatorConfig`, `TransactionCoordinator`.
     """
     if name not in INTERNAL_TOPICS:
         return NewTopic(name)
+    if name == TRANSACTION_STATE:
+        return _transaction_state(settings)
     if name != CONSUMER_OFFSETS:
         return None
     offsets = settings.offsets
@@ -25,5 +27,22 @@ def new_topic(name: str, settings: Settings) -> NewTopic | None:
             "cleanup.policy": "compact",
             "compression.type": "producer",
             "segment.bytes": str(offsets.topic_segment_bytes),
+        },
+    )
+
+
+def _transaction_state(settings: Settings) -> NewTopic:
+    options = settings.transaction
+    replicas = options.state_log_replication_factor or min(3, settings.slots)
+    return NewTopic(
+        TRANSACTION_STATE,
+        options.state_log_num_partitions,
+        replicas,
+        configs={
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "min.insync.replicas": str(min(options.state_log_min_isr, replicas)),
+            "segment.bytes": str(options.state_log_segment_bytes),
+            "unclean.leader.election.enable": "false",
         },
     )

@@ -7,8 +7,8 @@
 | a lower level, by an upgrade; a higher one, by a downgrade | INVALID_UPDATE_VERSION, as Kafka |
 | another level that is supported | INVALID_UPDATE_VERSION: the broker serves one level of each feature |
 
-Where we differ: Apache Kafka can lower `group.version` and, within limits, `metadata.version`. Here a feature has the
-level of what the broker serves (`api_versions`), so there is nothing to agree on.
+Where we differ: Apache Kafka can lower `group.version`, `transaction.version` and, within limits, `metadata.version`.
+Here a feature has the level of what the broker serves (`api_versions`), so there is nothing to agree on.
 
 The first feature with an error fails them all. Up to v1 the features are listed if none failed.
 Source: `FeatureControlManager.updateFeatures` (KIP-584, KIP-1022).

@@ -7,8 +7,11 @@ idempotent producer's retry is recognised. A worker that is down is NOT_LEADER_O
 was sent behind a refused batch is refused like it (`refused_batches`). While nobody leads, the refusal itself waits a
 moment for a leader (`leader_wait`).
 Internal topics refuse every client (INVALID_TOPIC_EXCEPTION); Kafka lets one in that calls itself `__admin_client`.
+A transactional producer's batch may need proof that its partition belongs to an open transaction
+(`transactional_produce`); a transactional batch of a request that names no transactional id is refused
+(TRANSACTIONAL_ID_AUTHORIZATION_FAILED, as Kafka), unless its transaction is open in that partition.
 
-Left out: transactional produce (INVALID_TXN_STATE); authorization; the list of rejected records of a very large batch
+Left out: authorization; the list of rejected records of a very large batch
 (`record_errors`), because the network process would serve no other connection meanwhile.
 """
 
@@ -25,6 +28,7 @@ from appliance.channels.request_channel import (
     LOG_APPEND_TIME_MS,
     PRODUCED_OFFSET,
     REJECT_REASON,
+    RejectReason,
     RequestFlag,
     produce_request,
 )
@@ -42,8 +46,10 @@ from appliance.requests.log_handlers.finish import Finish, Refuse
 from appliance.requests.log_handlers.leader_wait import LeaderWait
 from appliance.requests.log_handlers.record_errors import record_errors
 from appliance.requests.log_handlers.refused_batches import NOT_APPENDED, RefusedBatches
+from appliance.requests.log_handlers.transactional_produce import HeldProduce, TransactionalProduce
 from appliance.requests.session import Request
 from appliance.requests.topic_routes import PartitionRoute, TopicRoutes
+from appliance.requests.transaction_questions import TransactionQuestions
 from appliance.requests.worker_lines import Answer, WorkerLines
 
 HINTS_FROM_VERSION: Final = 10
@@ -59,6 +65,12 @@ _OUT_OF_ORDER: Final = int(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 _INVALID_TOPIC: Final = int(ErrorCode.INVALID_TOPIC_EXCEPTION)
 _INVALID_ACKS: Final = int(ErrorCode.INVALID_REQUIRED_ACKS)
 _INVALID_RECORD: Final = int(ErrorCode.INVALID_RECORD)
+_NO_TRANSACTIONAL_ID: Final = int(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+_INVALID_TXN_STATE: Final = int(ErrorCode.INVALID_TXN_STATE)
+_NOT_PERMITTED: Final = int(RejectReason.NOT_PERMITTED)
+_SENT_AGAIN: Final = frozenset({int(ErrorCode.NOT_ENOUGH_REPLICAS), int(ErrorCode.CONCURRENT_TRANSACTIONS)})
+_UNPERMITTED: Final = ProduceResult("", -1, _INVALID_TXN_STATE)
+"""In the place of a result that the coordinator's word decides."""
 _EXPLAINED: Final = frozenset(
     {
         int(ErrorCode.INVALID_RECORD),
@@ -73,17 +85,19 @@ _EXPLAINED: Final = frozenset(
 class ProduceHandler:
     """Serves Produce for one network process."""
 
-    __slots__ = ("_finish", "_leader_wait", "_lines", "_refuse", "_routes")
+    __slots__ = ("_finish", "_leader_wait", "_lines", "_refuse", "_routes", "_transactional")
 
     def __init__(
         self,
         routes: TopicRoutes,
         lines: WorkerLines,
         *,
+        questions: TransactionQuestions,
         leader_wait: LeaderWait,
         finish: Finish,
         refuse: Refuse,
     ) -> None:
+        self._transactional = TransactionalProduce(self, routes, questions)
         self._routes = routes
         self._lines = lines
         self._leader_wait = leader_wait
@@ -101,6 +115,9 @@ class ProduceHandler:
 
     def place(self, pending: Request, request: ProduceRequest) -> None:
         """Places a parsed request; its positions are within its block."""
+        transaction = pending.session.transaction
+        if transaction is not None and self._transactional.holds(pending, request, transaction):
+            return
         asker = _Asker(self, pending, request)
         lines, slot = self._lines, pending.session.slot
         block = pending.block
@@ -152,27 +169,112 @@ class ProduceHandler:
     def complete(self, asker: _Asker) -> None:
         """Every partition has its answer."""
         self._lines.leave(asker)
+        transaction = asker.pending.session.transaction
+        if transaction is not None and asker.unpermitted:
+            self._transactional.not_permitted(self._held_again(asker), transaction)
+            return
         if asker.leaderless and self._waits(asker):
             return
         self._answer(asker)
+        if transaction is not None:
+            self._transactional.answered(asker.pending.session, transaction)
+
+    def held(self, pending: Request, request: ProduceRequest) -> _HeldAsker:
+        """Return a request of which nothing is placed yet."""
+        return _HeldAsker(self, pending, request)
+
+    def _held_again(self, asker: _Asker) -> _HeldAsker:
+        """Return a request that waits for proof of the items that were not permitted, with its other answers."""
+        held = _HeldAsker(self, asker.pending, asker.request)
+        held.has_moved = asker.has_moved
+        if isinstance(asker, _HeldAsker):
+            held.rounds = asker.rounds
+        for item, result in enumerate(asker.results):
+            if result is _UNPERMITTED:
+                held.to_prove.append(item)
+            else:
+                held.results[item] = result
+        return held
+
+    def place_again(self, asker: HeldProduce) -> None:
+        """Place what has no answer of a request that was held, as `place` does with one that was not."""
+        assert isinstance(asker, _HeldAsker)
+        pending, request = asker.pending, asker.request
+        lines, session, block = self._lines, asker.pending.session, asker.pending.block
+        assert block is not None
+        request_id = lines.enter(asker)
+        refused = session.refused_batches
+        for item, wanted in enumerate(request.partitions):
+            if asker.results[item] is not None:
+                continue
+            if request.acks not in {-1, 0, 1}:
+                asker.fail(item, _INVALID_ACKS)
+                continue
+            route, error = self._route(wanted, session.slot)
+            if route is None or route.worker is None:
+                asker.refuse(item, error, arriving=True)
+                continue
+            if refused is not None and (
+                error := refused.before_placing(wanted, block.view, now_ns=session.last_active_ns)
+            ):
+                asker.fail(item, error)
+                continue
+            if wanted.records_length < 0:
+                asker.fail(item, _INVALID_RECORD)
+                continue
+            operation = produce_request(
+                request_id,
+                item,
+                route.row,
+                route.incarnation,
+                0,
+                request.acks,
+                block.position + wanted.records_position,
+                wanted.records_length,
+                pending.version,
+                max(request.timeout_ms, 0),
+                session.connection_id % CONNECTION_LIMIT,
+            )
+            if not lines.place(route.worker, operation):
+                asker.refuse(item, _NOT_LEADER, arriving=True)
+                continue
+            asker.workers.append((item, route.worker))
+            asker.outstanding += 1
+        if not asker.outstanding:
+            self.complete(asker)
+
+    def drop(self, pending: Request) -> None:
+        """The session of a request that was held has ended: give the request's block back."""
+        self._finish(pending, [])
+
+    def is_routed(self, wanted: ProducePartition, slot: int) -> bool:
+        """Return whether the slot could place the batch now."""
+        route = self._route(wanted, slot)[0]
+        return route is not None and route.worker is not None and wanted.records_length >= 0
 
     def _waits(self, asker: _Asker) -> bool:
         """Whether it is answered later: nothing of it was taken, and nobody to send it to is known."""
         pending, results = asker.pending, asker.results
         first = results[0]
-        if asker.acks == 0 or asker.leaderless < len(results) or first is None:
+        if asker.request.acks == 0 or asker.leaderless < len(results) or first is None:
             return False
         return self._leader_wait.hold(
             first.topic,
             first.partition,
             slot=pending.session.slot,
-            timeout_ms=asker.timeout_ms,
-            answer=partial(self._answer, asker),
+            timeout_ms=asker.request.timeout_ms,
+            answer=partial(self._answer_late, asker),
         )
+
+    def _answer_late(self, asker: _Asker) -> None:
+        self._answer(asker)
+        session = asker.pending.session
+        if session.transaction is not None:
+            self._transactional.answered(session, session.transaction)
 
     def _answer(self, asker: _Asker) -> None:
         pending = asker.pending
-        if asker.acks == 0:
+        if asker.request.acks == 0:
             failed = next((result.error_code for result in asker.results if result and result.error_code), 0)
             self._finish(pending, [])
             if failed:
@@ -217,43 +319,43 @@ class _Asker:
 
     __slots__ = (
         "_handler",
-        "_wanted",
-        "acks",
         "has_moved",
         "leaderless",
         "outstanding",
         "pending",
+        "request",
         "request_id",
         "results",
-        "timeout_ms",
+        "unpermitted",
         "workers",
     )
 
     def __init__(self, handler: ProduceHandler, pending: Request, request: ProduceRequest) -> None:
-        wanted = request.partitions
         self._handler = handler
-        self._wanted = wanted
         self.pending = pending
-        self.acks = request.acks
-        self.timeout_ms = request.timeout_ms
+        self.request = request
         self.leaderless = 0
+        self.unpermitted = 0
         self.request_id = 0
         self.outstanding = 0
         self.has_moved = False
-        self.results: list[ProduceResult | None] = [None] * len(wanted)
+        self.results: list[ProduceResult | None] = [None] * len(request.partitions)
         self.workers: list[tuple[int, Role]] = []
 
     def answered(self, answer: Answer) -> None:
         item, error = answer[ITEM], answer[ERROR]
         if self.results[item] is not None:
             return
-        wanted = self._wanted[item]
+        wanted = self.request.partitions[item]
         if error == _OUT_OF_ORDER:
             self.fail(item, self._refused_ahead(wanted) or error)
         elif error:
-            self.refuse(item, error)
-            if answer[REJECT_REASON]:
-                self._name_records(item, answer)
+            if answer[REJECT_REASON] == _NOT_PERMITTED:
+                self._not_permitted(item)
+            else:
+                self.refuse(item, error)
+                if answer[REJECT_REASON]:
+                    self._name_records(item, answer)
         else:
             self.results[item] = ProduceResult(
                 wanted.topic,
@@ -285,15 +387,26 @@ class _Asker:
         if error in NOT_APPENDED:
             self._note(item, error, arriving=arriving)
 
+    def _not_permitted(self, item: int) -> None:
+        """The leader knows of no transaction of the producer, and has no permit for one."""
+        if self.request.transactional_id is None:
+            self.fail(item, _NO_TRANSACTIONAL_ID)
+        elif self.pending.session.transaction is None:
+            self.fail(item, _INVALID_TXN_STATE)
+        else:
+            self.results[item] = _UNPERMITTED
+            self.unpermitted += 1
+
     def _note(self, item: int, code: int, *, arriving: bool) -> None:
-        if self.acks == ACKS_ALL:  # as every producer with sequence numbers
-            self._handler.note_refused(self.pending, self._wanted[item], code=code, arriving=arriving)
+        if self.request.acks == ACKS_ALL:  # as every producer with sequence numbers
+            wanted = self.request.partitions[item]
+            self._handler.note_refused(self.pending, wanted, code=code, arriving=arriving)
 
     def _name_records(self, item: int, answer: Answer) -> None:
         """Add which records of the batch were at fault (KIP-467)."""
         block, failed = self.pending.block, self.results[item]
         if block is not None and failed is not None:
-            errors = record_errors(block.view, self._wanted[item], answer)
+            errors = record_errors(block.view, self.request.partitions[item], answer)
             self.results[item] = failed._replace(record_errors=errors)
 
     def _refused_ahead(self, wanted: ProducePartition) -> int:
@@ -302,8 +415,26 @@ class _Asker:
         return 0 if refused is None or block is None else refused.instead_of_gap(wanted, block.view)
 
     def fail(self, item: int, error: int) -> None:
-        wanted = self._wanted[item]
+        wanted = self.request.partitions[item]
         if error == _NOT_LEADER:
             self.has_moved = True
         message = ErrorCode(error).message if error in _EXPLAINED else None
         self.results[item] = ProduceResult(wanted.topic, wanted.partition, error, error_message=message)
+
+
+class _HeldAsker(_Asker):
+    """A request that waits for the transaction coordinator, or behind one that does (`HeldProduce`)."""
+
+    __slots__ = ("rounds", "to_prove")
+
+    def __init__(self, handler: ProduceHandler, pending: Request, request: ProduceRequest) -> None:
+        super().__init__(handler, pending, request)
+        self.to_prove: list[int] = []
+        self.rounds = 0
+
+    def fail_unproved(self, item: int, error: int, message: str | None) -> None:
+        """Answer an item that is not placed; what the client has sent behind it is refused like it."""
+        wanted = self.request.partitions[item]
+        self.results[item] = ProduceResult(wanted.topic, wanted.partition, error, error_message=message)
+        if error in _SENT_AGAIN:
+            self._note(item, error, arriving=True)

@@ -89,6 +89,9 @@ _GROUP_ID_NOT_FOUND_FROM = 9
 """Version of OffsetCommit from which an unknown group is called that; before, its generation is called old."""
 
 
+_NO_GENERATION = -1
+
+
 class GroupStatistics(msgspec.Struct, frozen=True):
     """How many groups and members there are, and how many members wait for an answer."""
 
@@ -212,6 +215,30 @@ class Groups:
         error = STATES[group.state].commit
         if error is ErrorCode.NONE:
             restart_session(self._book, group, group.members[member_id])
+        return error
+
+    def check_transactional_commit(
+        self, group_id: str, *, member_id: str, instance_id: str | None, generation: int
+    ) -> int:
+        """Whether a producer that names this member may commit offsets for the group: 0 or an error code.
+
+        Other than `check_commit` it takes anybody who names no member, does not mind a rebalance, and restarts no
+        session.
+        """
+        group = self._book.groups.get(group_id)
+        if group is None:
+            return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
+        names_nobody = not member_id and instance_id is None
+        if isinstance(group, ConsumerGroup):
+            if names_nobody and generation == _NO_GENERATION:
+                return ErrorCode.NONE
+            error = group.check_commit(member_id, generation, _GROUP_ID_NOT_FOUND_FROM)
+            return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error
+        if generation < 0 and (names_nobody or group.state is ClassicState.EMPTY):
+            return ErrorCode.NONE
+        error = group.fault_of(member_id, instance_id)
+        if error is ErrorCode.NONE and generation != group.generation_id:
+            return ErrorCode.ILLEGAL_GENERATION
         return error
 
     def check_new(self, group_id: str) -> int:

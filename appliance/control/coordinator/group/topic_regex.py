@@ -24,6 +24,11 @@ def check_regex(regex: str) -> None:
     _compiled(regex)
 
 
+def compiled_regex(regex: str) -> Any:
+    """Return what matches the expression, with RE2's `fullmatch`. Raises as `check_regex`."""
+    return _compiled(regex)
+
+
 def matching_topics(regex: str, names: Iterable[str]) -> tuple[str, ...]:
     """The names that match from their first to their last character, sorted."""
     compiled = _compiled(regex)

@@ -7,7 +7,8 @@
 | with members | from its commit on, if no member is subscribed to its topic |
 
 An offset that was committed with a retention of its own (OffsetCommit 2-4) goes at that time instead, under the same
-conditions. Source: `OffsetExpirationConditionImpl.java`, KIP-211, KIP-496.
+conditions. One that an open transaction is about to overwrite stays. Source: `OffsetExpirationConditionImpl.java`,
+`OffsetMetadataManager.java`, KIP-211, KIP-496.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def expired(
         subscribed: topics whose offsets stay.
     """
 
-    def had_its_time(topic: str, _partition: int, value: bytes) -> bool:
-        if topic in subscribed:
+    def had_its_time(topic: str, partition: int, value: bytes) -> bool:
+        if topic in subscribed or book.pending.has(group, topic, partition):
             return False
         committed = parse_value(value)
         if committed.expire_ms != NO_EXPIRY:

@@ -5,7 +5,7 @@
 | what the group says, for all | it is not there (GROUP_ID_NOT_FOUND); its members consume no topics (NON_EMPTY_GROUP) |
 | GROUP_SUBSCRIBED_TO_TOPIC, for a topic's partitions | a member is subscribed to it |
 | UNKNOWN_TOPIC_OR_PARTITION | the topic is not there |
-| 0 | it is gone, or was not there |
+| 0 | it is gone, or was not there; what an open transaction has of it is gone, too |
 
 Source: `OffsetMetadataManager.java`, `KafkaApis.scala` of Kafka 4.3.
 """
@@ -51,6 +51,7 @@ def plan_delete(
     planned: list[PlannedTopic] = []
     errors: dict[str, int] = {}
     done = 0
+    group = request.group_id
     for wanted in request.topics:
         name = wanted.name
         topic = topics.by_name(name)
@@ -64,8 +65,12 @@ def plan_delete(
             there = topic is not None and 0 <= index < topic.partitions
             fault = error or (0 if there else int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             results.append(OffsetDeletePartitionResponse(index, fault))
-            if not fault and index not in records and book.value(request.group_id, name, index) is not None:
-                records[index] = Record(offset_key(request.group_id, name, index), None)
+            if (
+                not fault
+                and index not in records
+                and (book.value(group, name, index) is not None or book.pending.has(group, name, index))
+            ):
+                records[index] = Record(offset_key(group, name, index), None)
             done += 1
             if done >= PIECE:
                 done = 0

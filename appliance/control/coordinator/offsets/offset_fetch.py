@@ -1,10 +1,10 @@
 """OffsetFetch 1-10: what a group has committed.
 
 A group that nobody knows has no offsets, which is no error (as Kafka; clients depend on it). An offset that was
-committed to a topic's earlier life, or to one that is gone, is not told. `require_stable` has nothing to wait for
-before transactions can commit offsets. A group whose member may not ask is answered in its error code, and before v2,
-which has none, in that of every partition. Source: `OffsetMetadataManager.java`, `OffsetFetchResponse.java` of Kafka
-4.3.
+committed to a topic's earlier life, or to one that is gone, is not told. What an open transaction has written is not
+told either; who asks with `require_stable` (v7 on) gets UNSTABLE_OFFSET_COMMIT for its partitions, and asks again until
+the transaction's marker is there. A group whose member may not ask is answered in its error code, and before v2, which
+has none, in that of every partition. Source: `OffsetMetadataManager.java`, `OffsetFetchResponse.java` of Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from appliance.protocol.errors import ErrorCode
 from appliance.protocol.primitives import NO_UUID
 
 TOPIC_IDS_SINCE = 10
+_UNSTABLE = int(ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 Check = Callable[[OffsetFetchGroup], int]
 BookOf = Callable[[str], OffsetBook | None]
@@ -55,14 +56,28 @@ def fetch_offsets(
     if len(wanted_groups) != 1:
         return FetchedOffsets(
             (
-                _group(wanted, version, topics=topics, error=check(wanted), book=book_of(wanted.group_id))
+                _group(
+                    wanted,
+                    version,
+                    topics=topics,
+                    error=check(wanted),
+                    book=book_of(wanted.group_id),
+                    stable=request.require_stable,
+                )
                 for wanted in _each_once(wanted_groups)
             ),
             lambda groups: OffsetFetchResponse(groups=groups),
         )
     (wanted,) = wanted_groups
     error = check(wanted)
-    found = _topics(wanted, version, topics=topics, error=error, book=book_of(wanted.group_id))
+    found = _topics(
+        wanted,
+        version,
+        topics=topics,
+        error=error,
+        book=book_of(wanted.group_id),
+        stable=request.require_stable,
+    )
     if by_group:
         return FetchedOffsets(
             found,
@@ -92,13 +107,22 @@ def fetch_offsets_in_pieces(
                 for asked in wanted.topics or ():
                     told.append((yield from _refused_in_pieces(asked, error)))
         elif wanted.topics is None:
-            for topic in _all(wanted.group_id, version, topics, book):
+            for topic in _all(wanted.group_id, version, topics, book, stable=request.require_stable):
                 told.append(topic)
                 yield None
         else:
             for at, asked in enumerate(wanted.topics, 1):
                 told.append(
-                    (yield from _asked_in_pieces(wanted.group_id, asked, version, topics=topics, book=book))
+                    (
+                        yield from _asked_in_pieces(
+                            wanted.group_id,
+                            asked,
+                            version,
+                            topics=topics,
+                            book=book,
+                            stable=request.require_stable,
+                        )
+                    )
                 )
                 if not at % PIECE:
                     yield None
@@ -111,18 +135,23 @@ def fetch_offsets_in_pieces(
 
 
 def _asked_in_pieces(
-    group: str, asked: OffsetFetchTopic, version: int, *, topics: Topics, book: OffsetBook | None
+    group: str,
+    asked: OffsetFetchTopic,
+    version: int,
+    *,
+    topics: Topics,
+    book: OffsetBook | None,
+    stable: bool,
 ) -> Steps[OffsetFetchTopicResponse]:
     if len(asked.partition_indexes) <= PIECE:
-        return _asked(group, asked, version, topics=topics, book=book)
+        return _asked(group, asked, version, topics=topics, book=book, stable=stable)
     by_id = version >= TOPIC_IDS_SINCE
     topic = topics.by_id(asked.topic_id) if by_id else topics.by_name(asked.name)
     if by_id and topic is None:
         return (yield from _refused_in_pieces(asked, int(ErrorCode.UNKNOWN_TOPIC_ID)))
 
     def told(index: int) -> OffsetFetchPartitionResponse:
-        value = None if book is None or topic is None else book.value(group, topic.name, index)
-        return _told(index, value, topic)
+        return _told(group, index, topic, book, stable=stable)
 
     partitions = yield from in_pieces(told, asked.partition_indexes)
     return OffsetFetchTopicResponse(asked.name, asked.topic_id, partitions)
@@ -148,28 +177,40 @@ def _each_once(groups: Sequence[OffsetFetchGroup]) -> Iterator[OffsetFetchGroup]
 
 
 def _group(
-    wanted: OffsetFetchGroup, version: int, *, topics: Topics, error: int, book: OffsetBook | None
+    wanted: OffsetFetchGroup,
+    version: int,
+    *,
+    topics: Topics,
+    error: int,
+    book: OffsetBook | None,
+    stable: bool,
 ) -> OffsetFetchGroupResponse:
-    told = tuple(_topics(wanted, version, topics=topics, error=error, book=book))
+    told = tuple(_topics(wanted, version, topics=topics, error=error, book=book, stable=stable))
     return OffsetFetchGroupResponse(wanted.group_id, told, error)
 
 
 def _topics(
-    wanted: OffsetFetchGroup, version: int, *, topics: Topics, error: int, book: OffsetBook | None
+    wanted: OffsetFetchGroup,
+    version: int,
+    *,
+    topics: Topics,
+    error: int,
+    book: OffsetBook | None,
+    stable: bool,
 ) -> Iterator[OffsetFetchTopicResponse]:
     group = wanted.group_id
     if error:
         if version < OFFSET_FETCH_ERROR_SINCE:
             yield from refused_topics(wanted.topics or (), error)
     elif wanted.topics is None:
-        yield from _all(group, version, topics, book)
+        yield from _all(group, version, topics, book, stable=stable)
     else:
         for asked in wanted.topics:
-            yield _asked(group, asked, version, topics=topics, book=book)
+            yield _asked(group, asked, version, topics=topics, book=book, stable=stable)
 
 
 def _all(
-    group: str, version: int, topics: Topics, book: OffsetBook | None
+    group: str, version: int, topics: Topics, book: OffsetBook | None, *, stable: bool
 ) -> Iterator[OffsetFetchTopicResponse]:
     # Its names only: a commit between two topics may change the dictionary.
     for name in list(book.of(group)) if book is not None else ():
@@ -177,24 +218,27 @@ def _all(
         partitions = book.of(group).get(name) if book is not None else None
         if topic is None or not partitions:
             continue
-        told = [_told(partition, value, topic) for partition, value in sorted(partitions.items())]
-        there = tuple(each for each in told if each.committed_offset >= 0)
+        told = [_told(group, partition, topic, book, stable=stable) for partition in sorted(partitions)]
+        there = tuple(each for each in told if each.committed_offset >= 0 or each.error_code)
         if there:
             yield _topic_response(topic, version, there)
 
 
 def _asked(
-    group: str, asked: OffsetFetchTopic, version: int, *, topics: Topics, book: OffsetBook | None
+    group: str,
+    asked: OffsetFetchTopic,
+    version: int,
+    *,
+    topics: Topics,
+    book: OffsetBook | None,
+    stable: bool,
 ) -> OffsetFetchTopicResponse:
     by_id = version >= TOPIC_IDS_SINCE
     topic = topics.by_id(asked.topic_id) if by_id else topics.by_name(asked.name)
     if by_id and topic is None:
         error = int(ErrorCode.UNKNOWN_TOPIC_ID)
         return refused_topics((asked,), error)[0]
-    told = tuple(
-        _told(index, None if book is None or topic is None else book.value(group, topic.name, index), topic)
-        for index in asked.partition_indexes
-    )
+    told = tuple(_told(group, index, topic, book, stable=stable) for index in asked.partition_indexes)
     return OffsetFetchTopicResponse(asked.name, asked.topic_id, told)
 
 
@@ -206,8 +250,15 @@ def _topic_response(
     return OffsetFetchTopicResponse(topic.name, partitions=partitions)
 
 
-def _told(index: int, value: bytes | None, topic: Topic | None) -> OffsetFetchPartitionResponse:
-    if value is None or topic is None:
+def _told(
+    group: str, index: int, topic: Topic | None, book: OffsetBook | None, *, stable: bool
+) -> OffsetFetchPartitionResponse:
+    if book is None or topic is None:
+        return OffsetFetchPartitionResponse(index)
+    if stable and book.pending.is_open and book.pending.has(group, topic.name, index):
+        return OffsetFetchPartitionResponse(index, error_code=_UNSTABLE)
+    value = book.value(group, topic.name, index)
+    if value is None:
         return OffsetFetchPartitionResponse(index)
     committed = parse_value(value)
     if committed.topic_id not in (NO_UUID, topic.topic_id):

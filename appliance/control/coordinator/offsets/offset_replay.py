@@ -51,12 +51,14 @@ class _Records(NamedTuple):
 def replay_block(block: RecordBlock, replay: Replay, other: Callable[[bytes, bytes | None], None]) -> None:
     """Take in every record of the block, in log order.
 
-    `other` gets those that are no offsets. Records whose key has no type say nothing here. Offsets of a transaction are
-    taken for committed ones, because no client can write them yet.
+    `other` gets those that are no offsets. Records whose key has no type say nothing here.
 
     Raises:
         CorruptFile, InvalidRecords: its records do not add up, or a key does not parse.
     """
+    if block.is_transactional:
+        _replay_pending(block, replay, other)
+        return
     group = block.group
     octets = np.frombuffer(group.data, np.uint8)
     for _, columns in group.columns():
@@ -71,6 +73,15 @@ def replay_block(block: RecordBlock, replay: Replay, other: Callable[[bytes, byt
             _replay_row(records, first, end, replay)
             done = end
         _replay_each(records, slice(done, None), replay, other)
+
+
+def _replay_pending(block: RecordBlock, replay: Replay, other: Callable[[bytes, bytes | None], None]) -> None:
+    """The records of a transaction whose end is not near: few, since it is open now or was when its chunk ended."""
+    for _, record in block.each():
+        if record.key[:KEY_TYPE_BYTES] in OFFSET_KEYS:
+            replay.put_pending(block.producer_id, record.key, record.value)
+        elif len(record.key) >= KEY_TYPE_BYTES:
+            other(record.key, record.value)
 
 
 def _stretches(records: _Records) -> list[tuple[int, int]]:

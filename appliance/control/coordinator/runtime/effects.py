@@ -9,7 +9,7 @@ A state machine answers no client, writes no log and waits for nothing. Each cal
     GoOn(action)                     after other work the runtime calls `action`, which returns further effects
     Append(partition, records, then) the records go to that partition of the machine's topic as one batch; when the
                                      batch is committed, or has failed, the runtime calls `then`, which returns further
-                                     effects
+                                     effects; with a producer they are part of its transaction
 
 The state does not change with the `Append` but in `then`, or in `StateMachine.apply`, because only then the records are
 committed. So a crash before that changes nothing that anybody has seen.
@@ -66,8 +66,18 @@ class GoOn(msgspec.Struct, frozen=True):
     action: Callable[[], Effects]
 
 
+class Producer(msgspec.Struct, frozen=True):
+    """Who writes in a transaction: a producer id and its epoch."""
+
+    producer_id: int
+    epoch: int
+
+
 class Append(msgspec.Struct, frozen=True):
     """Records for one partition of the internal topic.
+
+    With a `producer` they are a batch of its transaction. The machine then learns of them by `StateMachine.replay`,
+    one by one, and they count when the producer's marker says so.
 
     `then` takes 0 when all of them are committed, else the error code of the failure as the produce path names
     it. The runtime calls it exactly once, and not from within the call that returned this effect.
@@ -76,6 +86,7 @@ class Append(msgspec.Struct, frozen=True):
     partition: int
     records: tuple[Record, ...]
     then: Callable[[int], Effects]
+    producer: Producer | None = None
 
 
 Effect: TypeAlias = Answer | AnswerInPieces | GoOn | Append

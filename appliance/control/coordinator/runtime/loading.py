@@ -2,6 +2,9 @@
 
 Up to the log end and not only to the high watermark: what was acknowledged lies below the end, and after a change of
 leaders the watermark may still be behind it. The load is complete when the replicas have caught up.
+
+Where an append of our own was under way when the load began, it may come into the log after its end was looked at.
+Reads go behind it on the same ring, so what they do not find is not there: such a load reads on until nothing comes.
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ class Loading:
         "_place",
         "_shard",
         "_target",
+        "_until_nothing",
     )
 
     def __init__(
@@ -65,6 +69,7 @@ class Loading:
         life: int,
         offset: int,
         target: int,
+        until_nothing: bool,
         decompressed_bytes_max: int,
     ) -> None:
         self._shard = shard
@@ -74,6 +79,7 @@ class Loading:
         self._life = life
         self._offset = offset
         self._target = target
+        self._until_nothing = until_nothing
         self._decompressed_bytes_max = decompressed_bytes_max
         self._block_replay = machine.block_replay()
 
@@ -82,7 +88,7 @@ class Loading:
         shard = self._shard
         if not shard.is_loading(self._life):
             return
-        if self._offset >= self._target:
+        if self._offset >= self._target and not self._until_nothing:
             shard.load_ended(max(self._offset, self._target))
         elif not self._access.read(self._place, self._offset, self._read):
             shard.later(LOOK_AGAIN_MS, self.go_on)
@@ -106,7 +112,9 @@ class Loading:
                 return
             self.go_on()
         elif read.high_watermark >= self._target:
-            self._offset = self._target  # compaction has left nothing behind the last batch
+            # Compaction has left nothing behind the last batch.
+            self._offset = max(self._offset, self._target)
+            self._until_nothing = False
             self.go_on()
         else:
             shard.later(LOOK_AGAIN_MS, self.go_on)

@@ -24,6 +24,7 @@ from appliance.control.coordinator.runtime.effects import (
     Append,
     Effects,
     GoOn,
+    Producer,
     Record,
 )
 from appliance.control.coordinator.runtime.shard import Pair, Shard, State
@@ -113,24 +114,30 @@ class TopicShards:
                     self._runtime.responder.answer_in_pieces([reply], elements, make)
                 case GoOn(action):
                     self._go_on(action)
-                case Append(partition, records, then):
-                    self._append(partition, records, then)
+                case Append(partition, records, then, producer):
+                    self._append(partition, records, then, producer)
 
     def _go_on(self, action: Callable[[], Effects]) -> None:
         self._runtime.responder.go_on(lambda: self.carry_out(action()))
 
-    def _append(self, partition: int, records: Sequence[Record], then: Callable[[int], Effects]) -> None:
+    def _append(
+        self,
+        partition: int,
+        records: Sequence[Record],
+        then: Callable[[int], Effects],
+        producer: Producer | None,
+    ) -> None:
         if partition >= len(self.shards):  # the topic was made anew with fewer partitions
             self.carry_out(then(_NOT_LEADER))
             return
         shard = self.shards[partition]
 
         def appended(error: int) -> None:
-            if not error:
+            if not error and producer is None:
                 shard.machine.apply(records)
             self.carry_out(then(error))
 
-        shard.write(pairs(records), appended)
+        shard.write(pairs(records), appended, producer=producer)
 
     def later(self, delay_ms: int, action: Callable[[], Effects]) -> None:
         """Call `action` after `delay_ms` and carry out what it returns."""

@@ -10,8 +10,13 @@
 A request that a client sent to another slot than the one that leads the partition gets NOT_COORDINATOR before any of
 this (`gate`).
 
-A shard has one batch in flight. Writes that arrive meanwhile wait, and as many of them as fit form the next batch. The
-coordinator is the only writer. If an append fails and the log end has not moved, nothing was written; otherwise the
+A shard has one batch in flight. Writes that arrive meanwhile wait, and as many of them as fit form the next batch:
+
+    waiting     w  w  w  t  w  m  w            w: records; t: records of a transaction; m: a marker that ends one
+    batches    ├──────┤├──┤├─┤├─┤├─┤
+
+The coordinator is the only writer, of markers too. They wait in the same queue: the log end tells what became of an
+append only if nobody else writes. If an append fails and the log end has not moved, nothing was written; otherwise the
 shard forgets its state and replays the log.
 """
 
@@ -24,13 +29,16 @@ from itertools import chain
 from typing import Final, Protocol
 
 from appliance.channels.partition_table import LOG_START, PartitionTable
+from appliance.control.coordinator.runtime.effects import Producer, Record
 from appliance.control.coordinator.runtime.loading import LOOK_AGAIN_MS, Loading
 from appliance.control.coordinator.runtime.state_machine import StateMachine
 from appliance.log.producer_state import AppendOrigin
 from appliance.partition_access.access import UNKNOWN_OUTCOME, PartitionAccess
 from appliance.partition_access.places import LogPlace
 from appliance.protocol.errors import ErrorCode
+from appliance.protocol.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONAL
 from appliance.protocol.records.compression import Codec
+from appliance.protocol.records.control import EndTransactionMarker
 from appliance.protocol.records.keyed_batch import encode_keyed_batch
 
 BATCH_BYTES: Final = 256 * 1024
@@ -42,6 +50,7 @@ LOAD_AGAIN_MAX_MS: Final = 5_000
 
 _NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _NOT_COORDINATOR: Final = int(ErrorCode.NOT_COORDINATOR)
+_LOADING: Final = int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
 Pair = tuple[bytes, bytes | None]
 """Key and value of a record; None is a tombstone."""
@@ -88,14 +97,29 @@ class Listener(Protocol):
 
 
 class _Entry:
-    """What one request writes: all of it in one batch, or nothing."""
+    """What one request writes: all of it in one batch, or nothing. With a `producer` it is a batch of its own.
 
-    __slots__ = ("done", "length_bytes", "records")
+    `marker` ends the producer's transaction, and there are no records; `transaction_version` is that of the marker.
+    """
 
-    def __init__(self, records: Sequence[Pair], length_bytes: int, done: Callable[[int], None]) -> None:
+    __slots__ = ("done", "length_bytes", "marker", "producer", "records", "transaction_version")
+
+    def __init__(
+        self,
+        records: Sequence[Pair],
+        length_bytes: int,
+        done: Callable[[int], None],
+        *,
+        producer: Producer | None = None,
+        marker: EndTransactionMarker | None = None,
+        transaction_version: int = 0,
+    ) -> None:
         self.records = records
         self.length_bytes = length_bytes
         self.done = done
+        self.producer = producer
+        self.marker = marker
+        self.transaction_version = transaction_version
 
 
 class Shard:
@@ -136,6 +160,7 @@ class Shard:
         self._decompressed_bytes_max = decompressed_bytes_max
         self._waiting: deque[_Entry] = deque()
         self._in_flight: list[_Entry] = []
+        self._was_in_flight = False
         self._end_offset = 0
         self._life = 0
         self._looks_later = False
@@ -181,6 +206,7 @@ class Shard:
                 life=self._life,
                 offset=self._table.cells[self._table.at(place.row) + LOG_START],
                 target=self._access.log_end(place),
+                until_nothing=self._was_in_flight,
                 decompressed_bytes_max=self._decompressed_bytes_max,
             )
             loading.go_on()
@@ -205,6 +231,8 @@ class Shard:
         self.state = State.ABSENT
         self._pauses = False
         self._life += 1
+        if self._in_flight:
+            self._was_in_flight = True
         entries, self._in_flight = [*self._in_flight, *self._waiting], []
         self._waiting.clear()
         for entry in entries:
@@ -214,8 +242,13 @@ class Shard:
 
     # Writing
 
-    def write(self, records: Sequence[Pair], done: Callable[[int], None]) -> None:
-        """Append the records as one; `done` gets 0 when they are committed, else an error code. `flush` sends."""
+    def write(
+        self, records: Sequence[Pair], done: Callable[[int], None], *, producer: Producer | None = None
+    ) -> None:
+        """Append the records as one; `done` gets 0 when they are committed, else an error code. `flush` sends.
+
+        With a `producer` they belong to its transaction, and the machine has them (`replay`) when `done` is called.
+        """
         if self.state is not ACTIVE:
             done(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return
@@ -225,7 +258,28 @@ class Shard:
         if length_bytes > self.entry_bytes_max:
             done(int(ErrorCode.RECORD_LIST_TOO_LARGE))
             return
-        self._waiting.append(_Entry(records, length_bytes, done))
+        self._waiting.append(_Entry(records, length_bytes, done, producer=producer))
+        if not self._in_flight:
+            self._listener.dirty(self)
+
+    def write_marker(
+        self,
+        producer: Producer,
+        marker: EndTransactionMarker,
+        done: Callable[[int], None],
+        *,
+        transaction_version: int,
+    ) -> None:
+        """End the producer's transaction in this partition, after all that was written before.
+
+        `done` gets 0 when the marker is committed and the machine has it (`replay_marker`), else an error code.
+        """
+        if self.state is not ACTIVE:
+            done(_LOADING if self.state is State.LOADING else _NOT_COORDINATOR)
+            return
+        self._waiting.append(
+            _Entry((), 0, done, producer=producer, marker=marker, transaction_version=transaction_version)
+        )
         if not self._in_flight:
             self._listener.dirty(self)
 
@@ -234,25 +288,53 @@ class Shard:
         waiting = self._waiting
         if not waiting or self._in_flight or self.place is None:
             return True
-        entries = [waiting.popleft()]
-        length_bytes = entries[0].length_bytes
-        while waiting and length_bytes + waiting[0].length_bytes <= BATCH_BYTES:
-            length_bytes += waiting[0].length_bytes
-            entries.append(waiting.popleft())
-        records = list(chain.from_iterable(entry.records for entry in entries))
+        first = waiting.popleft()
+        entries = [first]
+        if first.producer is None:
+            length_bytes = first.length_bytes
+            while (
+                waiting
+                and waiting[0].producer is None
+                and length_bytes + waiting[0].length_bytes <= BATCH_BYTES
+            ):
+                length_bytes += waiting[0].length_bytes
+                entries.append(waiting.popleft())
         self._in_flight = entries
-        life = self._life
-        batch = encode_keyed_batch(records, timestamp_ms=self._now_ms(), codec=self._codec)
-        if self._access.append(
-            self.place,
-            batch,
-            lambda error: self._appended(life, len(records), error),
-            origin=AppendOrigin.COORDINATOR,
-        ):
+        if self._send(self.place, entries, first.producer):
             return True
         self._in_flight = []
         waiting.extendleft(reversed(entries))
         return False
+
+    def _send(self, place: LogPlace, entries: Sequence[_Entry], producer: Producer | None) -> bool:
+        """Send these entries as one batch. False: there was no room for it."""
+        life = self._life
+        marker = entries[0].marker
+        if producer is not None and marker is not None:
+            return self._access.write_marker(
+                place,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+                commit=marker.committed,
+                transaction_version=entries[0].transaction_version,
+                done=lambda error: self._appended(life, 1, error),
+            )
+        records = list(chain.from_iterable(entry.records for entry in entries))
+        batch = encode_keyed_batch(
+            records,
+            timestamp_ms=self._now_ms(),
+            codec=self._codec,
+            attributes=TRANSACTIONAL if producer is not None else 0,
+            producer_id=producer.producer_id if producer is not None else NO_PRODUCER_ID,
+            producer_epoch=producer.epoch if producer is not None else NO_PRODUCER_EPOCH,
+        )
+        return self._access.append(
+            place,
+            batch,
+            lambda error: self._appended(life, len(records), error),
+            origin=AppendOrigin.COORDINATOR,
+        )
 
     def _appended(self, life: int, records: int, error: int) -> None:
         if life != self._life:
@@ -260,6 +342,8 @@ class Shard:
         entries, self._in_flight = self._in_flight, []
         place = self.place
         if not error:
+            if entries[0].producer is not None:
+                self._tell_machine(entries[0], entries[0].producer)
             self._end_offset += records
         assert place is not None
         lost = error and not (self._access.serves(place) and self._access.log_end(place) == self._end_offset)
@@ -274,6 +358,15 @@ class Shard:
         elif self._waiting and not self._in_flight:
             self._listener.dirty(self)
 
+    def _tell_machine(self, entry: _Entry, producer: Producer) -> None:
+        """A batch of a transaction, or its end, is committed at the log end as we know it."""
+        machine, offset = self.machine, self._end_offset
+        if entry.marker is not None:
+            machine.replay_marker(offset, producer.producer_id, producer.epoch, entry.marker)
+            return
+        for at, (key, value) in enumerate(entry.records):
+            machine.replay(offset + at, producer.producer_id, producer.epoch, Record(key, value))
+
     # Loading
 
     def is_loading(self, life: int) -> bool:
@@ -283,6 +376,7 @@ class Shard:
     def load_ended(self, end_offset: int) -> None:
         """Everything was replayed."""
         self._end_offset = end_offset
+        self._was_in_flight = False
         self._pause_ms = LOAD_AGAIN_MS
         self.state = State.ACTIVE
         self._listener.loaded(self)

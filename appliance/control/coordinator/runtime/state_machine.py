@@ -5,6 +5,8 @@
     loading       block_replay, replay, replay_marker everything in the partition's log, in its order
     loaded        loaded → effects                    requests are served from now on
     appended      apply(records), then `then`         what an Append said is committed
+                  replay(…) each, then `then`         the same in a transaction
+                  replay_marker(…)                    a marker that came to the partition is committed
     new image     service.image_changed, then image_changed
     given away    unloaded → effects                  forget everything; it may be loaded again
 
@@ -43,7 +45,9 @@ class StateMachine(Protocol):
     """The state of one partition. It reads no clock, no ring and no file."""
 
     def replay(self, offset: int, producer_id: int, producer_epoch: int, record: Record) -> None:
-        """Take in a committed record, while loading. Producer id and epoch are -1 where the batch has none.
+        """Take in a committed record, while loading, and while serving one that was written in a transaction.
+
+        Producer id and epoch are -1 where the batch has none.
 
         Raises:
             CorruptFile, MalformedFrame: the record is not one that this topic may have.
@@ -53,11 +57,15 @@ class StateMachine(Protocol):
     def replay_marker(
         self, offset: int, producer_id: int, producer_epoch: int, marker: EndTransactionMarker
     ) -> None:
-        """Take in the end of the producer's transaction, while loading."""
+        """Take in the end of the producer's transaction, while loading and while serving."""
         ...
 
     def block_replay(self) -> BlockReplay | None:
-        """A load begins. Return a faster way to take in many records, or None to get each by `replay`."""
+        """A load begins. Return a faster way to take in many records, or None to get each by `replay`.
+
+        A machine that takes blocks gets a transaction whose end is near as if it had none (`runtime.replay`): it must
+        follow Kafka's rule that of two records of a key the one that stands later in the log counts.
+        """
         ...
 
     def loaded(self) -> Effects:

@@ -74,6 +74,9 @@ NO_DEADLINE: Final = -1
 EXPIRED_PER_CALL: Final = 1_000
 """Ids that `expire` forgets in one call, so that one batch of tombstones stays small."""
 
+ABORTED_PER_CALL: Final = 100
+"""Transactions that `abort_timed_out` aborts in one call, so that others have their turn."""
+
 _logger = logging.getLogger(__name__)
 
 _APPEND_ERRORS: Final = {
@@ -129,9 +132,10 @@ class _LogPartition:
 class Transactions:
     """Args:
     partition_of: transactional id → partition of `__transaction_state`.
+    settled: called with an id when no transition of it is under way any more, whatever became of it.
     """
 
-    __slots__ = ("_clock", "_deadlines", "_ids", "_logs", "_partition_of", "_settings")
+    __slots__ = ("_clock", "_deadlines", "_ids", "_logs", "_partition_of", "_settings", "_settled")
 
     def __init__(
         self,
@@ -140,7 +144,9 @@ class Transactions:
         producer_ids: ProducerIds,
         *,
         partition_of: Callable[[str], int],
+        settled: Callable[[str], None] | None = None,
     ) -> None:
+        self._settled = settled
         self._settings = settings
         self._clock = clock
         self._ids = producer_ids
@@ -359,6 +365,10 @@ class Transactions:
         _, _, entry = self._find(transactional_id)
         return None if entry is None else entry.current
 
+    def names(self) -> list[str]:
+        """Return all ids, those without a committed record too."""
+        return [transactional_id for log in self._logs.values() for transactional_id in log.entries]
+
     def __iter__(self) -> Iterator[tuple[str, Transaction]]:
         """Yield each id with what is committed of it. Ids must not come or go meanwhile."""
         for log in self._logs.values():
@@ -376,7 +386,7 @@ class Transactions:
         """Fence the producers of transactions that are open for longer than their timeout, and abort these."""
         now_ns = self._clock.monotonic_ns()
         effects: TransactionEffects = []
-        while self._deadlines and self._deadlines[0][0] <= now_ns:
+        while self._deadlines and self._deadlines[0][0] <= now_ns and len(effects) < ABORTED_PER_CALL:
             _, transactional_id = self._deadlines[0]
             partition, log, entry = self._find(transactional_id)
             assert entry is not None
@@ -504,14 +514,20 @@ class Transactions:
                 if entry.current is None:
                     del log.entries[entry.transactional_id]
                 error = ErrorCode(error_code)
+                self._tell_settled(entry)
                 return then(_APPEND_ERRORS.get(error, error))
             self._set(entry, planned)
+            self._tell_settled(entry)
             return then(ErrorCode.NONE)
 
         record = transaction_record(
             entry.transactional_id, planned, server_version=self._settings.server_version
         )
         return Append(partition, (record,), ended)
+
+    def _tell_settled(self, entry: _Entry) -> None:
+        if self._settled is not None and (entry.current is None or entry.current.state not in PREPARED):
+            self._settled(entry.transactional_id)
 
     def _forget(self, partition: int, log: _LogPartition, old: list[_Entry]) -> Append:
         for entry in old:
@@ -524,6 +540,7 @@ class Transactions:
                     if not error_code:
                         self._set(entry, None)
                         del log.entries[entry.transactional_id]
+                    self._tell_settled(entry)
             return []
 
         return Append(partition, tuple(tombstone(entry.transactional_id) for entry in old), ended)

@@ -30,7 +30,9 @@ from appliance.control.coordinator.runtime.shard import State
 from appliance.control.coordinator.runtime.state_machine import Service
 from appliance.control.coordinator.topics import ImageTopics
 from appliance.ioproc.handlers.fetch import fetch
+from appliance.ioproc.handlers.permit_transaction import permit_transaction
 from appliance.ioproc.handlers.produce import produce
+from appliance.ioproc.handlers.write_marker import write_marker
 from appliance.ioproc.partition import Partition
 from appliance.ipc.agent import Timers
 from appliance.ipc.buffer_pool import BufferPool
@@ -230,6 +232,11 @@ class Host:
             self.held.append(fetch(partition, message))
         elif error:
             self.held.append(refusal(message, error))
+        elif message[OP] == Op.PERMIT_TRANSACTION:
+            self.held.append(permit_transaction(partition, message))
+        elif message[OP] == Op.WRITE_MARKER:
+            self.held.append(write_marker(partition, message, now_ms=self.clock.now_ms()))
+            partition.publish()
         else:
             view = self.worker.pools[COORDINATOR].view
             batch = view[message[POSITION] : message[POSITION] + message[LENGTH_BYTES]]

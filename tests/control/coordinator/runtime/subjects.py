@@ -19,7 +19,15 @@ from appliance.control.coordinator.runtime.effects import Record
 from appliance.control.coordinator.runtime.shard import State
 from appliance.control.coordinator.runtime.state_machine import Service
 from appliance.protocol.group_partition import group_partition
-from appliance.protocol.records.batch import LOG_OVERHEAD
+from appliance.protocol.records.batch import (
+    CONTROL,
+    H_ATTRIBUTES,
+    H_PRODUCER_ID,
+    HEADER,
+    LOG_OVERHEAD,
+    TRANSACTIONAL,
+)
+from appliance.protocol.records.control import decode_marker
 from appliance.protocol.records.record import decode_records
 from tests.control.coordinator.runtime import toy
 from tests.control.coordinator.runtime.host import Host
@@ -97,25 +105,61 @@ class Offsets:
 SUBJECTS: dict[str, Subject] = {"toy": Toy(), "offsets": Offsets()}
 
 
-def written(subject: Subject, host: Host, partition: int) -> Iterator[tuple[int, int | None]]:
-    """What the partition's log says, record by record, read from its files."""
+def batches(subject: Subject, host: Host, partition: int) -> Iterator[bytes]:
+    """The batches of the partition's log, read from its files."""
     root: Path = host.settings.log_directories(0)[0] / f"{subject.topic}-{partition}"
     for path in sorted(root.glob("*.log")):
         with path.open("rb") as file:
             while (head := file.read(LOG_OVERHEAD)) and (length := int.from_bytes(head[8:])):
-                for record in decode_records(head + file.read(length)):
-                    yield subject.parse(Record(record.key or b"", record.value))
+                yield head + file.read(length)
+
+
+def written(subject: Subject, host: Host, partition: int) -> Iterator[tuple[int, int | None]]:
+    """What the partition's log says, record by record, whatever became of its transactions."""
+    for batch in batches(subject, host, partition):
+        if not HEADER.unpack_from(batch)[H_ATTRIBUTES] & CONTROL:
+            for record in decode_records(batch):
+                yield subject.parse(Record(record.key or b"", record.value))
+
+
+def ends(subject: Subject, host: Host, partition: int) -> Iterator[tuple[int, bool]]:
+    """The markers of the partition's log: producer id, and whether the transaction was committed."""
+    for batch in batches(subject, host, partition):
+        header = HEADER.unpack_from(batch)
+        if header[H_ATTRIBUTES] & CONTROL:
+            marker = decode_marker(batch)
+            assert marker is not None
+            yield header[H_PRODUCER_ID], marker.committed
 
 
 def logged(subject: Subject, host: Host, partition: int) -> dict[int, int]:
-    """The state that a replay of the whole log leaves."""
-    state: dict[int, int] = {}
-    for key, value in written(subject, host, partition):
-        if value is None:
-            state.pop(key, None)
-        else:
-            state[key] = value
-    return state
+    """The state that a replay of the whole log leaves: of each key the last record that is decided and not aborted."""
+    decided: dict[int, tuple[int, int | None]] = {}
+    pending: dict[int, list[tuple[int, tuple[int, int | None]]]] = {}
+    number = 0
+
+    def take(at: int, key: int, value: int | None) -> None:
+        if at >= decided.get(key, (0, None))[0]:
+            decided[key] = at, value
+
+    for batch in batches(subject, host, partition):
+        header = HEADER.unpack_from(batch)
+        producer_id = header[H_PRODUCER_ID]
+        if header[H_ATTRIBUTES] & CONTROL:
+            marker = decode_marker(batch)
+            assert marker is not None
+            for at, (key, value) in pending.pop(producer_id, ()):
+                if marker.committed:
+                    take(at, key, value)
+            continue
+        for record in decode_records(batch):
+            number += 1
+            said = subject.parse(Record(record.key or b"", record.value))
+            if header[H_ATTRIBUTES] & TRANSACTIONAL:
+                pending.setdefault(producer_id, []).append((number, said))
+            else:
+                take(number, *said)
+    return {key: value for key, (_, value) in decided.items() if value is not None}
 
 
 def is_served(host: Host, partition: int) -> bool:

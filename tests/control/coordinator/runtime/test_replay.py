@@ -89,7 +89,7 @@ def test_machine_gets_offset_producer_and_epoch_of_each_record_and_marker(host: 
 def test_record_of_a_transaction_that_is_open_is_given_and_counts_for_nothing_yet(host: Host) -> None:
     append(host, data((b"a", b"1"), producer=7, epoch=0))
     load_again(host)
-    assert machine(host).open == {7: [Record(b"a", b"1")]}
+    assert machine(host).open == {7: [(1, Record(b"a", b"1"))]}
     assert machine(host).values == {}
 
 

@@ -5,25 +5,31 @@ What must hold, whichever state machine it is:
   · what was acknowledged is what the log says last, unless a later write's outcome is not known
   · a write that failed for good, because the owner refused it, is not in the log
   · a partition that is served, with nothing in flight, has the state that its log says
+  · what was written in a transaction counts with its marker, and not before; a marker that was acknowledged is there
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from appliance.control.coordinator.runtime.effects import Append, Effects
+from appliance.control.coordinator.runtime.effects import Append, Effects, Producer
 from appliance.partition_access.access import UNKNOWN_OUTCOME
+from appliance.protocol.records.control import EndTransactionMarker
 from tests.control.coordinator.runtime.host import DISK, NOT_ENOUGH, TICK_MS, Host
-from tests.control.coordinator.runtime.subjects import PARTITIONS, SUBJECTS, Subject, logged, written
+from tests.control.coordinator.runtime.subjects import PARTITIONS, SUBJECTS, Subject, ends, logged, written
 
 KEYS = 4
+SHARED_KEYS = (KEYS, KEYS + 1)
+"""Written in transactions, and beside them."""
+PRODUCERS = 2
+EPOCH = 0
 
 
 class ShardModel(RuleBasedStateMachine):
@@ -35,6 +41,8 @@ class ShardModel(RuleBasedStateMachine):
         self.host = Host(self.folder, self.subject.topic, self.subject.service, partitions=PARTITIONS)
         self.possible: defaultdict[int, list[int | None]] = defaultdict(lambda: [None])
         self.refused: set[int] = set()
+        self.acknowledged: set[tuple[int, int]] = set()
+        self.marked: defaultdict[int, Counter[tuple[int, bool]]] = defaultdict(Counter)
         self.newest = 0
 
     def teardown(self) -> None:
@@ -74,6 +82,45 @@ class ShardModel(RuleBasedStateMachine):
 
         record = self.subject.record(key, value)
         self.host.shards.carry_out([Append(partition, (record,), ended)])
+
+    @rule(key=st.sampled_from(SHARED_KEYS), producer_id=st.integers(-1, PRODUCERS - 1))
+    def write_shared(self, key: int, producer_id: int) -> None:
+        """In a transaction, whose producer has a permit where somebody leads; outside of any where it is -1."""
+        partition = self.subject.partition(key)
+        if not self.host.shards.shards:
+            return
+        self.newest += 1
+        number = self.newest
+        producer = Producer(producer_id, EPOCH) if producer_id >= 0 else None
+        if producer is not None and self.host.is_led:
+            self.host.led[partition].log.permit_transaction(producer_id, EPOCH)
+
+        def ended(error: int) -> Effects:
+            if not error:
+                self.acknowledged.add((key, number))
+            elif error != UNKNOWN_OUTCOME:
+                self.refused.add(number)
+            return []
+
+        record = self.subject.record(key, number)
+        self.host.shards.carry_out([Append(partition, (record,), ended, producer)])
+
+    @rule(
+        partition=st.integers(0, PARTITIONS - 1),
+        producer_id=st.integers(0, PRODUCERS - 1),
+        committed=st.sampled_from((True, True, False)),
+    )
+    def end_transaction(self, partition: int, producer_id: int, committed: bool) -> None:
+        if not self.host.shards.shards:
+            return
+
+        def ended(error: int) -> None:
+            if not error:
+                self.marked[partition][producer_id, committed] += 1
+
+        self.host.shards.shards[partition].write_marker(
+            Producer(producer_id, EPOCH), EndTransactionMarker(committed, 0), ended, transaction_version=1
+        )
 
     # Steps
 
@@ -139,6 +186,15 @@ class ShardModel(RuleBasedStateMachine):
         for partition in range(PARTITIONS):
             values = {value for _, value in written(self.subject, self.host, partition)}
             assert not values & self.refused
+
+    @invariant()
+    def what_was_acknowledged_in_transactions_is_in_the_log(self) -> None:
+        for partition in range(PARTITIONS):
+            said = set(written(self.subject, self.host, partition))
+            assert {
+                each for each in self.acknowledged if self.subject.partition(each[0]) == partition
+            } <= said
+            assert self.marked[partition] <= Counter(ends(self.subject, self.host, partition))
 
     @invariant()
     def an_idle_partition_has_the_state_of_its_log(self) -> None:

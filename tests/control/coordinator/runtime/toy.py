@@ -1,6 +1,7 @@
 """The smallest state machine that uses all of the runtime: keys and values, on a topic that has no other machine.
 
-What a producer writes in a transaction counts when a marker says that it was committed.
+What a producer writes in a transaction counts when a marker says that it was committed, unless a record of the same key
+that stands later in the log counts already.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ class ToyMachine:
     def __init__(self, number: int) -> None:
         self.number = number
         self.values: dict[bytes, bytes] = {}
-        self.open: dict[int, list[Record]] = {}
+        self.open: dict[int, list[tuple[int, Record]]] = {}
+        self.newest: dict[bytes, int] = {}
+        self.count = 0
         self.replayed: list[tuple[int, int, int, Record]] = []
         self.markers: list[tuple[int, int, int, EndTransactionMarker]] = []
         self.is_loaded = False
@@ -37,18 +40,19 @@ class ToyMachine:
         if record.key == b"torn":
             raise CorruptFile("a record that no version of the toy writes")
         self.replayed.append((offset, producer_id, producer_epoch, record))
+        self.count += 1
         if producer_id == NO_PRODUCER:
-            self._take(record)
+            self._take(self.count, record)
         else:
-            self.open.setdefault(producer_id, []).append(record)
+            self.open.setdefault(producer_id, []).append((self.count, record))
 
     def replay_marker(
         self, offset: int, producer_id: int, producer_epoch: int, marker: EndTransactionMarker
     ) -> None:
         self.markers.append((offset, producer_id, producer_epoch, marker))
-        for record in self.open.pop(producer_id, ()):
+        for number, record in self.open.pop(producer_id, ()):
             if marker.committed:
-                self._take(record)
+                self._take(number, record)
 
     def loaded(self) -> Effects:
         self.is_loaded = True
@@ -60,13 +64,17 @@ class ToyMachine:
 
     def apply(self, records: Sequence[Record]) -> None:
         for record in records:
-            self._take(record)
+            self.count += 1
+            self._take(self.count, record)
 
     def image_changed(self) -> Effects:
         self.images += 1
         return []
 
-    def _take(self, record: Record) -> None:
+    def _take(self, number: int, record: Record) -> None:
+        if self.newest.get(record.key, 0) > number:
+            return
+        self.newest[record.key] = number
         if record.value is None:
             self.values.pop(record.key, None)
         else:
@@ -75,6 +83,8 @@ class ToyMachine:
     def _forget(self) -> None:
         self.values.clear()
         self.open.clear()
+        self.newest.clear()
+        self.count = 0
         self.replayed.clear()
         self.markers.clear()
         self.is_loaded = False

@@ -1,0 +1,108 @@
+"""A transactional producer of librdkafka, in the words of `raw_transactions`; it speaks version 1."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from tests.checker.raw_transactions import Fenced, InDoubt, MustAbort
+from tests.checker.transaction_history import NOT_KNOWN, Place
+
+PATIENCE_S: Final = 60.0
+CALL_S: Final = 10.0
+
+
+class LibraryProducer:
+    """Arguments as of `RawProducer`."""
+
+    def __init__(self, addresses: str, transactional_id: str, *, timeout_ms: int = 30_000) -> None:
+        self.transactional_id = transactional_id
+        self._producer = Producer(
+            {
+                "bootstrap.servers": addresses,
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": timeout_ms,
+                "socket.timeout.ms": min(10_000, timeout_ms),
+                "reconnect.backoff.max.ms": 500,
+                "retry.backoff.ms": 20,
+                "linger.ms": 1,
+            },
+            logger=_silent(),
+        )
+
+    def start(self) -> None:
+        self._retried(lambda: self._producer.init_transactions(CALL_S))
+
+    def begin(self) -> None:
+        try:
+            self._producer.begin_transaction()
+        except KafkaException as error:
+            raise Fenced(str(error)) from None
+
+    def write(self, place: Place, values: Sequence[bytes]) -> int:
+        """The offset of the first of them; the others follow it, maybe in another batch."""
+        offsets: list[int] = []
+        refused: list[KafkaError] = []
+
+        def answered(error: KafkaError | None, message: Message) -> None:
+            offset = message.offset()
+            if error is not None:
+                refused.append(error)
+            elif offset is not None:
+                offsets.append(offset)
+
+        try:
+            for value in values:
+                self._producer.produce(place.topic, value, partition=place.partition, on_delivery=answered)
+            left = self._producer.flush(PATIENCE_S)
+        except KafkaException as error:
+            raise _failure(error.args[0]) from None
+        if refused:
+            raise _failure(refused[0])
+        if left:
+            raise MustAbort(f"{left} records wait")
+        return offsets[0] if len(offsets) == len(values) else NOT_KNOWN
+
+    def send_offsets(self, consumer: Consumer, offsets: dict[Place, int]) -> None:
+        """Of a member of a group."""
+        wanted = [TopicPartition(place.topic, place.partition, offset) for place, offset in offsets.items()]
+        member = consumer.consumer_group_metadata()
+        self._retried(lambda: self._producer.send_offsets_to_transaction(wanted, member, CALL_S))
+
+    def end(self, *, commit: bool) -> None:
+        """As of `RawProducer`, but each error of a commit leaves it in doubt, because lost answers are not told."""
+        if not commit:
+            self._retried(lambda: self._producer.abort_transaction(CALL_S))
+            return
+        try:
+            self._retried(lambda: self._producer.commit_transaction(CALL_S))
+        except (Fenced, MustAbort) as error:
+            raise InDoubt(str(error)) from None
+
+    def close(self) -> None:
+        self._producer.purge()
+
+    def _retried(self, call: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                call()
+                return
+            except KafkaException as error:
+                if not error.args[0].retriable() or time.monotonic() > deadline:
+                    raise _failure(error.args[0]) from None
+
+
+def _silent() -> logging.Logger:
+    """librdkafka tells of each zombie that it is fenced, at a level that cannot be switched off."""
+    logger = logging.Logger("transactions")
+    logger.addHandler(logging.NullHandler())
+    return logger
+
+
+def _failure(error: KafkaError) -> Fenced | MustAbort:
+    return Fenced(error.str()) if error.fatal() else MustAbort(error.str())

@@ -1,0 +1,61 @@
+"""Transactions by every library that has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from tests.clients.transaction_scenarios import TransactionScenario, transaction_cells
+from tests.clients.transactional.aiokafka import AiokafkaTransactions
+from tests.clients.transactional.confluent import ConfluentTransactions
+from tests.clients.transactional.drivers import (
+    Java3Transactions,
+    JavaTransactions,
+    KafkajsTransactions,
+    end_idle_transaction_drivers,
+)
+from tests.clients.transactional.kafka_python import KafkaPythonTransactions
+from tests.support.judge import running_broker
+
+SETTINGS: Final = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
+
+
+@pytest.fixture(scope="module")
+def witness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConfluentTransactions]:
+    """A broker that looks often for transactions whose time is over."""
+    with running_broker(tmp_path_factory.mktemp("transactions") / "data", SETTINGS) as broker:
+        yield ConfluentTransactions(broker.address)
+        end_idle_transaction_drivers()
+
+
+@pytest.mark.parametrize("scenario", transaction_cells(ConfluentTransactions))
+def test_confluent_kafka(scenario: TransactionScenario, witness: ConfluentTransactions) -> None:
+    scenario.play(ConfluentTransactions, witness)
+
+
+@pytest.mark.parametrize("scenario", transaction_cells(KafkaPythonTransactions))
+def test_kafka_python(scenario: TransactionScenario, witness: ConfluentTransactions) -> None:
+    scenario.play(KafkaPythonTransactions, witness)
+
+
+@pytest.mark.parametrize("scenario", transaction_cells(AiokafkaTransactions))
+def test_aiokafka(scenario: TransactionScenario, witness: ConfluentTransactions) -> None:
+    scenario.play(AiokafkaTransactions, witness)
+
+
+@pytest.mark.parametrize("scenario", transaction_cells(KafkajsTransactions))
+def test_kafkajs(scenario: TransactionScenario, witness: ConfluentTransactions) -> None:
+    scenario.play(KafkajsTransactions, witness)
+
+
+@pytest.mark.parametrize("scenario", transaction_cells(JavaTransactions))
+def test_java(scenario: TransactionScenario, witness: ConfluentTransactions) -> None:
+    scenario.play(JavaTransactions, witness)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", transaction_cells(Java3Transactions))
+def test_java_of_version_1(scenario: TransactionScenario, witness: ConfluentTransactions) -> None:
+    scenario.play(Java3Transactions, witness)

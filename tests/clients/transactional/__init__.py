@@ -1,0 +1,1 @@
+"""One library each behind the vocabulary of tests/clients/transactional/library.py."""
