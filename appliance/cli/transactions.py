@@ -46,6 +46,7 @@ STATES: Final = (
     "PrepareEpochFence",
     "Dead",
 )
+OPEN_STATES: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence"})
 ID_BYTES_MAX: Final = 2**15 - 1
 """What a string of the protocol holds."""
 PRODUCER_ID_MAX: Final = 2**63 - 1
@@ -58,20 +59,17 @@ FENCE_TIMEOUT_MS: Final = 60_000
 """The transaction timeout that `terminate` gives to an id. The next producer of the id names its own."""
 
 
-class Milliseconds(click.ParamType[int]):
-    """`1500`, or a number with a unit: `10s`, `5 min`."""
-
-    name = "DURATION"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        text = str(value).strip()
-        plain = text.isascii() and text.isdigit() and len(text) <= 19
-        amount = int(text) if plain else amount_in_unit(text, "ms")
-        if amount is None or amount > DURATION_MS_MAX:
-            self.fail(f"{value!r} is no duration; give milliseconds, or a unit: 10s, 5min", param, ctx)
-        return amount
+def _milliseconds(context: click.Context, parameter: click.Parameter, text: str | None) -> int:
+    """`1500`, or a number with a unit: `10s`, `5 min`; -1 where nothing was given."""
+    if text is None:
+        return -1
+    plain = text.isascii() and text.isdigit() and len(text) <= 19
+    amount = int(text) if plain else amount_in_unit(text, "ms")
+    if amount is None or amount > DURATION_MS_MAX:
+        raise click.BadParameter(
+            f"{text!r} is no duration; give milliseconds, or a unit: 10s, 5min", context, parameter
+        )
+    return amount
 
 
 def _valid_ids(context: click.Context, parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -115,8 +113,8 @@ def transactions() -> None:
 @click.option(
     "--duration-filter",
     "duration_ms",
-    type=Milliseconds(),
-    default=-1,
+    metavar="DURATION",
+    callback=_milliseconds,
     help="Only transactions that are open for longer than this: milliseconds, or a unit such as 10s.",
 )
 @click.option(
@@ -423,9 +421,12 @@ def _listed(each: Listed) -> dict[str, Any]:
 
 
 def _described(each: Described, now_ms: int) -> dict[str, Any]:
-    """The keys are stable. `started_ms` and `age_ms` are null while no transaction is open."""
+    """The keys are stable. `started_ms` and `age_ms` are null while no transaction is open.
+
+    A coordinator also tells when a transaction began that is complete.
+    """
     told = each.told
-    started_ms = told.transaction_start_time_ms if told.transaction_start_time_ms >= 0 else None
+    started_ms = _or_none(told.transaction_start_time_ms) if told.transaction_state in OPEN_STATES else None
     return {
         "transactional_id": told.transactional_id,
         "coordinator": each.coordinator,
