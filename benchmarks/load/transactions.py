@@ -7,6 +7,8 @@ and EndTxn 5. A retriable error is asked again after two milliseconds, and count
     commit     each producer runs transactions of --records records for --seconds
     ids        InitProducerId for --ids transactional ids
     open       each of --ids transactional ids opens a transaction (version 1), and leaves it open
+    client     one librdkafka producer runs transactions of one record for --seconds
+    copy       reads --ids records that it has written to --source, and copies them in transactions of 100
     first      retries EndTxn of the first of those until it is answered, and prints when that was
 """
 
@@ -17,7 +19,7 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from crc32c import crc32c
@@ -31,6 +33,8 @@ RETRY_AFTER_SECONDS = 0.002
 TIMEOUT_MS = 600_000
 RECORD_BYTES = 100
 PATIENCE_SECONDS = 120.0
+BATCH_RECORDS = 5000
+"""More would be above max.message.bytes. A transaction is as many whole batches."""
 
 
 def varint(value: int) -> bytes:
@@ -118,6 +122,10 @@ def await_coordinator(address: str, names: list[str]) -> None:
                 time.sleep(0.02)
 
 
+def _error_at(answer: bytes, position: int) -> int:
+    return int.from_bytes(answer[position : position + 2], signed=True)
+
+
 @dataclass(slots=True)
 class Producer:
     """One transactional producer: a generator yields frames and gets their answers."""
@@ -145,16 +153,18 @@ class Producer:
                 yield from self._asked(
                     add(self.name, self.producer_id, self.epoch, self.topic, self.partition), self._added
                 )
-            raw = batch(
-                self.payload,
-                self.count,
-                producer_id=self.producer_id,
-                epoch=self.epoch,
-                sequence=self.sequence,
-            )
-            sent = produce(self.name, self.topic, self.partition, raw, version=self.version)
-            yield from self._asked(sent, self._produced)
-            self.sequence += self.count
+            for _ in range(0, self.count, BATCH_RECORDS):
+                count = min(self.count, BATCH_RECORDS)
+                raw = batch(
+                    self.payload,
+                    count,
+                    producer_id=self.producer_id,
+                    epoch=self.epoch,
+                    sequence=self.sequence,
+                )
+                sent = produce(self.name, self.topic, self.partition, raw, version=self.version)
+                yield from self._asked(sent, self._produced)
+                self.sequence += count
             ended_ns = time.monotonic_ns()
             sent = end(self.name, self.producer_id, self.epoch, version=self.version)
             yield from self._asked(sent, self._ended)
@@ -162,42 +172,41 @@ class Producer:
             self.commit_ns.append(now_ns - ended_ns)
             self.whole_ns.append(now_ns - began_ns)
 
-    def _asked(self, sent: bytes, error_of: "ErrorOf") -> Iterator[bytes]:
+    def _asked(self, sent: bytes, error_of: Callable[[bytes], int]) -> Iterator[bytes]:
         while True:
             yield sent
             error = error_of(bytes(self.waiting))
             if not error:
                 return
             if error not in RETRIABLE:
-                raise SystemExit(f"{self.name}: {error_of.__name__}: error {error}")
+                raise SystemExit(
+                    f"{self.name}: error {error} to a request of API {int.from_bytes(sent[4:6])}"
+                )
             self.retries += 1
             yield b""  # sleep
 
     def _added(self, answer: bytes) -> int:
-        return struct.unpack_from(">h", answer, 4 + 4 + 2 + len(self.topic) + 4 + 4)[0]
+        return _error_at(answer, 4 + 4 + 2 + len(self.topic) + 4 + 4)
 
     def _produced(self, answer: bytes) -> int:
         if self.version == 1:
-            return struct.unpack_from(">h", answer, 4 + 2 + len(self.topic) + 4 + 4)[0]
+            return _error_at(answer, 4 + 2 + len(self.topic) + 4 + 4)
         # Tag of the header, topics, name, partitions, index.
-        return struct.unpack_from(">h", answer, 1 + 1 + 1 + len(self.topic) + 1 + 4)[0]
+        return _error_at(answer, 1 + 1 + 1 + len(self.topic) + 1 + 4)
 
     def _ended(self, answer: bytes) -> int:
         if self.version == 1:
-            return struct.unpack_from(">h", answer, 4)[0]
-        error = struct.unpack_from(">h", answer, 1 + 4)[0]
+            return _error_at(answer, 4)
+        error = _error_at(answer, 1 + 4)
         if not error:
             self.producer_id, self.epoch = struct.unpack_from(">qh", answer, 1 + 4 + 2)
             self.sequence = 0
         return error
 
 
-ErrorOf = type(Producer._added)
-
-
 def commit(asked: argparse.Namespace) -> dict[str, float]:
     """Transactions of all producers side by side."""
-    payload = records(asked.records)
+    payload = records(min(asked.records, BATCH_RECORDS))
     names = [f"{asked.topic}-{number}" for number in range(asked.producers)]
     await_coordinator(asked.address, names[:1])
     producers = []
@@ -238,7 +247,7 @@ def commit(asked: argparse.Namespace) -> dict[str, float]:
 
 def _drive(producers: list[Producer], until: float) -> None:
     selector = selectors.EpollSelector()
-    work = {}
+    work: dict[str, Iterator[bytes]] = {}
     later: deque[tuple[float, Producer]] = deque()
     left = 0
 
@@ -289,10 +298,7 @@ def many(asked: argparse.Namespace) -> dict[str, float]:
     with connect(asked.address) as connection:
         for first in range(0, len(names), 64):
             some = names[first : first + 64]
-            connection.sendall(b"".join(init(name) for name in some))
-            answers = [struct.unpack_from(">ihqh", _answer(connection)) for _ in some]
-            if wrong := [answer[1] for answer in answers if answer[1]]:
-                raise SystemExit(f"InitProducerId: error {wrong[0]}")
+            answers = _initialized(connection, some)
             if asked.mode == "open":
                 opened = zip(some, answers, strict=True)
                 connection.sendall(
@@ -307,6 +313,21 @@ def many(asked: argparse.Namespace) -> dict[str, float]:
     seconds = time.monotonic() - began
     found = {"ids_s": len(names) / seconds, "ids": float(len(names))}
     return found | (ended if asked.mode == "open" else {})
+
+
+def _initialized(connection: socket.socket, names: list[str]) -> list[tuple[int, int, int, int]]:
+    """InitProducerId of all at once; again for those that were refused because a block of producer ids was used up."""
+    found: dict[str, tuple[int, int, int, int]] = {}
+    until = time.monotonic() + PATIENCE_SECONDS
+    while left := [name for name in names if name not in found]:
+        connection.sendall(b"".join(init(name) for name in left))
+        for name in left:
+            answer = struct.unpack_from(">ihqh", _answer(connection))
+            if not answer[1]:
+                found[name] = answer
+            elif answer[1] not in RETRIABLE or time.monotonic() > until:
+                raise SystemExit(f"InitProducerId: error {answer[1]}")
+    return [found[name] for name in names]
 
 
 def _answer(connection: socket.socket) -> bytes:
@@ -334,11 +355,98 @@ def first(asked: argparse.Namespace) -> dict[str, float]:
     raise SystemExit("no commit in time")
 
 
+def client(asked: argparse.Namespace) -> dict[str, float]:
+    """Transactions of one record through librdkafka."""
+    from confluent_kafka import Producer as Client
+
+    producer = Client(
+        {"bootstrap.servers": asked.address, "transactional.id": f"{asked.topic}-client", "linger.ms": 0}
+    )
+    producer.init_transactions(PATIENCE_SECONDS)
+    value, commits, wholes, warm_up = b"x" * RECORD_BYTES, [], [], 0
+    began = time.monotonic()
+    before_cpu = time.process_time()
+    while (now := time.monotonic()) < began + asked.warmup + asked.seconds:
+        begun_ns = time.monotonic_ns()
+        producer.begin_transaction()
+        producer.produce(asked.topic, value, partition=0)
+        producer.flush(PATIENCE_SECONDS)
+        ended_ns = time.monotonic_ns()
+        producer.commit_transaction(PATIENCE_SECONDS)
+        if now < began + asked.warmup:
+            warm_up += 1
+            continue
+        commits.append(time.monotonic_ns() - ended_ns)
+        wholes.append(time.monotonic_ns() - begun_ns)
+    commits.sort()
+    wholes.sort()
+    return {
+        "transactions_of_all": len(commits) + warm_up,
+        "commits_s": len(commits) / asked.seconds,
+        "commit_p50_us": commits[len(commits) // 2] / 1e3,
+        "commit_p99_us": commits[len(commits) * 99 // 100] / 1e3,
+        "transaction_p50_us": wholes[len(wholes) // 2] / 1e3,
+        "transaction_p99_us": wholes[len(wholes) * 99 // 100] / 1e3,
+        "generator_share": (time.process_time() - before_cpu) / (asked.warmup + asked.seconds),
+    }
+
+
+def copy(asked: argparse.Namespace) -> dict[str, float]:
+    """Consume, transform, produce: each 100 records and their offset are one transaction."""
+    from confluent_kafka import Consumer
+    from confluent_kafka import Producer as Client
+
+    filler = Client({"bootstrap.servers": asked.address})
+    for number in range(asked.ids):
+        filler.produce(asked.source, b"%0100d" % number, partition=0)
+        filler.poll(0)
+    filler.flush(PATIENCE_SECONDS)
+    producer = Client(
+        {"bootstrap.servers": asked.address, "transactional.id": f"{asked.topic}-copy", "linger.ms": 0}
+    )
+    producer.init_transactions(PATIENCE_SECONDS)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": asked.address,
+            "group.id": f"{asked.topic}-copy",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([asked.source])
+    copied, began, before_cpu = 0, 0.0, 0.0
+    give_up_at = time.monotonic() + PATIENCE_SECONDS
+    while copied < asked.ids:
+        if time.monotonic() > give_up_at:
+            raise SystemExit(f"only {copied} records were copied in time")
+        messages = consumer.consume(100, timeout=0.5)
+        if not messages:
+            continue
+        if not began:  # the group has settled
+            began, before_cpu = time.monotonic(), time.process_time()
+        producer.begin_transaction()
+        for message in messages:
+            if message.error():
+                raise SystemExit(str(message.error()))
+            producer.produce(asked.topic, (message.value() or b"")[::-1], partition=0)
+        place = consumer.position(consumer.assignment())
+        producer.send_offsets_to_transaction(place, consumer.consumer_group_metadata(), PATIENCE_SECONDS)
+        producer.commit_transaction(PATIENCE_SECONDS)
+        copied += len(messages)
+    seconds = time.monotonic() - began
+    consumer.close()
+    return {
+        "records_s": copied / seconds,
+        "generator_share": (time.process_time() - before_cpu) / seconds,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("mode", choices=("commit", "ids", "open", "first"))
+    parser.add_argument("mode", choices=("commit", "ids", "open", "first", "client", "copy"))
     parser.add_argument("address")
     parser.add_argument("topic")
+    parser.add_argument("--source", default="")
     parser.add_argument("--records", type=int, default=1)
     parser.add_argument("--producers", type=int, default=1)
     parser.add_argument("--partitions", type=int, default=1)
@@ -349,7 +457,9 @@ def main() -> None:
     parser.add_argument("--producer-id", type=int, default=-1)
     parser.add_argument("--epoch", type=int, default=-1)
     asked = parser.parse_args()
-    run = {"commit": commit, "ids": many, "open": many, "first": first}[asked.mode]
+    run = {"commit": commit, "ids": many, "open": many, "first": first, "client": client, "copy": copy}[
+        asked.mode
+    ]
     print(json.dumps(run(asked)))
 
 
