@@ -1,0 +1,96 @@
+"""Holes that compaction has left, and damage that must not be taken for one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from appliance.cli.compaction_holes import were_compacted
+from appliance.log.file_names import LOG, segment_file_name
+from tests.cli.test_log_verify import batch
+
+BASES = (32, 34, 36, 38)
+ROOM = bytes(512)
+
+
+def copy_of(directory: Path, segments: dict[int, Sequence[bytes]]) -> Path:
+    directory.mkdir()
+    for base_offset, batches in segments.items():
+        (directory / segment_file_name(base_offset, LOG)).write_bytes(b"".join(batches) + ROOM)
+    return directory
+
+
+@pytest.mark.parametrize(
+    "segments",
+    [
+        {0: [batch(2), batch(4)]},  # at the beginning of a segment
+        {0: [batch(0), batch(4), batch(6)]},  # between its batches
+        {0: [batch(0), batch(4)], 6: [batch(6)]},  # before its last batch, where the next one begins
+        {0: [batch(0), batch(4)], 8: [batch(8)]},  # and where its end is missing, too
+        {0: [batch(0)], 2: [batch(4), batch(6)]},  # in the newest one
+    ],
+)
+def test_a_hole_before_a_batch_that_the_log_goes_on_from_is_one_of_compaction(
+    tmp_path: Path, segments: dict[int, Sequence[bytes]]
+) -> None:
+    assert were_compacted([copy_of(tmp_path / str(slot), segments) for slot in range(3)])
+
+
+@pytest.mark.parametrize(
+    "segments",
+    [
+        {},
+        {0: []},
+        {0: [batch(0), batch(2)], 4: [batch(4)]},
+        {0: [], 6: [batch(6)]},  # as a copy is made of a log that begins later
+        {0: [batch(0)], 6: [batch(6)]},  # the end of a segment may be lost
+        {0: [batch(0), batch(4)]},  # the base offset of the newest batch may be damaged
+    ],
+)
+def test_what_damage_may_have_done_proves_no_compaction(
+    tmp_path: Path, segments: dict[int, Sequence[bytes]]
+) -> None:
+    assert not were_compacted([copy_of(tmp_path / str(slot), segments) for slot in range(3)])
+
+
+def test_a_hole_that_another_replica_fills_is_none_of_compaction(tmp_path: Path) -> None:
+    lacking = copy_of(tmp_path / "0", {0: [batch(0), batch(4), batch(6)]})
+    whole = copy_of(tmp_path / "1", {0: [batch(0)], 2: [batch(2)], 4: [batch(4), batch(6)]})
+    assert were_compacted([lacking])
+    assert not were_compacted([lacking, whole])
+    later = copy_of(tmp_path / "2", {4: [batch(4), batch(6)]})  # retention was quicker here
+    assert were_compacted([lacking, later])
+
+
+def test_a_damaged_batch_fills_no_hole(tmp_path: Path) -> None:
+    segments = {0: [batch(0), batch(4), batch(6)]}
+    one, other = (copy_of(tmp_path / str(slot), segments) for slot in (0, 1))
+    path = other / segment_file_name(0, LOG)
+    data = bytearray(path.read_bytes())
+    data[len(batch(0)) + 7] ^= 6  # it is of offset 2 now
+    data[len(batch(0)) + 70] ^= 1
+    path.write_bytes(data)
+    assert were_compacted([one, other])
+
+
+@pytest.mark.parametrize("number", range(len(BASES)))
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_no_bit_that_is_flipped_looks_like_compaction(
+    tmp_path: Path, *, number: int, is_closed: bool
+) -> None:
+    later: dict[int, Sequence[bytes]] = {40: [batch(40)]} if is_closed else {}
+    directory = copy_of(tmp_path / "0", {32: [batch(base) for base in BASES]} | later)
+    path = directory / segment_file_name(32, LOG)
+    whole = path.read_bytes()
+    size_bytes = len(batch(BASES[0]))
+    taken = []
+    for at in range(number * size_bytes, (number + 1) * size_bytes):
+        for bit in range(8):
+            data = bytearray(whole)
+            data[at] ^= 1 << bit
+            path.write_bytes(data)
+            if were_compacted([directory]):
+                taken.append((at - number * size_bytes, bit))
+    assert taken == []
