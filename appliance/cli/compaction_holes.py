@@ -1,18 +1,21 @@
-"""Tell from the files of a partition's replicas whether compaction has taken batches out of them.
+"""Tell from the files of a partition's replicas whether compaction has taken records out of them.
 
 A cleaner notes in `cleaner-offset-checkpoint` how far it has compacted its own replica. That is not enough: a slot
 copies a compacted log to an empty disk without the note, and a topic that is compacted no more loses it. The holes
-stay. A hole is one of compaction if all of this holds:
+stay. Each of these proves compaction:
+
+    a sound batch has fewer records than offsets      a broker takes no such batch from a client
+    a hole before or between batches of a segment     bytes that are lost leave no sound batch behind them
+    an empty file, in several replicas                a file that one replica has lost, another one has
+
+The batches around a hole must be sound and in order. A base offset, which no checksum covers, may be damaged: then its
+batch overlaps the one behind it or the one before it.
 
     ├─ batch ─┼─ batch ─┤ 7 … 11 missing ├─ batch ─┼─ batch ─┤
               └ sound   └ same segment   └ sound   └ sound, and behind it; or the segment ends
 
-    it lies before or between batches of one segment     bytes that are lost leave no sound batch behind them
-    the batches around it are sound and in order         a damaged base offset, which no checksum covers, makes its
-                                                         batch overlap the one behind it or the one before it
-    no other replica has a sound batch in it             else this replica lacks what was written
-
-What is missing at the end of a segment proves nothing: its last bytes may be lost.
+What another replica has a sound batch in is no hole of compaction: this replica lacks what was written. What is missing
+at the end of a segment proves nothing: its last bytes may be lost.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from appliance.protocol.records.batch import (
     H_BATCH_LENGTH,
     H_LAST_OFFSET_DELTA,
     H_MAGIC,
+    H_RECORDS_COUNT,
     HEADER,
     HEADER_BYTES,
     LOG_OVERHEAD,
@@ -50,37 +54,67 @@ class _Place:
     position: int
     base_offset: int
     next_offset: int
+    records: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Hole:
-    """Offsets from `start` to, not including, `end`."""
+    """Offsets from `start` to, not including, `end`. `is_file`: all that a segment should have."""
 
     start: int
     end: int
+    is_file: bool = False
 
 
 def were_compacted(replicas: Sequence[Path]) -> bool:
-    """Return whether the replicas in these directories have a hole that only compaction makes.
+    """Return whether the replicas in these directories lack what only compaction takes out.
 
-    Running time: one pass over the headers of each where there is none.
+    Running time: up to two passes over the headers of each where it has taken out nothing.
 
     Raises:
         OSError: a file cannot be read.
     """
     return any(
-        not any(_has_batches_in(hole, other) for other in replicas if other != directory)
+        _is_agreed(hole, [other for other in replicas if other != directory])
         for directory in replicas
         for hole in islice(_holes(directory), _HOLES_MAX)
-    )
+    ) or any(_has_thinned_batch(directory) for directory in replicas)
+
+
+def _is_agreed(hole: _Hole, others: Sequence[Path]) -> bool:
+    if any(_has_batches_in(hole, other) for other in others):
+        return False
+    return not hole.is_file or any(_goes_past(hole, other) for other in others)
+
+
+def _goes_past(hole: _Hole, directory: Path) -> bool:
+    """Whether a replica begins before a hole and goes on behind it."""
+    bases = segment_bases(directory)
+    return bool(bases) and bases[0] <= hole.start and bases[-1] >= hole.end
+
+
+def _has_thinned_batch(directory: Path) -> bool:
+    for base in segment_bases(directory):
+        descriptor = _open(directory, base)
+        try:
+            for place in _places(descriptor, 0):
+                is_thinned = place.records < place.next_offset - place.base_offset
+                if is_thinned and _are_sound(descriptor, [place]):
+                    return True
+        finally:
+            os.close(descriptor)
+    return False
 
 
 def _holes(directory: Path) -> Iterator[_Hole]:
     bases = segment_bases(directory)
     for number, base in enumerate(bases):
+        end = bases[number + 1] if number + 1 < len(bases) else None
         descriptor = _open(directory, base)
         try:
-            yield from _holes_in(descriptor, base, bases[number + 1] if number + 1 < len(bases) else None)
+            if end is not None and not os.fstat(descriptor).st_size:
+                yield _Hole(base, end, is_file=True)
+            yield from _holes_in(descriptor, base, end)
         finally:
             os.close(descriptor)
 
@@ -144,7 +178,7 @@ def _places(descriptor: int, position: int) -> Iterator[_Place]:
         ):
             return
         base = header[H_BASE_OFFSET]
-        yield _Place(position, base, base + header[H_LAST_OFFSET_DELTA] + 1)
+        yield _Place(position, base, base + header[H_LAST_OFFSET_DELTA] + 1, header[H_RECORDS_COUNT])
         position += length_bytes
 
 

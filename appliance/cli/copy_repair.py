@@ -56,7 +56,7 @@ class Repair:
 
 
 def repair(partition: TopicPartition, replicas: Sequence[Replica]) -> list[Repair]:
-    """Repair the replicas of one partition. Running time: one pass over each, and one over its headers.
+    """Repair the replicas of one partition. Running time: one pass over each, and two over its headers.
 
     Raises:
         OSError: a file cannot be read or written.

@@ -9,6 +9,8 @@ import pytest
 
 from appliance.cli.compaction_holes import were_compacted
 from appliance.log.file_names import LOG, segment_file_name
+from appliance.protocol.records.batch import HEADER_BYTES
+from appliance.protocol.records.record import frame_batch
 from tests.cli.test_log_verify import batch
 
 BASES = (32, 34, 36, 38)
@@ -53,6 +55,32 @@ def test_what_damage_may_have_done_proves_no_compaction(
     tmp_path: Path, segments: dict[int, Sequence[bytes]]
 ) -> None:
     assert not were_compacted([copy_of(tmp_path / str(slot), segments) for slot in range(3)])
+
+
+def thinned(base_offset: int) -> bytes:
+    """Two records of three offsets."""
+    return frame_batch(batch(0)[HEADER_BYTES:], count=2, base_offset=base_offset, last_offset_delta=2)
+
+
+def test_a_batch_with_fewer_records_than_offsets_proves_compaction(tmp_path: Path) -> None:
+    assert were_compacted([copy_of(tmp_path / "0", {0: [thinned(0)], 3: [batch(3)]})])
+    damaged = bytearray(thinned(0))
+    damaged[70] ^= 1
+    assert not were_compacted([copy_of(tmp_path / "1", {0: [bytes(damaged)], 3: [batch(3)]})])
+
+
+def test_an_empty_file_proves_compaction_only_where_several_replicas_have_nothing_there(
+    tmp_path: Path,
+) -> None:
+    segments: dict[int, Sequence[bytes]] = {0: [batch(0)], 2: [batch(2)], 4: [batch(4)]}
+    first, second, whole = (copy_of(tmp_path / str(slot), segments) for slot in range(3))
+    for each in (first, second):
+        (each / segment_file_name(2, LOG)).write_bytes(b"")
+    assert were_compacted([first, second])
+    assert not were_compacted([first])
+    assert not were_compacted([first, second, whole])
+    later = copy_of(tmp_path / "3", {4: [batch(4)]})  # retention was quicker here
+    assert not were_compacted([first, later])
 
 
 def test_a_hole_that_another_replica_fills_is_none_of_compaction(tmp_path: Path) -> None:
