@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ BASES = (32, 34, 36, 38)
 ROOM = bytes(512)
 
 
-def copy_of(directory: Path, segments: dict[int, Sequence[bytes]]) -> Path:
+def copy_of(directory: Path, segments: Mapping[int, Sequence[bytes]]) -> Path:
     directory.mkdir()
     for base_offset, batches in segments.items():
         (directory / segment_file_name(base_offset, LOG)).write_bytes(b"".join(batches) + ROOM)
@@ -35,7 +35,7 @@ def copy_of(directory: Path, segments: dict[int, Sequence[bytes]]) -> Path:
     ],
 )
 def test_a_hole_before_a_batch_that_the_log_goes_on_from_is_one_of_compaction(
-    tmp_path: Path, segments: dict[int, Sequence[bytes]]
+    tmp_path: Path, segments: Mapping[int, Sequence[bytes]]
 ) -> None:
     assert were_compacted([copy_of(tmp_path / str(slot), segments) for slot in range(3)])
 
@@ -52,7 +52,7 @@ def test_a_hole_before_a_batch_that_the_log_goes_on_from_is_one_of_compaction(
     ],
 )
 def test_what_damage_may_have_done_proves_no_compaction(
-    tmp_path: Path, segments: dict[int, Sequence[bytes]]
+    tmp_path: Path, segments: Mapping[int, Sequence[bytes]]
 ) -> None:
     assert not were_compacted([copy_of(tmp_path / str(slot), segments) for slot in range(3)])
 
@@ -72,7 +72,7 @@ def test_a_batch_with_fewer_records_than_offsets_proves_compaction(tmp_path: Pat
 def test_an_empty_file_proves_compaction_only_where_several_replicas_have_nothing_there(
     tmp_path: Path,
 ) -> None:
-    segments: dict[int, Sequence[bytes]] = {0: [batch(0)], 2: [batch(2)], 4: [batch(4)]}
+    segments: Mapping[int, Sequence[bytes]] = {0: [batch(0)], 2: [batch(2)], 4: [batch(4)]}
     first, second, whole = (copy_of(tmp_path / str(slot), segments) for slot in range(3))
     for each in (first, second):
         (each / segment_file_name(2, LOG)).write_bytes(b"")
@@ -81,6 +81,8 @@ def test_an_empty_file_proves_compaction_only_where_several_replicas_have_nothin
     assert not were_compacted([first, second, whole])
     later = copy_of(tmp_path / "3", {4: [batch(4)]})  # retention was quicker here
     assert not were_compacted([first, later])
+    behind = copy_of(tmp_path / "4", {0: [batch(0)]})  # has not copied it yet
+    assert not were_compacted([first, behind])
 
 
 def test_a_hole_that_another_replica_fills_is_none_of_compaction(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -234,7 +234,7 @@ def test_a_compacted_replica_is_replaced_by_a_copy_of_a_whole_one(tmp_path: Path
     assert not list(damaged.glob("*.index"))
 
 
-COMPACTED = {0: [batch(2), batch(8)], 12: [batch(12), batch(14)]}
+COMPACTED: Final[dict[int, Sequence[bytes]]] = {0: [batch(2), batch(8)], 12: [batch(12), batch(14)]}
 """Compaction took batches out before, between and behind those of the first segment."""
 
 
