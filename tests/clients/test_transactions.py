@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 import pytest
 
@@ -17,15 +16,13 @@ from tests.clients.transactional.drivers import (
     end_idle_transaction_drivers,
 )
 from tests.clients.transactional.kafka_python import KafkaPythonTransactions
-from tests.support.judge import running_broker
-
-SETTINGS: Final = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 200}
+from tests.support.judge import ENDS_AT_ONCE, running_broker
 
 
 @pytest.fixture(scope="module")
 def witness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConfluentTransactions]:
-    """A broker that looks often for transactions whose time is over."""
-    with running_broker(tmp_path_factory.mktemp("transactions") / "data", SETTINGS) as broker:
+    """A broker that aborts transactions as soon as their time is over."""
+    with running_broker(tmp_path_factory.mktemp("transactions") / "data", ENDS_AT_ONCE) as broker:
         yield ConfluentTransactions(broker.address)
         end_idle_transaction_drivers()
 

@@ -25,8 +25,10 @@ from tests.support.raw_fetch import is_served
 
 TOPIC: Final = "t"
 COMMAND: Final = "org.apache.kafka.tools.TransactionsCommand"
-COMPLETE_COMMIT: Final = 4
-COMPLETE_ABORT: Final = 5
+EMPTY: Final = 0
+ONGOING: Final = 1
+ENDED: Final = {"done": (2, 4), "open": (3, 5)}
+"""The states of a commit, and those of an abort, as numbers of the log."""
 SETTINGS: Final = {"transaction.state.log.num.partitions": 4}
 
 
@@ -131,21 +133,27 @@ def test_kafka_console_consumer_reads_what_is_committed_and_waits_at_what_is_ope
 
 def test_kafka_dump_log_reads_the_transaction_log(scene: Scene) -> None:
     scene.open.abort_transaction(60)
+
+    def states() -> set[str]:
+        return {row["TransactionState"] for row in scene.transactions("list")}
+
+    assert within(30, lambda: states() == {"CompleteCommit", "CompleteAbort"}), states()
+    scene.broker.stop()  # cuts off what was allocated behind the last record
     segments = [str(path) for path in sorted(scene.data_dir.rglob("__transaction_state-*/*.log"))]
     assert segments
     read = ("--transaction-log-decoder", "--print-data-log", "--files", ",".join(segments))
-
-    def last_values() -> dict[str, Any]:
-        printed = tool("org.apache.kafka.tools.DumpLogSegments", *read)
-        lines = re.findall(r"key: (\{.*?\}\}) payload: (\{.*\}|<DELETE>)", printed)
-        return {json.loads(key)["data"]["transactionalId"]: json.loads(value)["data"] for key, value in lines}
-
-    def complete() -> bool:
-        states = {name: value["transactionStatus"] for name, value in last_values().items()}
-        return states == {"done": COMPLETE_COMMIT, "open": COMPLETE_ABORT}
-
-    assert within(30, complete), last_values()
-    for value in last_values().values():
-        assert value["transactionTimeoutMs"] == 60_000
-        assert value["transactionPartitions"] in ([], None)
-        assert 0 < value["transactionStartTimestampMs"] <= value["transactionLastUpdateTimestampMs"]
+    printed = tool("org.apache.kafka.tools.DumpLogSegments", *read)
+    lines = re.findall(r"key: (\{.*?\}\}) payload: (\{.*\})", printed)
+    values: dict[str, list[Any]] = {"done": [], "open": []}
+    for key, value in lines:
+        values[json.loads(key)["data"]["transactionalId"]].append(json.loads(value)["data"])
+    for name, (prepare, complete) in ENDED.items():
+        statuses = [value["transactionStatus"] for value in values[name]]
+        assert statuses[0] == EMPTY
+        assert statuses[-3:] == [ONGOING, prepare, complete]
+        assert values[name][-1]["transactionPartitions"] in ([], None)
+        (parts,) = values[name][-2]["transactionPartitions"]
+        assert (parts["topic"], sorted(parts["partitionIds"])) == (TOPIC, [0, 1])
+        for value in values[name]:
+            assert value["transactionTimeoutMs"] == 60_000
+            assert value["transactionLastUpdateTimestampMs"] > 0

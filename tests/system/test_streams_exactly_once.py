@@ -26,16 +26,13 @@ from tests.clients.adapters.confluent import ConfluentClient
 from tests.support import kafka_streams
 from tests.support.apache_kafka import ApacheKafka, compiled, java
 from tests.support.broker import Appliance, Broker, end_with_the_test_runner
-from tests.support.judge import running_broker
+from tests.support.judge import ENDS_AT_ONCE, running_broker
 
 SOURCE: Final = Path(__file__).with_name("java") / "CountByUser.java"
 PARTITIONS: Final = 3
 USERS: Final = 20
 SESSION_MS: Final = 6_000
-SETTINGS: Final = {
-    "group.initial.rebalance.delay.ms": 0,
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": 200,
-}
+SETTINGS: Final = {"group.initial.rebalance.delay.ms": 0, **ENDS_AT_ONCE}
 ROLES: Final = ("ioproc", "coordinator", "netproc", "controller")
 
 
