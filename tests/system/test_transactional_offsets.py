@@ -18,6 +18,7 @@ from tests.system.raw import ask, create_topic, wait_until
 
 TIMEOUT_S = 60
 KILLS = 4
+WIDE = 400
 UNSTABLE = int(ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 
@@ -113,6 +114,27 @@ def test_record_and_offset_are_hidden_until_the_commit_and_then_both_there(broke
     )
     assert copier.look() == [b"committed"]
     copier.close()
+
+
+@pytest.mark.timeout(240)
+def test_offsets_of_many_partitions_are_one_transaction(broker: Appliance) -> None:
+    """The request is long enough to be worked on in pieces; its offsets are told all or none."""
+    create_topic(broker.port, "wide", partitions=WIDE)
+    bootstrap = {"bootstrap.servers": broker.address}
+    reader = Consumer({**bootstrap, "group.id": "wide", "isolation.level": "read_committed"})
+    producer = Producer({**bootstrap, "transactional.id": "wide"})
+    producer.init_transactions(TIMEOUT_S)
+    partitions = [TopicPartition("wide", number) for number in range(WIDE)]
+    for offset, ends in ((1, producer.commit_transaction), (2, producer.abort_transaction)):
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction(
+            [TopicPartition("wide", number, offset) for number in range(WIDE)],
+            reader.consumer_group_metadata(),
+            TIMEOUT_S,
+        )
+        ends(TIMEOUT_S)
+        assert {each.offset for each in reader.committed(partitions, timeout=TIMEOUT_S)} == {1}
+    reader.close()
 
 
 def lag(broker: Appliance, group: str, *options: str) -> tuple[int, int]:
