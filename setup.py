@@ -39,6 +39,7 @@ HOT_MODULES = (
     "appliance/control/coordinator/offsets/offset_commit.py",
     "appliance/control/coordinator/offsets/offset_records.py",
     "appliance/control/coordinator/offsets/packed_offsets.py",
+    "appliance/control/coordinator/offsets/pending_offsets.py",
     "appliance/control/coordinator/request_lines.py",
     "appliance/control/coordinator/request_queue.py",
     "appliance/control/coordinator/runtime/loading.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -10,12 +11,14 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRequest, OffsetFetchTopic
 from appliance.protocol.errors import ErrorCode
+from tests.cli.command import appliance
 from tests.support.broker import Appliance
 from tests.support.wire import WireSocket
 from tests.system.raw import ask, create_topic, wait_until
 
 TIMEOUT_S = 60
 KILLS = 4
+WIDE = 400
 UNSTABLE = int(ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 
@@ -24,7 +27,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
     settings = {"coordinator.processes": request.param, "offsets.topic.num.partitions": 4}
     appliance = Appliance(tmp_path_factory.mktemp("transactional"), settings=settings)
     appliance.start()
-    for topic in ("in", "out", "killed"):
+    for topic in ("in", "out", "killed", "lagging"):
         create_topic(appliance.port, topic)
     yield appliance
     appliance.stop()
@@ -111,6 +114,65 @@ def test_record_and_offset_are_hidden_until_the_commit_and_then_both_there(broke
     )
     assert copier.look() == [b"committed"]
     copier.close()
+
+
+@pytest.mark.timeout(240)
+def test_offsets_of_many_partitions_are_one_transaction(broker: Appliance) -> None:
+    """The request is long enough to be worked on in pieces; its offsets are told all or none."""
+    create_topic(broker.port, "wide", partitions=WIDE)
+    bootstrap = {"bootstrap.servers": broker.address}
+    reader = Consumer({**bootstrap, "group.id": "wide", "isolation.level": "read_committed"})
+    producer = Producer({**bootstrap, "transactional.id": "wide"})
+    producer.init_transactions(TIMEOUT_S)
+    partitions = [TopicPartition("wide", number) for number in range(WIDE)]
+    for offset, ends in ((1, producer.commit_transaction), (2, producer.abort_transaction)):
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction(
+            [TopicPartition("wide", number, offset) for number in range(WIDE)],
+            reader.consumer_group_metadata(),
+            TIMEOUT_S,
+        )
+        ends(TIMEOUT_S)
+        assert {each.offset for each in reader.committed(partitions, timeout=TIMEOUT_S)} == {1}
+    reader.close()
+
+
+def lag(broker: Appliance, group: str, *options: str) -> tuple[int, int]:
+    """Committed offset and lag in lagging-0, as a user sees them."""
+    outcome = appliance("groups", "lag", group, "--json", *options, "-b", broker.address).succeeded()
+    ((partition,),) = [each["partitions"] for each in json.loads(outcome.output)]
+    return partition["committed"], partition["lag"]
+
+
+@pytest.mark.timeout(240)
+def test_lag_of_a_group_counts_an_open_transaction_unless_its_readers_wait_for_it(broker: Appliance) -> None:
+    bootstrap = {"bootstrap.servers": broker.address}
+    plain = Producer(bootstrap)
+    for _ in range(2):
+        plain.produce("lagging", b"plain")
+    assert plain.flush(TIMEOUT_S) == 0
+    consumer = Consumer({**bootstrap, "group.id": "lagging"})
+    consumer.commit(offsets=[TopicPartition("lagging", 0, 1)], asynchronous=False)
+    producer = Producer({**bootstrap, "transactional.id": "lagging"})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce("lagging", b"open")
+    producer.send_offsets_to_transaction(
+        [TopicPartition("lagging", 0, 2)], consumer.consumer_group_metadata(), TIMEOUT_S
+    )
+    assert producer.flush(TIMEOUT_S) == 0
+    assert lag(broker, "lagging") == (1, 2)
+    assert lag(broker, "lagging", "--read-committed") == (1, 1)
+    producer.commit_transaction(TIMEOUT_S)
+    wait_until(
+        lambda: lag(broker, "lagging") == (2, 2), "the marker counts as an offset", timeout_s=TIMEOUT_S
+    )
+    wait_until(
+        lambda: lag(broker, "lagging", "--read-committed") == (2, 2),
+        "nothing is open any more",
+        timeout_s=TIMEOUT_S,
+    )
+    consumer.close()
 
 
 def await_whole(broker: Appliance, copier: Copier, number: int) -> None:
