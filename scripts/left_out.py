@@ -1,7 +1,6 @@
 """Write docs/left-out.md from the heads of the handlers: `python -m scripts.left_out [FILE]`.
 
-The head of a handler begins with the name of its API and the versions that it serves; one of several has an indented
-line for each, which begins so, and names no missing parts. A paragraph of the head that
+The head of a handler begins with the name of its API and the versions that it serves. A paragraph of the head that
 begins with `Left out:` says which parts of the API are missing. Handlers are found by their heads, wherever they are in
 the package. Without FILE the page goes to standard output. A test fails when the page in docs/ is stale.
 """
@@ -39,7 +38,6 @@ def heads(package: Path = PACKAGE) -> dict[ApiKey, str]:
     """Return the head of each served API's handler."""
     served = {api.title: api for api in ApiKey if api.served}
     found: dict[ApiKey, str] = {}
-    of_several: dict[ApiKey, str] = {}
     for module in sorted(package.rglob("*.py")):
         if module.is_relative_to(CODECS):
             continue
@@ -47,10 +45,7 @@ def heads(package: Path = PACKAGE) -> dict[ApiKey, str]:
         begins = re.match(r"([A-Z]\w+) (?:\(\d+\), versions )?\d+(?:-\d+)?\b", head)
         if begins and begins[1] in served:
             found[served[begins[1]]] = head
-        for name in re.findall(r"(?m)^ {4}([A-Z]\w+) \d+(?:-\d+)? {2,}", head):
-            if name in served:
-                of_several[served[name]] = head
-    return of_several | found
+    return found
 
 
 def left_out(head: str) -> Iterator[str]:
@@ -66,7 +61,6 @@ def page() -> str:
     rows = [
         f"| {api.title} | {versions(api)} | {' '.join(texts)} |\n"
         for api, head in sorted(heads().items(), key=lambda each: int(each[0]))
-        if head.startswith(f"{api.title} ")
         if (texts := list(left_out(head)))
     ]
     return HEAD + "".join(rows)
