@@ -37,29 +37,29 @@ from appliance.control.coordinator.marker_writer import MarkerWriter
 from appliance.control.coordinator.pieces import PIECE, Steps
 from appliance.control.coordinator.request_queue import Reply
 from appliance.control.coordinator.topics import ImageTopics
+from appliance.control.coordinator.transaction import add_offsets_to_txn, add_partitions_to_txn, end_txn
+from appliance.control.coordinator.transaction.add_partitions_to_txn import MANY_TRANSACTIONS_SINCE, Errors
+from appliance.control.coordinator.transaction.describe_transactions import described
 from appliance.control.coordinator.transaction.effects import TransactionEffects
+from appliance.control.coordinator.transaction.list_transactions import Filter, unknown_states
+from appliance.control.coordinator.transaction.told import told
 from appliance.control.coordinator.transaction.transaction import NO_EPOCH, NO_PRODUCER_ID
-from appliance.control.coordinator.transaction.transaction_state import STATES, TransactionState
+from appliance.control.coordinator.transaction.transaction_state import TransactionState
 from appliance.control.coordinator.transaction_machines import TransactionMachines
 from appliance.errors import RejectedRequest
 from appliance.protocol.api_versions import ApiKey
-from appliance.protocol.apis.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from appliance.protocol.apis.add_offsets_to_txn import AddOffsetsToTxnRequest
 from appliance.protocol.apis.add_partitions_to_txn import (
-    AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
-    AddPartitionsToTxnResult,
-    AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
 from appliance.protocol.apis.describe_transactions import (
     DescribedTransaction,
-    DescribedTransactionTopic,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
 )
-from appliance.protocol.apis.end_txn import EndTxnRequest, EndTxnResponse
+from appliance.protocol.apis.end_txn import EndTxnRequest
 from appliance.protocol.apis.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from appliance.protocol.apis.list_transactions import (
     ListedTransaction,
@@ -73,29 +73,15 @@ HELD_MS: Final = 20
 HELD_MAX: Final = 10_000
 LONG_ANSWER: Final = 64
 """An answer about more partitions is encoded in pieces."""
-MANY_TRANSACTIONS_SINCE: Final = 4
-ABORTABLE_SINCE: Final = 5
-EPOCH_BUMP_SINCE: Final = 5
-"""EndTxn from here on is of `transaction.version` 2; so is AddPartitionsToTxn from MANY_TRANSACTIONS_SINCE on."""
 INIT_FENCED_SINCE: Final = 4
-FENCED_SINCE: Final = 2
 
 _NONE: Final = int(ErrorCode.NONE)
-_FENCED: Final = int(ErrorCode.PRODUCER_FENCED)
-_INVALID_EPOCH: Final = int(ErrorCode.INVALID_PRODUCER_EPOCH)
-_ABORTABLE: Final = int(ErrorCode.TRANSACTION_ABORTABLE)
-_INVALID_STATE: Final = int(ErrorCode.INVALID_TXN_STATE)
 _INVALID_REQUEST: Final = int(ErrorCode.INVALID_REQUEST)
 _UNKNOWN: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 _NOT_ATTEMPTED: Final = int(ErrorCode.OPERATION_NOT_ATTEMPTED)
 _NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _LOADING: Final = int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 _WORTH_HOLDING: Final = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
-_STATES_IN_MEMORY: Final = frozenset({"Dead", "PrepareEpochFence"})
-"""Names of states that Kafka never writes down. No id is in one of them here, but a filter may name them."""
-_STATE_NAMES: Final = {row.name: state for state, row in STATES.items()}
-
-Errors = Mapping[TopicPartition, int]
 
 
 class Answers(Protocol):
@@ -204,8 +190,8 @@ class TransactionRequests:
     def _initialized(
         self, reply: Reply, error: int, producer_id: int = NO_PRODUCER_ID, epoch: int = NO_EPOCH
     ) -> None:
-        told = _told(error, fenced=reply.header.version >= INIT_FENCED_SINCE)
-        self._answers.respond(reply, InitProducerIdResponse(told, producer_id, epoch))
+        error = told(error, fenced=reply.header.version >= INIT_FENCED_SINCE)
+        self._answers.respond(reply, InitProducerIdResponse(error, producer_id, epoch))
 
     # AddPartitionsToTxn
 
@@ -353,28 +339,14 @@ class TransactionRequests:
         self, reply: Reply, transactions: Sequence[AddPartitionsToTxnTransaction], errors: Sequence[Errors]
     ) -> None:
         """Answer AddPartitionsToTxn: `errors` has those of each transaction."""
-        version = reply.header.version
-        results = [
-            _results(transaction.topics, each, version)
-            for transaction, each in zip(transactions, errors, strict=True)
-        ]
-        if version >= MANY_TRANSACTIONS_SINCE:
-            response = AddPartitionsToTxnResponse(
-                results_by_transaction=tuple(
-                    AddPartitionsToTxnResult(transaction.transactional_id, topics)
-                    for transaction, topics in zip(transactions, results, strict=True)
-                )
-            )
-        else:
-            response = AddPartitionsToTxnResponse(results_by_topic=results[0])
+        response = add_partitions_to_txn.response_of(transactions, errors, reply.header.version)
         self._respond(reply, response, sum(map(len, errors)))
 
     # AddOffsetsToTxn
 
     def _add_offsets(self, request: AddOffsetsToTxnRequest, reply: Reply) -> None:
         def told(error: int) -> None:
-            told = _told(error, fenced=reply.header.version >= FENCED_SINCE)
-            self._answers.respond(reply, AddOffsetsToTxnResponse(told))
+            self._answers.respond(reply, add_offsets_to_txn.response_of(error, reply.header.version))
 
         offsets = self._topics.by_name(CONSUMER_OFFSETS)
         if offsets is None:
@@ -398,8 +370,7 @@ class TransactionRequests:
         version = reply.header.version
 
         def answer(error: int, producer_id: int = NO_PRODUCER_ID, epoch: int = NO_EPOCH) -> None:
-            told = _told(error, fenced=version >= FENCED_SINCE)
-            self._answers.respond(reply, EndTxnResponse(told, producer_id, epoch))
+            self._answers.respond(reply, end_txn.response_of(error, producer_id, epoch, version))
 
         def serve(until_ns: int) -> None:
             gate = self._machines.gate(name, reply.slot) if name else 0
@@ -417,7 +388,7 @@ class TransactionRequests:
                 request.producer_id,
                 request.producer_epoch,
                 commit=request.committed,
-                client_version=2 if version >= EPOCH_BUMP_SINCE else 0,
+                client_version=end_txn.client_version(version),
                 then=then,
             )
             self._machines.carry_out(effects)
@@ -434,22 +405,7 @@ class TransactionRequests:
         error = self._machines.gate(name, slot) if name else _INVALID_REQUEST
         if error:
             return DescribedTransaction(name, error)
-        current = self._transactions.get(name)
-        if current is None:
-            return DescribedTransaction(name, int(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND))
-        by_topic: dict[str, list[int]] = {}
-        for partition in sorted(current.partitions):
-            by_topic.setdefault(partition.topic, []).append(partition.partition)
-        return DescribedTransaction(
-            name,
-            0,
-            STATES[current.state].name,
-            current.timeout_ms,
-            current.started_ms,
-            current.producer_id,
-            current.producer_epoch,
-            tuple(DescribedTransactionTopic(topic, tuple(numbers)) for topic, numbers in by_topic.items()),
-        )
+        return described(name, self._transactions.get(name))
 
     def _list(self, request: ListTransactionsRequest, reply: Reply) -> None:
         shards = self._machines.shards
@@ -464,31 +420,18 @@ class TransactionRequests:
                 error = int(ErrorCode.INVALID_REGULAR_EXPRESSION)
                 self._answers.respond(reply, ListTransactionsResponse(error))
                 return
-        wanted = {_STATE_NAMES[name] for name in request.state_filters if name in _STATE_NAMES}
-        unknown = tuple(
-            name
-            for name in dict.fromkeys(request.state_filters)
-            if name not in _STATE_NAMES and name not in _STATES_IN_MEMORY
-        )
+        unknown = unknown_states(request)
         self._answers.answer_in_pieces(
             [reply],
-            self._listed(request, reply.slot, wanted, matches),
+            self._listed(Filter(request, matches, self._clock.now_ms()), reply.slot),
             lambda elements: ListTransactionsResponse(
                 unknown_state_filters=unknown, transaction_states=elements
             ),
         )
 
-    def _listed(
-        self,
-        request: ListTransactionsRequest,
-        slot: int,
-        wanted: set[TransactionState],
-        matches: Callable[[str], bool] | None,
-    ) -> Iterator[ListedTransaction]:
+    def _listed(self, wanted: Filter, slot: int) -> Iterator[ListedTransaction]:
         """The ids that the client's slot coordinates and its filters let through."""
-        now_ms = self._clock.now_ms()
         transactions, shards = self._transactions, self._machines.shards
-        producer_ids = frozenset(request.producer_id_filters)
         for number in range(len(self._machines.by_partition)):
             if shards is None or number >= len(shards.shards):
                 return
@@ -497,15 +440,9 @@ class TransactionRequests:
                 continue
             for name in transactions.ids(number):
                 current = transactions.get(name)
-                if (
-                    current is None
-                    or (producer_ids and current.producer_id not in producer_ids)
-                    or (request.state_filters and current.state not in wanted)
-                    or 0 <= request.duration_filter >= now_ms - current.started_ms
-                    or (matches is not None and not matches(name))
-                ):
-                    continue
-                yield ListedTransaction(name, current.producer_id, STATES[current.state].name)
+                listed = None if current is None else wanted.listed(name, current)
+                if listed is not None:
+                    yield listed
 
     # Answers
 
@@ -611,32 +548,6 @@ class _Addition:
         self._left -= 1
         if not self._left:
             self._requests.added(self.reply, self._transactions, self._errors)
-
-
-def _results(
-    topics: Sequence[AddPartitionsToTxnTopic], errors: Errors, version: int
-) -> tuple[AddPartitionsToTxnTopicResult, ...]:
-    fenced, abortable = version >= FENCED_SINCE, version >= ABORTABLE_SINCE
-    return tuple(
-        AddPartitionsToTxnTopicResult(
-            topic.name,
-            tuple(
-                AddPartitionsToTxnPartitionResult(
-                    index,
-                    _told(errors[TopicPartition(topic.name, index)], fenced=fenced, abortable=abortable),
-                )
-                for index in topic.partitions
-            ),
-        )
-        for topic in topics
-    )
-
-
-def _told(error: int, *, fenced: bool, abortable: bool = True) -> int:
-    """Return what a client hears that may not know PRODUCER_FENCED or TRANSACTION_ABORTABLE."""
-    if error == _FENCED and not fenced:
-        return _INVALID_EPOCH
-    return _INVALID_STATE if error == _ABORTABLE and not abortable else int(error)
 
 
 def _in_one_piece(servant: Callable[[Any, Reply], None]) -> Callable[[Any, Reply], Steps[None]]:
