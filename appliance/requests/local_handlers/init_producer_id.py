@@ -1,6 +1,8 @@
 """InitProducerId 0-5 for idempotent producers: a new id, epoch 0, every time.
 
 A request with a transactional id goes to the coordinator of that id (`route` of the row in `api_table`).
+
+Left out: version 6, which Apache Kafka 4.3 does not serve either; two-phase commit (KIP-939) comes with it.
 """
 
 from __future__ import annotations
