@@ -22,6 +22,9 @@ COUNTER_NAMES: Final[Mapping[str, Sequence[str | None]]] = {
         "forgotten_member_ids",
         "member_bytes",
         "transactional_ids",
+        "refused_transactional_ids",
+        "owed_transactions",
+        "markers",
     ),
     "purgatory": (
         "waiting",
@@ -54,6 +57,7 @@ BOUNDS: Final[Mapping[str, str]] = {
     "refused_members": "requests of members were refused: see group.members.max, group.max.bytes,"
     " group.members.max.bytes",
     "forgotten_member_ids": "ids of members that had not joined were forgotten: see group.pending.members.max",
+    "refused_transactional_ids": "new transactional ids were refused: see transactional.id.max.count",
 }
 """Name of the counter → what `appliance status` says behind its number."""
 

@@ -591,7 +591,8 @@ def replay(
         file = segment.file
         position = segment.offset_index.lookup(start)
         for at, header in file.headers(position, end=file.size_bytes, read_bytes=1 << 16):
-            if header[H_PRODUCER_ID] < 0 or header[H_BASE_OFFSET] < start:
+            # Of the batch that a log begins inside of, the rest counts, and may be of an open transaction.
+            if header[H_PRODUCER_ID] < 0 or header[H_BASE_OFFSET] + header[H_LAST_OFFSET_DELTA] < start:
                 continue
             if header[H_ATTRIBUTES] & CONTROL:
                 _replay_control(producers, segment, at, header, index=segment.base_offset in indexing)

@@ -228,7 +228,8 @@ class NetworkAgent:
         if mask & ~(_IN | _OUT | _HUNG_UP):
             self._close(connection)
             return
-        if mask & _HUNG_UP and self._hung_up(connection):
+        # The event may be one of a connection that was closed in this turn, and whose descriptor a new one has got.
+        if mask & _HUNG_UP and connection.held and self._hung_up(connection):
             return
         self._send(connection)
         if self._may_resume(connection):

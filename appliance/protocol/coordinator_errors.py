@@ -69,11 +69,25 @@ from appliance.protocol.apis.txn_offset_commit import (
     TxnOffsetCommitResponse,
     TxnOffsetCommitTopicResponse,
 )
+from appliance.protocol.apis.write_txn_markers import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from appliance.protocol.errors import ErrorCode
 
 OFFSET_FETCH_GROUPS_SINCE: Final = 8
 OFFSET_FETCH_ERROR_SINCE: Final = 2
 _JOIN_GROUP_NULL_NAME_SINCE: Final = 7
+_AWAY: Final = frozenset(
+    {
+        int(ErrorCode.COORDINATOR_NOT_AVAILABLE),
+        int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        int(ErrorCode.NOT_COORDINATOR),
+    }
+)
 _TXN_OFFSET_COMMIT_LOADING_SINCE: Final = 2
 
 
@@ -203,6 +217,30 @@ def _describe_transactions(
     )
 
 
+def _refused_markers(request: WriteTxnMarkersRequest, _version: int, error: int) -> WriteTxnMarkersResponse:
+    """Every partition has the error, as one whose leader is away: who writes markers knows no other (`KafkaApis`)."""
+    if error in _AWAY:
+        error = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    return WriteTxnMarkersResponse(
+        tuple(
+            WritableTxnMarkerResult(
+                marker.producer_id,
+                tuple(
+                    WritableTxnMarkerTopicResult(
+                        topic.name,
+                        tuple(
+                            WritableTxnMarkerPartitionResult(number, error)
+                            for number in topic.partition_indexes
+                        ),
+                    )
+                    for topic in marker.topics
+                ),
+            )
+            for marker in request.markers
+        )
+    )
+
+
 _RESPONSES: Final[Mapping[int, Callable[[Any, int, int], Any]]] = {
     ApiKey.OFFSET_COMMIT: refused_commit,
     ApiKey.OFFSET_FETCH: refused_fetch,
@@ -222,6 +260,7 @@ _RESPONSES: Final[Mapping[int, Callable[[Any, int, int], Any]]] = {
     ApiKey.ADD_OFFSETS_TO_TXN: lambda _, __, error: AddOffsetsToTxnResponse(error_code=error),
     ApiKey.END_TXN: lambda _, __, error: EndTxnResponse(error_code=error),
     ApiKey.DESCRIBE_TRANSACTIONS: _describe_transactions,
+    ApiKey.WRITE_TXN_MARKERS: _refused_markers,
     ApiKey.LIST_TRANSACTIONS: lambda _, __, error: ListTransactionsResponse(error_code=error),
 }
 
@@ -236,6 +275,7 @@ NEEDS_REQUEST: Final = frozenset(
         ApiKey.CONSUMER_GROUP_DESCRIBE,
         ApiKey.ADD_PARTITIONS_TO_TXN,
         ApiKey.DESCRIBE_TRANSACTIONS,
+        ApiKey.WRITE_TXN_MARKERS,
     )
 )
 """Those whose errors stand beside what was asked. None of them waits for other clients."""

@@ -156,6 +156,7 @@ class Apis:
                 lines,
                 table,
                 log_dirs=log_dirs,
+                coordinators=coordinator,
                 pool=pool,
                 finish=finish_owed,
                 resume=long.resume,

@@ -127,6 +127,20 @@ class CoordinatorLines:
             slot=slot,
         )
 
+    def ask_shard(
+        self,
+        pending: Request,
+        view: memoryview,
+        position: int,
+        end: int,
+        *,
+        partition: int,
+        part: PartOfRequest,
+    ) -> None:
+        """Hand over a request of this process about a partition of an internal topic. Arguments as of `ask`."""
+        index = coordinator_index(partition, processes=len(self._lines))
+        self._lines[index].begin(pending, view, position, end, start=0, part=part)
+
     def _partitions(self, api_key: int) -> int:
         """Return how many partitions the topic has by which the requests of an API are routed."""
         topic = self._routes.by_name(TRANSACTION_STATE if names_transactions(api_key) else CONSUMER_OFFSETS)

@@ -19,6 +19,7 @@ Source: `AddPartitionsToTxnManager`, `ReplicaManager.handleProduceAppend` (KIP-8
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from appliance.clock import NS_PER_MS, Clock
@@ -31,11 +32,10 @@ from appliance.protocol.apis.add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 from appliance.protocol.errors import ErrorCode
-from appliance.protocol.framing import SIZE_BYTES
-from appliance.protocol.headers import parse_request_header
-from appliance.protocol.messages import decode_response, encode_request
+from appliance.protocol.messages import decode_response
 from appliance.requests.coordinator_lines import CoordinatorLines
-from appliance.requests.session import Request, Session
+from appliance.requests.own_request import hand_over_own
+from appliance.requests.session import Session
 
 RETRY_MS: Final = 20
 RETRIES_MS: Final = 100
@@ -44,7 +44,6 @@ DEADLINE_MS: Final = 30_000
 LOOK_MS: Final = 1_000
 VERSION: Final = 5
 
-_ADD_PARTITIONS: Final = int(ApiKey.ADD_PARTITIONS_TO_TXN)
 _CONCURRENT: Final = int(ErrorCode.CONCURRENT_TRANSACTIONS)
 _FENCED: Final = int(ErrorCode.PRODUCER_FENCED)
 _INVALID_EPOCH: Final = int(ErrorCode.INVALID_PRODUCER_EPOCH)
@@ -117,26 +116,12 @@ class TransactionQuestions:
         """Put the question's frame onto the line of its coordinator."""
         wanted = question.wanted
         request = AddPartitionsToTxnRequest(transactions=(wanted,))
-        frame = encode_request(ApiKey.ADD_PARTITIONS_TO_TXN, VERSION, request, 0)[SIZE_BYTES:]
-        block = self._pool.take(len(frame))
-        if block is None:
+        hand_over = partial(self._lines.ask, name=wanted.transactional_id, part=question.attempt())
+        session = question.session
+        if not hand_over_own(
+            self._pool, session, ApiKey.ADD_PARTITIONS_TO_TXN, VERSION, request, hand_over=hand_over
+        ):
             question.end(_NOT_AVAILABLE)
-            return
-        view = block.view
-        view[: len(frame)] = frame
-        pending = Request(question.session, block, _ADD_PARTITIONS, VERSION, 0)
-        try:
-            header = parse_request_header(view, 0, len(frame))
-            self._lines.ask(
-                pending,
-                view,
-                header.body_position,
-                len(frame),
-                name=wanted.transactional_id,
-                part=question.attempt(),
-            )
-        finally:
-            pending.give_block(self._pool)
 
     def at(self, due_ns: int, then: Callable[[], None]) -> Timer:
         """Call `then` at that time."""

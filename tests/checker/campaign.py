@@ -35,6 +35,8 @@ SETTLE_S: Final = 60.0
 TRANSACTIONS_PAUSE_S: Final = 0.1
 SEGMENT_BYTES: Final = 1 << 20  # as small as Kafka lets it be
 KEYS: Final = 300
+COORDINATED_PARTITIONS: Final = 8
+"""Of each of Kafka's own topics: enough for two coordinator processes, and few for a start to recover."""
 BURSTS_BEFORE: Final = 4
 """Which make a backlog of more than a segment before the first fault."""
 _SMALL_SEGMENTS: Final = {"segment.index.bytes": "400"}  # of 50 entries: a full one closes its segment
@@ -99,6 +101,9 @@ def run(plan: Plan, directory: Path, say: Callable[[str], None] = lambda _: None
             "log.cleaner.backoff.ms": 500,
             "log.retention.check.interval.ms": 1000,
             "coordinator.processes": plan.coordinators,
+            "group.initial.rebalance.delay.ms": 0,
+            "offsets.topic.num.partitions": COORDINATED_PARTITIONS,
+            "transaction.state.log.num.partitions": COORDINATED_PARTITIONS,
         },
         output_to=directory / "appliance.log",
         build=plan.build,
@@ -163,7 +168,7 @@ def _transactions(broker: Appliance, plan: Plan) -> TransactionWorkload:
 
 
 def _judged(work: TransactionWorkload, broker: Appliance) -> list[Anomaly]:
-    wrong = _told(work.failures + work.read_everything() + work.reader_failures)
+    wrong = _told(work.failures + work.idle() + work.read_everything() + work.reader_failures)
     return [
         *wrong,
         *(anomaly for name in TOPICS for anomaly in compare_replicas(broker, name)),

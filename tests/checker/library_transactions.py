@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from tests.checker.raw_transactions import Fenced, InDoubt, MustAbort
+from tests.checker.raw_transactions import Fenced, InDoubt, MustAbort, ProducerFailed
 from tests.checker.transaction_history import NOT_KNOWN, Place
 
 PATIENCE_S: Final = 60.0
 CALL_S: Final = 10.0
+HUNG_S: Final = 30.0
+
+
+class Hung(ProducerFailed):
+    """A call of the library does not come back."""
 
 
 class LibraryProducer:
-    """Arguments as of `RawProducer`."""
+    """Arguments as of `RawProducer`.
+
+    Attributes:
+        trouble: the last errors after which a call was made again, with the seconds that the call took.
+    """
 
     def __init__(self, addresses: str, transactional_id: str, *, timeout_ms: int = 30_000) -> None:
         self.transactional_id = transactional_id
+        self.trouble: deque[str] = deque(maxlen=5)
         self._producer = Producer(
             {
                 "bootstrap.servers": addresses,
@@ -80,7 +92,7 @@ class LibraryProducer:
             return
         try:
             self._retried(lambda: self._producer.commit_transaction(CALL_S))
-        except (Fenced, MustAbort) as error:
+        except (Fenced, MustAbort, Hung) as error:
             raise InDoubt(str(error)) from None
 
     def close(self) -> None:
@@ -89,12 +101,40 @@ class LibraryProducer:
     def _retried(self, call: Callable[[], object]) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while True:
+            began = time.monotonic()
             try:
-                call()
+                _bounded(call)
                 return
             except KafkaException as error:
+                self.trouble.append(f"{error.args[0].str()} after {time.monotonic() - began:.1f} s"[:150])
                 if not error.args[0].retriable() or time.monotonic() > deadline:
                     raise _failure(error.args[0]) from None
+
+
+def _bounded(call: Callable[[], object]) -> None:
+    """Makes the call on a thread that may stay behind.
+
+    After all brokers were killed, `send_offsets_to_transaction` of librdkafka 2.16 was seen not to come back at all,
+    whatever its timeout, of Apache Kafka as well.
+
+    Raises:
+        Hung: the call has not come back; nothing more can be asked of this producer.
+    """
+    raised: list[KafkaException] = []
+
+    def made() -> None:
+        try:
+            call()
+        except KafkaException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=made, daemon=True)
+    thread.start()
+    thread.join(HUNG_S)
+    if thread.is_alive():
+        raise Hung(f"librdkafka's call has not come back within {HUNG_S:.0f} s")
+    if raised:
+        raise raised[0]
 
 
 def _silent() -> logging.Logger:

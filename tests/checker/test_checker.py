@@ -12,13 +12,13 @@ import pytest
 SEED = os.environ.get("APPLIANCE_SEED") or str(os.getpid())
 
 
-def check(directory: Path, *, slots: int, duration_s: float, pause_max_s: float) -> None:
+def check(directory: Path, *arguments: str, slots: int, duration_s: float, pause_max_s: float) -> None:
     """Runs the checker; its whole output, which begins with the seed, is the failure's text."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "tests.checker", "--slots", str(slots), "--seed", SEED),
             *("--duration-s", str(duration_s), "--pause-max-s", str(pause_max_s)),
-            *("--directory", str(directory)),
+            *("--directory", str(directory), *arguments),
         ],
         capture_output=True,
         text=True,
@@ -33,8 +33,27 @@ def test_acked_records_survive_random_faults_once_in_order_and_seen(tmp_path: Pa
     check(tmp_path, slots=slots, duration_s=6, pause_max_s=1)
 
 
+def test_transactions_stay_whole_when_processes_are_killed_at_their_steps(tmp_path: Path) -> None:
+    check(
+        tmp_path,
+        *("--transactions", "--coordinators", "2", "--only", "kill_at_moment", "--records-per-s", "100"),
+        slots=3,
+        duration_s=12,
+        pause_max_s=1,
+    )
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("slots", [1, 3])
-def test_acked_records_survive_five_minutes_of_random_faults(tmp_path: Path, slots: int) -> None:
-    check(tmp_path, slots=slots, duration_s=300, pause_max_s=20)
+def test_acked_records_and_transactions_survive_five_minutes_of_random_faults(
+    tmp_path: Path, slots: int
+) -> None:
+    coordinators = str(min(2, slots))
+    check(
+        tmp_path,
+        *("--transactions", "--coordinators", coordinators),
+        slots=slots,
+        duration_s=300,
+        pause_max_s=20,
+    )

@@ -118,6 +118,8 @@ class Actor(threading.Thread):
         self.met: Counter[str] = Counter()
         """Deeds, and what producers were refused with."""
         self.failures: list[str] = []
+        self.producer: Producer | None = None
+        """The newest."""
         self._make = make
         self._life = -1
 
@@ -163,6 +165,7 @@ class Actor(threading.Thread):
         if self._life >= 0:
             self.history.fenced_ns[self.name, self._life] = ready_ns
         self._life += 1
+        self.producer = producer
         return producer
 
     def begin(self, producer: Producer, reads: Iterable[int] = ()) -> Transaction:
@@ -634,7 +637,14 @@ class TransactionWorkload:
             if actor.is_alive():
                 frame = sys._current_frames().get(actor.ident or 0)
                 where = [f"{each.name}:{each.lineno}" for each in traceback.extract_stack(frame)[-5:]]
-                actor.failures.append(f"stuck: {actor.name} does not come to its end; it is in {where}")
+                trouble = list(getattr(actor.producer, "trouble", ()))
+                actor.failures.append(
+                    f"stuck: {actor.name} does not come to its end; it is in {where} after {trouble}"
+                )
+
+    def idle(self) -> list[str]:
+        """Of those that have never committed anything, as `failures`: nothing of theirs was checked."""
+        return [f"stuck: {actor.name} has committed nothing" for actor in self.actors if not actor.commits]
 
     def read_everything(self) -> list[str]:
         """Fills what the history needs to be judged; what was wrong on the way, as `failures`."""

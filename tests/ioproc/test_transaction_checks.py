@@ -15,16 +15,21 @@ from appliance.channels.partition_table import (
 from appliance.channels.request_channel import (
     ERROR,
     FLAGS,
+    FOUND_OFFSET,
+    FOUND_TIMESTAMP_MS,
     PRODUCED_OFFSET,
     REJECT_REASON,
+    Op,
     RejectReason,
     RequestFlag,
     ResponseFlag,
     marker_request,
+    partition_request,
     permit_request,
     produce_request,
 )
 from appliance.ioproc.handlers.describe_producer import describe_producer
+from appliance.ioproc.handlers.list_offsets import list_offsets
 from appliance.ioproc.handlers.permit_transaction import permit_transaction
 from appliance.ioproc.handlers.produce import Answer, produce
 from appliance.ioproc.handlers.write_marker import write_marker
@@ -383,6 +388,34 @@ def test_marker_needs_as_many_replicas_in_sync_as_a_record(owner: Owner) -> None
 
 
 # What is shown
+
+
+def test_newest_timestamp_is_not_told_of_a_record_of_an_open_transaction(owner: Owner) -> None:
+    """Kafka answers neither of another record: the one with the largest timestamp is not to be read."""
+    assert owner.produce(0, producer_id=3, transactional=False) == APPENDED
+    owner.permit()
+    batch = batch_of(
+        timestamp_ms=NOW_MS + 5,
+        attributes=TRANSACTIONAL,
+        producer_id=PID,
+        producer_epoch=0,
+        base_sequence=0,
+    )
+    owner.partition.log.append(batch, leader_epoch=0)
+    owner.partition.publish()
+    newest = int(RequestFlag.MAX_TIMESTAMP)
+
+    def told(flags: int) -> tuple[int, int]:
+        request = partition_request(
+            Op.LIST_OFFSETS, request_id=1, row=0, incarnation=INCARNATION, flags=flags
+        )
+        answer = list_offsets(owner.partition, request)
+        return answer[FOUND_OFFSET], answer[FOUND_TIMESTAMP_MS]
+
+    assert told(newest) == (1, NOW_MS + 5)
+    assert told(newest | int(RequestFlag.READ_COMMITTED)) == (-1, -1)
+    assert owner.end() == NONE
+    assert told(newest | int(RequestFlag.READ_COMMITTED)) == (1, NOW_MS + 5)
 
 
 def test_open_transaction_is_described_by_its_first_offset(owner: Owner) -> None:

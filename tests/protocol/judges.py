@@ -38,6 +38,7 @@ _INTEGERS = {
 
 _TEXTS = st.text(st.characters(codec="utf-8"), max_size=12) | st.sampled_from(["", "a" * 127, "ü" * 300])
 _OCTETS = st.binary(max_size=12) | st.sampled_from([b"", bytes(127), bytes(300)])
+_EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _UUIDS = st.none() | st.integers(1, 2**128 - 1).map(lambda number: uuid.UUID(int=number))
 
 
@@ -66,10 +67,12 @@ def _values(field: WireField, shape: type) -> st.SearchStrategy[Any]:
         one = _shapes(field.structure, _element_shape(field, shape))
     elif field.primitive == "int32" and field.name.endswith("authorized_operations"):
         one = st.just(-(2**31))  # kafka-python makes a set of bits out of anything else
-    elif field.name == "error_code":
+    elif field.name in {"error_code", "partition_error_code"}:
         one = st.integers(-1, 127)  # kio knows only codes that exist
     elif field.name == "retention_time_ms":
         one = st.integers(-(2**43), 2**43)  # kio makes a timedelta of it, and floats on the way back
+    elif field.name == "transaction_start_time_ms":
+        one = st.integers(0, 2**43)  # kio makes a date of it
     elif field.primitive in _INTEGERS:
         one = st.integers(*_INTEGERS[field.primitive])
     elif field.primitive == "bool":
@@ -169,6 +172,8 @@ def _kio_value(value: Any) -> Any:
         return [_kio_value(one) for one in value]
     if isinstance(value, datetime.timedelta):
         return value // datetime.timedelta(milliseconds=1)
+    if isinstance(value, datetime.datetime):
+        return (value - _EPOCH) // datetime.timedelta(milliseconds=1)
     if hasattr(value, "__kafka_type__") or hasattr(value, "__api_key__"):
         return kio_tree(value)
     return value

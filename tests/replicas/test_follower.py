@@ -28,9 +28,11 @@ from appliance.log.file_names import LEADER_EPOCHS, LOG
 from appliance.log.handed_over import decode_handed_over
 from appliance.log.partition_log import PartitionLog
 from appliance.log.partition_state import PartitionState, StateFile, read_state
+from appliance.log.producer_state import AppendOrigin
+from appliance.protocol.records.batch import TRANSACTIONAL
 from appliance.replicas.follower import NotInSync
 from appliance.replicas.leader_log import BATCHES_MAX, HOLE_LOOKS
-from tests.log.batches import NOW_MS, batch_of
+from tests.log.batches import NOW_MS, batch_of, marker
 from tests.replicas.pair import INCARNATION, ROW, SMALL_SEGMENTS, TOPIC_ID, Pair
 
 
@@ -42,6 +44,33 @@ def test_the_files_of_both_are_the_same_over_many_segments(tmp_path: Path) -> No
     assert len(pair.files(0)) > 5
     assert pair.files(1) == pair.files(0)
     pair.follower.log.check()
+
+
+def test_a_follower_has_its_leader_s_transactions_and_forgets_those_that_readers_know(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    for sequence in range(20):
+        for producer, commit in ((7, True), (8, False)):
+            batch = batch_of(
+                [b"v" * 100],
+                attributes=TRANSACTIONAL,
+                producer_id=producer,
+                producer_epoch=0,
+                base_sequence=sequence,
+            )
+            pair.leader.append(batch, leader_epoch=0, transaction_verified=True)
+            end = marker(committed=commit, producer_id=producer)
+            if producer == 7 or sequence < 19:
+                pair.leader.append(end, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+    pair.publish()
+    pair.table.cells[pair.table.at(ROW) + HIGH_WATERMARK] = pair.leader.log_end_offset
+    pair.catch_up()
+    led, copied = pair.leader, pair.follower.log
+    assert copied.producers.first_open_offset == led.producers.first_open_offset == 78
+    assert copied.producers.encode_snapshot() == led.producers.encode_snapshot()
+    aborted = [log.aborted_transactions(0, upper_bound=99) for log in (led, copied)]
+    assert aborted[0] == aborted[1]
+    assert len(aborted[0]) == 19
+    assert copied.producers.undecided() == []
 
 
 def test_a_follower_that_comes_late_copies_everything(tmp_path: Path) -> None:

@@ -15,7 +15,13 @@ import pytest
 from appliance.channels.metadata_image import ImagePublisher
 from appliance.channels.roles import Role, RoleKind
 from appliance.channels.wiring import Attachment, Wiring
-from appliance.cluster import CONSUMER_OFFSETS, ClusterImage, PartitionImage, TopicImage
+from appliance.cluster import (
+    CONSUMER_OFFSETS,
+    TRANSACTION_STATE,
+    ClusterImage,
+    PartitionImage,
+    TopicImage,
+)
 from appliance.config import Settings
 from appliance.control.coordinator.request_lines import RequestLines
 from appliance.control.coordinator.request_queue import Received
@@ -26,13 +32,31 @@ from appliance.ipc.doorbell import Doorbell
 from appliance.ipc.shared_memory import remove_directory
 from appliance.netproc.connection import Connection
 from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTransaction,
+)
 from appliance.protocol.apis.describe_groups import (
     DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
+from appliance.protocol.apis.describe_transactions import (
+    DescribedTransaction,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
+from appliance.protocol.apis.end_txn import EndTxnRequest, EndTxnResponse
 from appliance.protocol.apis.heartbeat import HeartbeatRequest, HeartbeatResponse
 from appliance.protocol.apis.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from appliance.protocol.apis.list_transactions import (
+    ListedTransaction,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+from appliance.protocol.apis.txn_offset_commit import TxnOffsetCommitRequest
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.group_partition import group_partition
 from appliance.protocol.headers import parse_request_header
@@ -45,6 +69,7 @@ from tests.support.private_directory import new_private_directory
 NETPROC = Role(RoleKind.NETPROC, 0)
 COORDINATORS = [Role(RoleKind.COORDINATOR, index) for index in range(2)]
 PARTITIONS = 8
+TRANSACTION_PARTITIONS = 5
 VERSION = 4
 GROUPS = [f"group-{number}" for number in range(6)]
 NOT_AVAILABLE = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -52,6 +77,10 @@ NOT_AVAILABLE = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 def owner(group: str) -> int:
     return group_partition(group, PARTITIONS) % len(COORDINATORS)
+
+
+def transaction_owner(name: str) -> int:
+    return group_partition(name, TRANSACTION_PARTITIONS) % len(COORDINATORS)
 
 
 class Conversation:
@@ -107,12 +136,18 @@ class Conversation:
 
     def create_topic(self) -> None:
         partitions = tuple(PartitionImage(n, n, 1, 0, 0, (0,), (0,)) for n in range(PARTITIONS))
-        topic = TopicImage(CONSUMER_OFFSETS, UUID(int=1), partitions, internal=True)
-        self.publisher.publish(ClusterImage(1, "c", 0, 1, (), {CONSUMER_OFFSETS: topic}))
+        transactions = tuple(
+            PartitionImage(n, PARTITIONS + n, 1, 0, 0, (0,), (0,)) for n in range(TRANSACTION_PARTITIONS)
+        )
+        topics = {
+            CONSUMER_OFFSETS: TopicImage(CONSUMER_OFFSETS, UUID(int=1), partitions, internal=True),
+            TRANSACTION_STATE: TopicImage(TRANSACTION_STATE, UUID(int=2), transactions, internal=True),
+        }
+        self.publisher.publish(ClusterImage(1, "c", 0, 1, (), topics))
 
-    def ask(self, api: ApiKey, request: Any, *, cut: int = 0) -> None:
+    def ask(self, api: ApiKey, request: Any, *, cut: int = 0, version: int = VERSION) -> None:
         """A client asks; `cut` bytes of the end are missing."""
-        frame = encode_request(api, VERSION, request, 7)[4:]
+        frame = encode_request(api, version, request, 7)[4:]
         frame = frame[: len(frame) - cut]
         block = self.pool.take(len(frame))
         assert block is not None
@@ -135,9 +170,11 @@ class Conversation:
             received.append(each)
         return received
 
-    def answer(self, index: int, received: Received, api: ApiKey, response: Any) -> None:
+    def answer(
+        self, index: int, received: Received, api: ApiKey, response: Any, *, version: int = VERSION
+    ) -> None:
         _, lines = self.ends[index]
-        lines.answer(received.reply, encode_response(api, VERSION, response, 7))
+        lines.answer(received.reply, encode_response(api, version, response, 7))
         lines.publish()
         self.lines.turn()
 
@@ -145,10 +182,10 @@ class Conversation:
         self.netproc.peer_down(COORDINATORS[index])
         self.lines.coordinator_down(COORDINATORS[index])
 
-    def answers(self, api: ApiKey) -> list[Any]:
+    def answers(self, api: ApiKey, *, version: int = VERSION) -> list[Any]:
         """What the client got."""
         frames, self.finished = self.finished, []
-        return [decode_response(api, VERSION, memoryview(frame))[1] for frame in frames]
+        return [decode_response(api, version, memoryview(frame))[1] for frame in frames]
 
 
 @pytest.fixture
@@ -282,3 +319,78 @@ def test_closed_connection_is_told_to_every_coordinator_that_it_has_asked(
     assert conversation.finished == [b""]
     assert conversation.lines.statistics()["waiting"] == 0
     assert conversation.pool.free_bytes() == free_bytes
+
+
+# ── transactions ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_request_of_one_transaction_goes_to_the_coordinator_of_its_id_alone(
+    conversation: Conversation, name: str
+) -> None:
+    index = transaction_owner(name)
+    conversation.ask(ApiKey.END_TXN, EndTxnRequest(name, 1, 0, committed=True))
+    conversation.ask(ApiKey.ADD_PARTITIONS_TO_TXN, AddPartitionsToTxnRequest((transaction(name),)))
+    assert conversation.hear(1 - index) == []
+    end, _ = conversation.hear(index)
+    assert end.reply.partitions == TRANSACTION_PARTITIONS
+    conversation.answer(index, end, ApiKey.END_TXN, EndTxnResponse(error_code=9))
+    assert [each.error_code for each in conversation.answers(ApiKey.END_TXN)] == [9]
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_offsets_of_a_transaction_go_to_the_coordinator_of_their_group(
+    conversation: Conversation, name: str
+) -> None:
+    conversation.ask(ApiKey.TXN_OFFSET_COMMIT, TxnOffsetCommitRequest("any transaction", name, 1, 0))
+    assert conversation.hear(1 - owner(name)) == []
+    (received,) = conversation.hear(owner(name))
+    assert received.reply.partitions == PARTITIONS
+
+
+def transaction(name: str) -> AddPartitionsToTxnTransaction:
+    return AddPartitionsToTxnTransaction(name, 1, 0)
+
+
+def test_additions_for_many_transactions_are_answered_by_the_coordinator_of_each(
+    conversation: Conversation,
+) -> None:
+    api = ApiKey.ADD_PARTITIONS_TO_TXN
+    assert {transaction_owner(name) for name in GROUPS} == {0, 1}
+    conversation.ask(api, AddPartitionsToTxnRequest(tuple(map(transaction, GROUPS))))
+    for index in range(2):
+        (received,) = conversation.hear(index)
+        own = tuple(AddPartitionsToTxnResult(name) for name in GROUPS if transaction_owner(name) == index)
+        conversation.answer(index, received, api, AddPartitionsToTxnResponse(results_by_transaction=own))
+    (answer,) = conversation.answers(api)
+    assert sorted(each.transactional_id for each in answer.results_by_transaction) == sorted(GROUPS)
+
+
+def test_transactions_of_a_dead_coordinator_have_none_and_the_others_are_described(
+    conversation: Conversation,
+) -> None:
+    api = ApiKey.DESCRIBE_TRANSACTIONS
+    conversation.ask(api, DescribeTransactionsRequest(tuple(GROUPS)), version=0)
+    (received,) = conversation.hear(0)
+    conversation.die(1)
+    own = tuple(DescribedTransaction(name) for name in GROUPS if transaction_owner(name) == 0)
+    conversation.answer(0, received, api, DescribeTransactionsResponse(own), version=0)
+    (answer,) = conversation.answers(api, version=0)
+    assert {each.transactional_id: each.error_code for each in answer.transaction_states} == {
+        name: NOT_AVAILABLE if transaction_owner(name) else 0 for name in GROUPS
+    }
+
+
+def test_list_of_transactions_is_that_of_all_coordinators(conversation: Conversation) -> None:
+    api = ApiKey.LIST_TRANSACTIONS
+    conversation.ask(api, ListTransactionsRequest(("Asleep",)), version=2)
+    for index in range(2):
+        (received,) = conversation.hear(index)
+        listed = ListTransactionsResponse(
+            unknown_state_filters=("Asleep",),
+            transaction_states=(ListedTransaction(f"of {index}", index, "Empty"),),
+        )
+        conversation.answer(index, received, api, listed, version=2)
+    (answer,) = conversation.answers(api, version=2)
+    assert [each.transactional_id for each in answer.transaction_states] == ["of 0", "of 1"]
+    assert answer.unknown_state_filters == ("Asleep",)

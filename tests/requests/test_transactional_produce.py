@@ -7,17 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.errors import ErrorCode
 from appliance.requests.log_handlers.session_transaction import ADDED_MAX, SessionTransaction
 from appliance.requests.log_handlers.transactional_produce import ROUNDS_MAX
 from appliance.requests.transaction_questions import DEADLINE_MS, RETRIES_MS, RETRY_MS
+from tests.requests.serving import TOPIC
 from tests.requests.transacting import (
     EPOCH,
     ID,
     INVALID_TXN_STATE,
     PRODUCER,
-    TOPIC,
     Transacting,
     batch,
     produce,
@@ -97,11 +96,16 @@ def test_batch_that_is_not_transactional_is_placed_at_once(house: Transacting, v
 
 
 @pytest.mark.parametrize("version", [*V1, *V2])
-@pytest.mark.parametrize("other", [{"producer": PRODUCER + 1}, {"epoch": EPOCH + 1}])
+@pytest.mark.parametrize("other", [(PRODUCER + 1, EPOCH), (PRODUCER, EPOCH + 1)])
 def test_two_producers_in_one_request_are_refused_and_nothing_is_written(
-    house: Transacting, version: int, other: dict[str, int]
+    house: Transacting, version: int, other: tuple[int, int]
 ) -> None:
-    batches = {0: batch(b"a"), 1: batch(b"b", **other), 2: batch(b"c", is_transactional=False)}
+    producer, epoch = other
+    batches = {
+        0: batch(b"a"),
+        1: batch(b"b", producer=producer, epoch=epoch),
+        2: batch(b"c", is_transactional=False),
+    }
     pending = house.produce(house.session(), produce(version, batches))
     assert house.errors(pending) == [int(ErrorCode.INVALID_PRODUCER_ID_MAPPING)] * 3
     assert house.worker_got() == []
@@ -468,10 +472,14 @@ def test_memory_of_added_partitions_is_bounded_and_keeps_the_newest() -> None:
     assert (len(memory), memory.has_added(1, 1, "t", 0)) == (1, False)
 
 
+def test_session_remembers_from_its_first_transactional_id_on(house: Transacting) -> None:
+    session = house.session()
+    assert session.transaction is None
+    house.produce(session, produce(12, {0: batch(b"a", is_transactional=False)}))
+    assert session.transaction is not None
+
+
 def test_session_without_a_transactional_id_remembers_nothing(house: Transacting) -> None:
     session = house.session()
     house.produce(session, produce(12, {0: batch(b"a", is_transactional=False)}, transactional_id=None))
     assert session.transaction is None
-    house.produce(session, produce(12, {0: batch(b"a", is_transactional=False)}))
-    assert session.transaction is not None
-    assert ApiKey.PRODUCE in {request.api_key for request in session.queue or ()}

@@ -215,6 +215,11 @@ class Transacting(Serving):
 
     # Time
 
+    def run(self) -> None:
+        """Do the work that is in pieces, as far as it goes now."""
+        while not self.long.is_empty():
+            self.long.run()
+
     def wait_ms(self, duration_ms: int) -> None:
         """The clock moves on, and what is due is done."""
         self.clock.advance(duration_ms)

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
 
 import pytest
 
+from appliance.cluster import CONSUMER_OFFSETS
 from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.apis.add_offsets_to_txn import AddOffsetsToTxnRequest
+from appliance.protocol.apis.find_coordinator import GROUP, TRANSACTION, FindCoordinatorRequest
+from appliance.protocol.apis.init_producer_id import InitProducerIdRequest
+from appliance.protocol.apis.offset_fetch import OffsetFetchGroup, OffsetFetchRequest, OffsetFetchTopic
+from appliance.protocol.apis.txn_offset_commit import (
+    TxnOffsetCommitPartition,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitTopic,
+)
 from appliance.protocol.apis.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
 from appliance.protocol.errors import ErrorCode
+from appliance.protocol.group_partition import group_partition
 from appliance.protocol.records.record import Record, encode_batch
 from tests.support.broker import Appliance
 from tests.support.wire import WireSocket
 from tests.system.raw import ask, create_topic, new_producer_id, produce
+
+LATER: Final = {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+}
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +93,57 @@ def test_what_names_no_partition_or_no_producer_is_refused(
 ) -> None:
     create_topic(broker.port, "here")
     assert written(broker, topic, producer_id) == error
+
+
+def fetched(connection: WireSocket, group: str) -> tuple[int, int]:
+    """Return the error and the committed offset of partition 0 of `here`, asked with require_stable."""
+    wanted = (OffsetFetchTopic("here", partition_indexes=(0,)),)
+    request = OffsetFetchRequest(groups=(OffsetFetchGroup(group, wanted),), require_stable=True)
+    (answer,) = ask(connection, ApiKey.OFFSET_FETCH, request, version=9).groups
+    (partition,) = answer.topics[0].partitions
+    return partition.error_code, partition.committed_offset
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_marker_for_offsets_decides_about_those_of_a_hanging_transaction(
+    broker: Appliance, *, commits: bool
+) -> None:
+    """`kafka-transactions.sh abort` sends it for a partition that stops its group from starting."""
+    create_topic(broker.port, "here")
+    group = f"hanging-{commits}"
+    with WireSocket(broker.port, timeout_s=20) as connection:
+        for kind in (GROUP, TRANSACTION):
+            request = FindCoordinatorRequest(key_type=kind, coordinator_keys=(group,))
+            until_served(partial(found, connection, request))
+        init = InitProducerIdRequest(group, 60_000)
+        producer = until_served(lambda: ask(connection, ApiKey.INIT_PRODUCER_ID, init))
+        who = producer.producer_id, producer.producer_epoch
+        added = AddOffsetsToTxnRequest(group, *who, group)
+        until_served(lambda: ask(connection, ApiKey.ADD_OFFSETS_TO_TXN, added))
+        topics = (TxnOffsetCommitTopic("here", (TxnOffsetCommitPartition(0, 42, ""),)),)
+        commit = TxnOffsetCommitRequest(group, group, *who, topics)
+        until_served(
+            lambda: ask(connection, ApiKey.TXN_OFFSET_COMMIT, commit, version=4).topics[0].partitions[0]
+        )
+        assert fetched(connection, group)[0] == ErrorCode.UNSTABLE_OFFSET_COMMIT
+        partition = group_partition(group, 50)
+        marker = WritableTxnMarker(
+            *who, commits, (WritableTxnMarkerTopic(CONSUMER_OFFSETS, (partition,)),), coordinator_epoch=5
+        )
+        response = ask(connection, ApiKey.WRITE_TXN_MARKERS, WriteTxnMarkersRequest((marker,)))
+        assert response.markers[0].topics[0].partitions[0].error_code == ErrorCode.NONE
+        assert fetched(connection, group) == (ErrorCode.NONE, 42 if commits else -1)
+
+
+def found(connection: WireSocket, request: FindCoordinatorRequest) -> Any:
+    return ask(connection, ApiKey.FIND_COORDINATOR, request).coordinators[0]
+
+
+def until_served(ask_it: Callable[[], Any]) -> Any:
+    """Return the first answer that does not say "later"."""
+    deadline = time.monotonic() + 30
+    while (answer := ask_it()).error_code in LATER:
+        assert time.monotonic() < deadline, answer
+        time.sleep(0.05)
+    assert answer.error_code == ErrorCode.NONE
+    return answer

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from appliance.channels.controller_link import ControllerLink
 from appliance.channels.roles import Role, RoleKind
 from appliance.clock import NS_PER_MS
 from appliance.control.coordinator.coordinator import Coordinator
 from appliance.control.coordinator.marker_link import MarkerLink
-from appliance.control.coordinator.producer_ids import LentProducerIds
+from appliance.control.coordinator.producer_ids import ProducerIdBlocks
 from appliance.control.coordinator.request_lines import RequestLines
 from appliance.control.coordinator.runtime.runtime import Share
 from appliance.control.coordinator.topics import ImageTopics
@@ -55,9 +56,8 @@ class CoordinatorAgent:
             directories={slot: settings.log_directories(slot) for slot in range(settings.slots)},
             is_lone=lambda: self._lines.under_way == 1,
         )
-        link = process.controller_link()
-        self._controller_fd = link.fileno()
-        self._producer_ids = LentProducerIds(link, clock)
+        self._controller: ControllerLink | None = None
+        self._producer_ids = ProducerIdBlocks(self._connect, clock)
         self._link = MarkerLink(attachment, processes=settings.broker.coordinator_processes)
         self._coordinator = Coordinator(
             settings,
@@ -71,7 +71,6 @@ class CoordinatorAgent:
             producer_ids=self._producer_ids,
             elsewhere=self._link.ask,
         )
-        self._producer_ids.arrived = self._coordinator.transactional.producer_ids_arrived
         self._link.serve = self._coordinator.write_marker
         self._log_wait = BriefWait(clock.monotonic_ns)
         self._request_wait = BriefWait(clock.monotonic_ns, limit_ns=NEXT_REQUEST_NS)
@@ -88,19 +87,25 @@ class CoordinatorAgent:
         self._end_turn()
         while self._running:
             for descriptor, _ in cycle.wait(self._timeout_ms()):
-                if descriptor == self._controller_fd:
-                    self._producer_ids.hear()
-                else:
+                if descriptor == process.supervision_fd:
                     process.hear(self)
-            if self._producer_ids.has_news:
+                elif self._controller is not None:
+                    self._controller.wants_look = True
+            if self._controller is not None and self._controller.wants_look:
                 self._producer_ids.hear()
             was_lone = self._lines.under_way == 1
             self._hear()
             self._end_turn()
             self._look_out(was_lone=was_lone)
         process.stopping()
-        self._producer_ids.close()
         process.close()
+        if self._controller is not None:
+            self._controller.close()
+
+    def _connect(self) -> ControllerLink:
+        """Make the line to the controller, from which producer ids come."""
+        self._controller = self._process.controller_link()
+        return self._controller
 
     def _timeout_ms(self) -> int | None:
         """How long nothing is to be done; None: until somebody says something."""
@@ -152,7 +157,7 @@ class CoordinatorAgent:
 
     def counters(self) -> Mapping[str, int]:
         """What was done since the start, and the groups that there are."""
-        groups = self._coordinator.groups
+        groups, transactions = self._coordinator.groups, self._coordinator.transactional.transactions
         return {
             "commits": self._coordinator.commits,
             "appends": self._coordinator.appends,
@@ -162,7 +167,10 @@ class CoordinatorAgent:
             "refused_members": groups.limits.refused_members,
             "forgotten_member_ids": groups.limits.forgotten_members,
             "member_bytes": groups.limits.held.bytes,
-            "transactional_ids": len(self._coordinator.transactional.transactions),
+            "transactional_ids": len(transactions),
+            "refused_transactional_ids": transactions.refused_ids,
+            "owed_transactions": self._coordinator.markers.owed,
+            "markers": self._coordinator.markers.markers,
         }
 
     # The supervisor and the peers
@@ -176,6 +184,8 @@ class CoordinatorAgent:
         if peer.kind is RoleKind.IOPROC:
             self._coordinator.follow_image()
             self._coordinator.worker_up(peer)
+        elif peer.kind is RoleKind.CONTROLLER:
+            self._producer_ids.controller_changed()
 
     def peer_down(self, peer: Role, generation: int, *, had_rings: bool) -> None:
         """Forget what a network process asked, or what was asked of a worker."""

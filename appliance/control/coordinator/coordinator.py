@@ -22,6 +22,7 @@ from appliance.config import Settings
 from appliance.control.coordinator.group_machines import GroupMachine, GroupMachines, WriteMarker
 from appliance.control.coordinator.long_requests import LongRequests
 from appliance.control.coordinator.marker_requests import write_markers
+from appliance.control.coordinator.marker_writer import MarkerWriter
 from appliance.control.coordinator.offsets.offset_book import OffsetBook
 from appliance.control.coordinator.offsets.offset_commit import (
     CommitPlan,
@@ -40,6 +41,7 @@ from appliance.control.coordinator.offsets.txn_offset_commit import (
     response_of,
 )
 from appliance.control.coordinator.pieces import Steps
+from appliance.control.coordinator.producer_ids import ProducerIdBlocks
 from appliance.control.coordinator.request_lines import RequestLines
 from appliance.control.coordinator.request_queue import SLOW_NS, Received, Reply
 from appliance.control.coordinator.runtime.effects import (
@@ -56,7 +58,6 @@ from appliance.control.coordinator.runtime.shard import Shard
 from appliance.control.coordinator.slices import AnswerJob, Job, PiecesJob, Slices, StepJob
 from appliance.control.coordinator.topics import ImageTopics
 from appliance.control.coordinator.transaction.effects import Marker
-from appliance.control.coordinator.transaction.transactions import ProducerIds
 from appliance.control.coordinator.transaction_machines import TransactionMachines
 from appliance.control.coordinator.transaction_requests import TransactionRequests
 from appliance.errors import MalformedFrame
@@ -142,7 +143,7 @@ class Coordinator:
         timers: Timers,
         clock: Clock,
         share: Share,
-        producer_ids: ProducerIds,
+        producer_ids: ProducerIdBlocks,
         elsewhere: WriteMarker | None = None,
     ) -> None:
         """`elsewhere`: hands a marker to the coordinator process to which its partition belongs."""
@@ -159,20 +160,22 @@ class Coordinator:
         self._machines = GroupMachines(settings, topics, clock, share=share, elsewhere=elsewhere)
         self._topic = self._machines.shards = self._runtime.register(self._machines)
         self.groups = self._machines.groups
-        self.transactional = TransactionMachines(
-            settings,
-            topics,
+        self.markers = MarkerWriter(
             access,
-            clock,
-            producer_ids,
+            topics,
             write_offsets_marker=self._machines.write_marker,
             later=self._runtime.later,
-            processes=share.processes,
+            clock=clock,
+        )
+        self.transactional = TransactionMachines(
+            settings, clock, producer_ids, self.markers, processes=share.processes
         )
         self.transactional.shards = self._runtime.register(self.transactional)
-        transactions = TransactionRequests(self.transactional, topics, self, clock)
+        self._transactions = TransactionRequests(
+            self.transactional, self.markers, topics, answers=self, later=self._runtime.later, clock=clock
+        )
         self._servants: Mapping[int, Callable[[Any, Reply], None]] = {
-            **transactions.servants,
+            **self._transactions.servants,
             int(ApiKey.OFFSET_FETCH): self._fetch,
             int(ApiKey.OFFSET_DELETE): self._delete,
             int(ApiKey.TXN_OFFSET_COMMIT): self._commit_in_transaction,
@@ -180,7 +183,7 @@ class Coordinator:
         }
         self._request_bytes_max = settings.group.request_max_bytes
         self._servants_in_pieces: Mapping[int, Callable[[Any, Reply], Steps[None]]] = {
-            **dict.fromkeys(transactions.servants, transactions.in_pieces),
+            **self._transactions.servants_in_pieces,
             int(ApiKey.OFFSET_FETCH): self._fetch_in_pieces,
             int(ApiKey.OFFSET_DELETE): self._delete_in_pieces,
             int(ApiKey.TXN_OFFSET_COMMIT): self._commit_in_transaction_in_pieces,
@@ -224,7 +227,7 @@ class Coordinator:
     def has_work(self) -> bool:
         """Whether there is something to serve at once: do not sleep."""
         lines, queue = self._lines, self._lines.queue
-        if queue.has_cheap or len(self._slices) or self.transactional.has_work:
+        if queue.has_cheap or len(self._slices) or self._transactions.has_work:
             return True
         return lines.has_room and (queue.has_costly or (queue.has_large and self._has_room_for_large))
 
@@ -321,6 +324,10 @@ class Coordinator:
             self._contain(reply, error)
             return
         self._lines.answer(reply, frame)
+
+    def respond_long(self, reply: Reply, response: Any) -> None:
+        """Answer a request with a long response, which is encoded in slices of time."""
+        self._long.later(reply, self._long.answer(reply, response))
 
     def answer_in_pieces(
         self, replies: list[Reply], elements: Iterator[Any], make: Callable[[tuple[Any, ...]], Any]
@@ -713,9 +720,13 @@ class Coordinator:
     # Time, the image, the workers
 
     def turn(self) -> bool:
-        """See `CoordinatorRuntime.turn`."""
-        has_room = self.transactional.turn()
-        return self._runtime.turn() and has_room
+        """End a turn: held requests that may go on, the runtime, then permits and markers behind what they follow from.
+
+        False: something must wait for room.
+        """
+        self._transactions.turn()
+        has_room = self._runtime.turn()
+        return self.markers.flush() and has_room
 
     @property
     def appends(self) -> int:
@@ -733,6 +744,7 @@ class Coordinator:
     def worker_up(self, worker: Role) -> None:
         """A worker serves."""
         self._runtime.worker_up(worker)
+        self.markers.places_changed()
 
     def worker_down(self, worker: Role) -> None:
         """A worker died, its rings are gone."""
@@ -743,7 +755,8 @@ class Coordinator:
         return {
             **self._runtime.statistics(),
             **self._machines.statistics(),
-            **self.transactional.statistics(),
+            **self._transactions.statistics(),
+            **self.markers.statistics(),
         }
 
 

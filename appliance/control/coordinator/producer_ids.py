@@ -1,84 +1,99 @@
-"""Producer ids that the controller has lent this process, a block at a time.
+"""Producer ids of a coordinator process: blocks that the controller hands out, asked for before they are needed.
 
-    take ──→ an id; when a tenth of the block is left, the next block is asked for
-    ids_due_ns: when a question that nobody has answered is asked again, because the controller may have died
-
-An id is given once. Those that are left when the process dies are never given.
+A question may be lost with its controller, so one that has no answer after ASK_AGAIN_MS is asked again when an id is
+wanted. An answer that comes late is a block like any other: what is left of the block before is skipped.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
-from appliance.channels.control_channel import AllocateProducerIds, ProducerIdBlock
-from appliance.channels.controller_link import ControllerLink
+from appliance.channels.control_channel import AllocateProducerIds, Body, Envelope, ProducerIdBlock
 from appliance.clock import NS_PER_MS, Clock
 
-LOW_WATER: Final = 100
-"""Kafka asks for the next block when 90 % of the 1,000 are used."""
 ASK_AGAIN_MS: Final = 1_000
+LOW: Final = 100
+"""Ids left with which the next block is asked for: a tenth of a block, as in Kafka."""
 
 
-class LentProducerIds:
-    """`arrived` is called when there are ids again after there were none."""
+class Controller(Protocol):
+    """The line to the controller: `ControllerLink`."""
 
-    __slots__ = ("_asked", "_asked_ns", "_blocks", "_clock", "_link", "arrived")
+    def ask(self, body: Body) -> int | None: ...
 
-    def __init__(self, link: ControllerLink, clock: Clock) -> None:
-        self._link = link
+    def receive(self) -> list[Envelope]: ...
+
+
+class ProducerIdBlocks:
+    """Args:
+    connect: makes the line to the controller. It is called once, when the first id may be wanted, because most
+        instances have no transactions and a line costs two threads.
+
+    `refilled` is called when there are ids again.
+    """
+
+    __slots__ = (
+        "_asked_ns",
+        "_clock",
+        "_connect",
+        "_first",
+        "_line",
+        "_next_first",
+        "_next_until",
+        "_until",
+        "refilled",
+    )
+
+    def __init__(self, connect: Callable[[], Controller], clock: Clock) -> None:
+        self._connect = connect
         self._clock = clock
-        self._blocks: deque[range] = deque()
-        self._asked: int | None = None
+        self._line: Controller | None = None
+        self._first = self._until = 0
+        self._next_first = self._next_until = 0
         self._asked_ns = 0
-        self.arrived: Callable[[], None] = _nobody
-
-    def __len__(self) -> int:
-        return sum(map(len, self._blocks))
+        self.refilled: Callable[[], None] | None = None
 
     def take(self) -> int | None:
         """Return an id that nobody has had, or None while a new block is on its way."""
-        if len(self) <= LOW_WATER:
-            self.ask()
-        if not self._blocks:
+        if self._first == self._until:
+            self._first, self._until = self._next_first, self._next_until
+            self._next_first = self._next_until = 0
+        if self._until - self._first <= LOW and self._next_first == self._next_until:
+            self.prepare()
+        if self._first == self._until:
             return None
-        block = self._blocks[0]
-        producer_id = block[0]
-        if len(block) > 1:
-            self._blocks[0] = block[1:]
-        else:
-            self._blocks.popleft()
-        return producer_id
+        self._first += 1
+        return self._first - 1
 
-    def ask(self) -> None:
-        """Ask for a block, unless a question is under way that is not too old."""
+    def prepare(self) -> None:
+        """Ask for a block, unless there is one, or it is on its way."""
+        if self._until - self._first > LOW or self._next_until > self._next_first:
+            return
         now_ns = self._clock.monotonic_ns()
-        if self._asked is None or now_ns - self._asked_ns >= ASK_AGAIN_MS * NS_PER_MS:
-            self._asked, self._asked_ns = self._link.ask(AllocateProducerIds()), now_ns
+        if self._asked_ns and now_ns - self._asked_ns < ASK_AGAIN_MS * NS_PER_MS:
+            return
+        if self._line is None:
+            self._line = self._connect()
+        if self._line.ask(AllocateProducerIds()) is not None:
+            self._asked_ns = now_ns
 
     def hear(self) -> None:
-        """Take what the controller has sent; call it once in a turn after its line was ready."""
-        for envelope in self._link.receive():
-            body = envelope.body
-            if envelope.id != self._asked or not isinstance(body, ProducerIdBlock):
+        """Take what the controller has sent."""
+        if self._line is None:
+            return
+        for envelope in self._line.receive():
+            block = envelope.body
+            if not isinstance(block, ProducerIdBlock):
                 continue
-            self._asked = None
-            if body.count:
-                had_none = not self._blocks
-                self._blocks.append(range(body.first, body.first + body.count))
-                if had_none:
-                    self.arrived()
+            self._asked_ns = 0
+            if block.count:
+                self._next_first, self._next_until = block.first, block.first + block.count
+                if self.refilled is not None:
+                    self.refilled()
 
-    def close(self) -> None:
-        """Let go of the line to the controller."""
-        self._link.close()
-
-    @property
-    def has_news(self) -> bool:
-        """Whether `hear` has something to look at."""
-        return self._link.wants_look
-
-
-def _nobody() -> None:
-    """Nobody waits for ids."""
+    def controller_changed(self) -> None:
+        """The controller died, or another one serves: what was asked may be lost."""
+        if self._asked_ns:
+            self._asked_ns = 0
+            self.prepare()

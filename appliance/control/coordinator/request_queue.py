@@ -52,6 +52,8 @@ _COSTLY: Final = frozenset(
         ApiKey.CONSUMER_GROUP_DESCRIBE,
         ApiKey.DELETE_GROUPS,
         ApiKey.OFFSET_DELETE,
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        ApiKey.LIST_TRANSACTIONS,
     )
 )
 TAKEN_FROM_THE_GONE: Final = frozenset(
@@ -63,6 +65,10 @@ TAKEN_FROM_THE_GONE: Final = frozenset(
         ApiKey.CONSUMER_GROUP_HEARTBEAT,
         ApiKey.DELETE_GROUPS,
         ApiKey.OFFSET_DELETE,
+        ApiKey.INIT_PRODUCER_ID,
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        ApiKey.END_TXN,
     )
 )
 """What these requests change is changed although their connection has closed."""

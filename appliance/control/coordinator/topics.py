@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from appliance.channels.metadata_image import ImageReader
-from appliance.cluster import ClusterImage
+from appliance.channels.roles import owner_of
+from appliance.cluster import NO_LEADER, ClusterImage, TopicPartition
 from appliance.config import Settings
 from appliance.control.coordinator.group.effects import Topic
 from appliance.partition_access.places import LogPlace, batch_bytes_max, log_places
@@ -15,7 +16,7 @@ from appliance.partition_access.places import LogPlace, batch_bytes_max, log_pla
 class ImageTopics:
     """The newest image, as `group.effects.Topics` wants it. `refresh` looks whether there is a newer one."""
 
-    __slots__ = ("_by_id", "_image", "_known", "_reader", "_version", "_workers")
+    __slots__ = ("_by_id", "_image", "_known", "_places", "_reader", "_version", "_workers")
 
     def __init__(self, reader: ImageReader, *, workers: int = 1) -> None:
         """`workers`: how many each slot has."""
@@ -25,6 +26,7 @@ class ImageTopics:
         self._image: ClusterImage | None = None
         self._known: dict[str, Topic] = {}
         self._by_id: dict[UUID, str] | None = None
+        self._places: dict[TopicPartition, LogPlace | None] = {}
 
     def refresh(self) -> bool:
         """Takes the current image over; whether it is another one. One load when it is not."""
@@ -36,6 +38,7 @@ class ImageTopics:
         self._image, self._version = image, image.version
         self._known = {}
         self._by_id = None
+        self._places = {}
         return True
 
     def by_name(self, name: str) -> Topic | None:
@@ -72,6 +75,36 @@ class ImageTopics:
         """Name → id of every topic."""
         topics = self._image.topics if self._image is not None else {}
         return {name: topic.topic_id for name, topic in topics.items()}
+
+    def has(self, partition: TopicPartition) -> bool:
+        """Return whether the image names the partition."""
+        topic = self.by_name(partition.topic)
+        return topic is not None and 0 <= partition.partition < topic.partitions
+
+    def log_place(self, partition: TopicPartition) -> LogPlace | None:
+        """Return where one partition is led; None where nobody leads it, or it does not exist."""
+        try:
+            return self._places[partition]
+        except KeyError:
+            place = self._places[partition] = self._log_place(partition)
+            return place
+
+    def _log_place(self, partition: TopicPartition) -> LogPlace | None:
+        if self._image is None or not self.has(partition):
+            return None
+        topic = self._image.topics[partition.topic]
+        led = topic.partitions[partition.partition]
+        if led.leader == NO_LEADER:
+            return None
+        return LogPlace(
+            topic.name,
+            led.partition,
+            led.row,
+            led.incarnation,
+            led.leader,
+            led.leader_epoch,
+            owner_of(led.leader, topic.topic_id, led.partition, workers=self._workers),
+        )
 
     def log_places(self, topic: str) -> tuple[LogPlace | None, ...]:
         """Return where each partition of `topic` is led, None where nowhere; empty without that topic."""

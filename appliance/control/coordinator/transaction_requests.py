@@ -1,28 +1,44 @@
-"""Requests of transactions: from their shapes to what `transaction/` makes of them, and to the answer.
+"""Requests of transactions: their checks in Kafka's order, and the answers by version.
 
-    request ─→ gate (is the id's partition led by that slot, and loaded?) ─→ Transactions ─→ effects
-                                               CONCURRENT_TRANSACTIONS ─→ held, asked again when the id has settled
-    partitions added ─→ permits to their owners ─→ the answer
+    InitProducerId 0-5         half of an expected id and epoch: INVALID_REQUEST; empty id; timeout; gate; `initialize`
+    AddPartitionsToTxn 0-5     a partition that is not there: UNKNOWN_TOPIC_OR_PARTITION, and OPERATION_NOT_ATTEMPTED
+                               for the others; gate; `add_partitions`, or `verify_partitions`; permits
+    AddOffsetsToTxn 0-4        gate; `add_partitions` with the group's partition of `__consumer_offsets`; permit
+    EndTxn 0-5                 gate; `end`
+    DescribeTransactions 0     empty id: INVALID_REQUEST; gate; unknown: TRANSACTIONAL_ID_NOT_FOUND
+    ListTransactions 0-2       a partition that loads: COORDINATOR_LOAD_IN_PROGRESS; pattern: INVALID_REGULAR_EXPRESSION
 
-Versions differ in how they say an error: PRODUCER_FENCED is INVALID_PRODUCER_EPOCH before InitProducerId 4 and before 2
-of the others; TRANSACTION_ABORTABLE is INVALID_TXN_STATE where a version does not have it.
+The gate is NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or COORDINATOR_NOT_AVAILABLE. An answer that a version does
+not know is said as one that it knows: PRODUCER_FENCED is INVALID_PRODUCER_EPOCH for InitProducerId before 4 and for
+AddPartitions, AddOffsets and EndTxn before 2; TRANSACTION_ABORTABLE is INVALID_TXN_STATE before AddPartitionsToTxn 5.
 
-Source: `KafkaApis.scala`, `TransactionCoordinator.scala` of Apache Kafka 4.3.
+A request that meets a transition under way would be answered CONCURRENT_TRANSACTIONS, and its client would wait at
+least 20 ms. The transition takes less here, so the request is held until the id is settled, HELD_MS at most, and is
+then served as if it had come then. At most HELD_MAX are held; more are answered at once. InitProducerId that finds an
+open transaction is held in the same way while that is aborted, and where the next block of producer ids is on its way.
+
+AddPartitionsToTxn is answered when the owners of the partitions have answered the permits for them (decision 0095).
+
+Left out: InitProducerId 6, which Kafka 4.3 does not serve either: two-phase commit (KIP-939) comes with it.
+
+Source: `KafkaApis.scala`, `TransactionCoordinator.scala`, `TransactionStateManager.scala` of Apache Kafka 4.3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from appliance.clock import Clock
+from appliance.clock import NS_PER_MS, Clock
 from appliance.cluster import CONSUMER_OFFSETS, TopicPartition
-from appliance.control.coordinator.group.topic_regex import compiled_regex
-from appliance.control.coordinator.pieces import Steps
+from appliance.control.coordinator.group.topic_regex import fullmatcher
+from appliance.control.coordinator.marker_writer import MarkerWriter
+from appliance.control.coordinator.pieces import PIECE, Steps
 from appliance.control.coordinator.request_queue import Reply
 from appliance.control.coordinator.topics import ImageTopics
 from appliance.control.coordinator.transaction.effects import TransactionEffects
-from appliance.control.coordinator.transaction.transaction import Transaction
+from appliance.control.coordinator.transaction.transaction import NO_EPOCH, NO_PRODUCER_ID
 from appliance.control.coordinator.transaction.transaction_state import STATES, TransactionState
 from appliance.control.coordinator.transaction_machines import TransactionMachines
 from appliance.errors import RejectedRequest
@@ -53,52 +69,93 @@ from appliance.protocol.apis.list_transactions import (
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.group_partition import group_partition
 
-NO_ID: Final = -1
-BATCHED_SINCE: Final = 4
-"""AddPartitionsToTxn names transactions in an array, and speaks for `transaction.version` 2."""
-END_BUMPS_SINCE: Final = 5
-"""EndTxn belongs to `transaction.version` 2."""
+HELD_MS: Final = 20
+HELD_MAX: Final = 10_000
+LONG_ANSWER: Final = 64
+"""An answer about more partitions is encoded in pieces."""
+MANY_TRANSACTIONS_SINCE: Final = 4
 ABORTABLE_SINCE: Final = 5
-"""AddPartitionsToTxn may answer TRANSACTION_ABORTABLE."""
-_FENCED_SINCE: Final[Mapping[int, int]] = {
-    int(ApiKey.INIT_PRODUCER_ID): 4,
-    int(ApiKey.ADD_PARTITIONS_TO_TXN): 2,
-    int(ApiKey.ADD_OFFSETS_TO_TXN): 2,
-    int(ApiKey.END_TXN): 2,
-}
-_NAMES: Final = {row.name: state for state, row in STATES.items()}
-_UNWRITTEN: Final = frozenset({"Dead", "PrepareEpochFence"})
-"""States of Kafka that no id is ever seen in here: a filter by them is right, and finds nothing."""
+EPOCH_BUMP_SINCE: Final = 5
+"""EndTxn from here on is of `transaction.version` 2; so is AddPartitionsToTxn from MANY_TRANSACTIONS_SINCE on."""
+INIT_FENCED_SINCE: Final = 4
+FENCED_SINCE: Final = 2
 
-Added = Callable[[dict[TopicPartition, ErrorCode]], None]
+_NONE: Final = int(ErrorCode.NONE)
+_FENCED: Final = int(ErrorCode.PRODUCER_FENCED)
+_INVALID_EPOCH: Final = int(ErrorCode.INVALID_PRODUCER_EPOCH)
+_ABORTABLE: Final = int(ErrorCode.TRANSACTION_ABORTABLE)
+_INVALID_STATE: Final = int(ErrorCode.INVALID_TXN_STATE)
+_INVALID_REQUEST: Final = int(ErrorCode.INVALID_REQUEST)
+_UNKNOWN: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+_NOT_ATTEMPTED: Final = int(ErrorCode.OPERATION_NOT_ATTEMPTED)
+_NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+_LOADING: Final = int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+_WORTH_HOLDING: Final = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
+_STATES_IN_MEMORY: Final = frozenset({"Dead", "PrepareEpochFence"})
+"""Names of states that Kafka never writes down. No id is in one of them here, but a filter may name them."""
+_STATE_NAMES: Final = {row.name: state for state, row in STATES.items()}
+
+Errors = Mapping[TopicPartition, int]
 
 
-class Responder(Protocol):
-    """Answers requests."""
+class Answers(Protocol):
+    """Where answers go: the coordinator."""
 
-    def respond(self, reply: Reply, response: Any) -> None:
-        """Answer a request."""
+    def respond(self, reply: Any, response: Any) -> None: ...
+
+    def respond_long(self, reply: Any, response: Any) -> None:
+        """Encode a long answer in pieces, after other work."""
         ...
 
     def answer_in_pieces(
-        self, replies: list[Reply], elements: Iterator[Any], make: Callable[[tuple[Any, ...]], Any]
-    ) -> None:
-        """Answer requests that ask the same, in slices of time."""
-        ...
+        self, replies: list[Any], elements: Iterator[Any], make: Callable[[tuple[Any, ...]], Any]
+    ) -> None: ...
+
+
+class _Held:
+    """A request that is served again when the id is settled, or its time is over."""
+
+    __slots__ = ("again", "due_ns", "is_over", "transactional_id")
+
+    def __init__(self, transactional_id: str, due_ns: int, again: Callable[[], None]) -> None:
+        self.transactional_id = transactional_id
+        self.due_ns = due_ns
+        self.again = again
+        self.is_over = False
 
 
 class TransactionRequests:
-    """`servants`: what serves each API."""
+    """`servants` serve short requests, `servants_in_pieces` long ones: by API, as `Coordinator` has them.
 
-    __slots__ = ("_clock", "_machines", "_responder", "_topics", "servants")
+    Args:
+        later: (delay ms, action) → the action is called then.
+    """
 
     def __init__(
-        self, machines: TransactionMachines, topics: ImageTopics, responder: Responder, clock: Clock
+        self,
+        machines: TransactionMachines,
+        markers: MarkerWriter,
+        topics: ImageTopics,
+        *,
+        answers: Answers,
+        later: Callable[[int, Callable[[], None]], object],
+        clock: Clock,
     ) -> None:
         self._machines = machines
+        self._transactions = machines.transactions
+        self._markers = markers
         self._topics = topics
-        self._responder = responder
+        self._answers = answers
+        self._later = later
         self._clock = clock
+        # By id, in the order in which they came; and all of them in the order in which their time ends.
+        self._held: dict[str, list[_Held]] = {}
+        self._by_time: deque[_Held] = deque()
+        self._held_count = 0
+        self._is_armed = False
+        self._ready: deque[_Held] = deque()
+        machines.transactions.settled = self._settled
+        machines.ids.refilled = self._refilled
         self.servants: Mapping[int, Callable[[Any, Reply], None]] = {
             int(ApiKey.INIT_PRODUCER_ID): self._initialize,
             int(ApiKey.ADD_PARTITIONS_TO_TXN): self._add_partitions,
@@ -107,354 +164,484 @@ class TransactionRequests:
             int(ApiKey.DESCRIBE_TRANSACTIONS): self._describe,
             int(ApiKey.LIST_TRANSACTIONS): self._list,
         }
-
-    def in_pieces(self, request: Any, reply: Reply) -> Steps[None]:
-        """Serve a long request, which was decoded in pieces."""
-        yield None
-        self.servants[reply.header.api_key](request, reply)
+        self.servants_in_pieces: Mapping[int, Callable[[Any, Reply], Steps[None]]] = {
+            **{api: _in_one_piece(servant) for api, servant in self.servants.items()},
+            int(ApiKey.ADD_PARTITIONS_TO_TXN): self._add_partitions_in_pieces,
+        }
 
     # InitProducerId
 
     def _initialize(self, request: InitProducerIdRequest, reply: Reply) -> None:
-        transactional_id = request.transactional_id or ""
-        has_half = (request.producer_id == NO_ID) != (request.producer_epoch == NO_ID)
-        expected = None if request.producer_id == NO_ID else (request.producer_id, request.producer_epoch)
+        has_half = (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH)
+        transactional_id = request.transactional_id
+        if has_half or transactional_id is None:
+            self._initialized(reply, _INVALID_REQUEST)
+            return
+        name = transactional_id
+        expected = (
+            None if request.producer_id == NO_PRODUCER_ID else (request.producer_id, request.producer_epoch)
+        )
 
-        def tell(error: ErrorCode, producer_id: int, epoch: int) -> None:
-            told = _told(reply, error)
-            self._responder.respond(reply, InitProducerIdResponse(told, producer_id, epoch))
-
-        def ask(*, is_last: bool) -> None:
-            error = self._machines.gate(transactional_id, reply.slot)
-            if error:
-                tell(ErrorCode(error), NO_ID, NO_ID)
-                return
+        def serve(until_ns: int) -> None:
+            if self._transactions.may_initialize(name, request.transaction_timeout_ms):
+                gate = self._machines.gate(name, reply.slot)
+                if gate:
+                    self._initialized(reply, gate)
+                    return
 
             def then(error: ErrorCode, producer_id: int, epoch: int) -> TransactionEffects:
-                may_pass = error in (
-                    ErrorCode.CONCURRENT_TRANSACTIONS,
-                    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-                )
-                if may_pass and not is_last:
-                    self._machines.hold(transactional_id, lambda is_over: ask(is_last=is_over))
-                else:
-                    tell(error, producer_id, epoch)
+                if error not in _WORTH_HOLDING or not self._hold(name, until_ns, serve):
+                    self._initialized(reply, error, producer_id, epoch)
                 return []
 
-            self._machines.carry_out(
-                self._machines.transactions.initialize(
-                    transactional_id,
-                    timeout_ms=request.transaction_timeout_ms,
-                    expected=expected,
-                    then=then,
-                )
+            effects = self._transactions.initialize(
+                name, timeout_ms=request.transaction_timeout_ms, expected=expected, then=then
             )
+            self._machines.carry_out(effects)
 
-        if has_half or not transactional_id:
-            tell(ErrorCode.INVALID_REQUEST, NO_ID, NO_ID)
-        else:
-            ask(is_last=False)
+        serve(self._until_ns())
 
-    # AddPartitionsToTxn, AddOffsetsToTxn
+    def _initialized(
+        self, reply: Reply, error: int, producer_id: int = NO_PRODUCER_ID, epoch: int = NO_EPOCH
+    ) -> None:
+        told = _told(error, fenced=reply.header.version >= INIT_FENCED_SINCE)
+        self._answers.respond(reply, InitProducerIdResponse(told, producer_id, epoch))
+
+    # AddPartitionsToTxn
 
     def _add_partitions(self, request: AddPartitionsToTxnRequest, reply: Reply) -> None:
+        for _ in self._add_partitions_in_pieces(request, reply):
+            pass
+
+    def _add_partitions_in_pieces(self, request: AddPartitionsToTxnRequest, reply: Reply) -> Steps[None]:
+        """Look the partitions up in pieces; adding them is one step for each transaction."""
         version = reply.header.version
-        if version < BATCHED_SINCE:
-
-            def added(errors: dict[TopicPartition, ErrorCode]) -> None:
-                told = _topic_results(request.topics, errors, reply)
-                self._responder.respond(reply, AddPartitionsToTxnResponse(results_by_topic=told))
-
-            self._add_of(
+        is_many = version >= MANY_TRANSACTIONS_SINCE
+        transactions: Sequence[AddPartitionsToTxnTransaction] = (
+            request.transactions
+            if is_many
+            else (
                 AddPartitionsToTxnTransaction(
                     request.transactional_id,
                     request.producer_id,
                     request.producer_epoch,
-                    topics=request.topics,
+                    False,
+                    request.topics,
                 ),
-                reply,
-                added,
-                client_version=0,
             )
-            return
-        results: list[AddPartitionsToTxnResult | None] = [None] * len(request.transactions)
-        left = len(results)
-        if not left:
-            self._responder.respond(reply, AddPartitionsToTxnResponse())
-            return
-
-        def added_at(at: int, errors: dict[TopicPartition, ErrorCode]) -> None:
-            nonlocal left
-            wanted = request.transactions[at]
-            results[at] = AddPartitionsToTxnResult(
-                wanted.transactional_id, _topic_results(wanted.topics, errors, reply)
-            )
-            left -= 1
-            if not left:
-                told = tuple(result for result in results if result is not None)
-                self._responder.respond(reply, AddPartitionsToTxnResponse(results_by_transaction=told))
-
-        for at, wanted in enumerate(request.transactions):
-
-            def added_here(errors: dict[TopicPartition, ErrorCode], at: int = at) -> None:
-                added_at(at, errors)
-
-            self._add_of(wanted, reply, added_here, client_version=2)
-
-    def _add_of(
-        self,
-        wanted: AddPartitionsToTxnTransaction,
-        reply: Reply,
-        added: Added,
-        *,
-        client_version: int,
-    ) -> None:
-        partitions = frozenset(
-            TopicPartition(topic.name, number) for topic in wanted.topics for number in topic.partitions
         )
-        if wanted.verify_only:
-            self._verify(wanted, partitions, reply, added)
-            return
-        unknown = frozenset(each for each in partitions if not self._exists(each))
-        if unknown:
-            added(
-                {
-                    each: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    if each in unknown
-                    else ErrorCode.OPERATION_NOT_ATTEMPTED
-                    for each in partitions
-                }
-            )
-            return
-        self._add(
-            wanted.transactional_id,
-            wanted.producer_id,
-            wanted.producer_epoch,
-            partitions,
-            lambda error: added(dict.fromkeys(partitions, error)),
-            slot=reply.slot,
-            client_version=client_version,
-        )
-
-    def _exists(self, partition: TopicPartition) -> bool:
-        topic = self._topics.by_name(partition.topic)
-        return topic is not None and 0 <= partition.partition < topic.partitions
-
-    def _verify(
-        self,
-        wanted: AddPartitionsToTxnTransaction,
-        partitions: frozenset[TopicPartition],
-        reply: Reply,
-        added: Added,
-    ) -> None:
-        """The permits are sent again: an owner has asked because it has none, as after its death."""
-        error = self._machines.gate(wanted.transactional_id, reply.slot)
-        if error:
-            added(dict.fromkeys(partitions, ErrorCode(error)))
-            return
-        errors = self._machines.transactions.verify_partitions(
-            wanted.transactional_id, wanted.producer_id, wanted.producer_epoch, partitions
-        )
-        right = [each for each, error in errors.items() if not error]
-        self._machines.markers.permit(wanted.producer_id, wanted.producer_epoch, right, lambda: added(errors))
+        addition = _Addition(self, transactions, reply)
+        for number, transaction in enumerate(transactions):
+            partitions: set[TopicPartition] = set()
+            unknown: set[TopicPartition] = set()
+            looked_at = 0
+            for topic in transaction.topics:
+                for index in topic.partitions:
+                    partition = TopicPartition(topic.name, index)
+                    partitions.add(partition)
+                    if not self._topics.has(partition):
+                        unknown.add(partition)
+                    looked_at += 1
+                    if not looked_at % PIECE:
+                        yield None
+            if unknown and not self._machines.is_there:
+                # There is no image yet: who coordinates the id is not known, nor which topics there are.
+                addition.ended(number, dict.fromkeys(partitions, _NOT_AVAILABLE))
+            elif unknown:
+                addition.ended(
+                    number,
+                    {each: _UNKNOWN if each in unknown else _NOT_ATTEMPTED for each in partitions},
+                )
+            elif transaction.verify_only:
+                self._verify(transaction, frozenset(partitions), addition, number)
+            else:
+                self._add(
+                    transaction.transactional_id,
+                    transaction.producer_id,
+                    transaction.producer_epoch,
+                    frozenset(partitions),
+                    reply=reply,
+                    client_version=2 if is_many else 0,
+                    told=addition.of_all(number, frozenset(partitions)),
+                )
+            yield None
+        if not transactions:
+            self._answers.respond(reply, AddPartitionsToTxnResponse())
 
     def _add(
         self,
-        transactional_id: str,
+        name: str,
         producer_id: int,
         producer_epoch: int,
         partitions: frozenset[TopicPartition],
-        tell: Callable[[ErrorCode], None],
         *,
-        slot: int,
+        reply: Reply,
         client_version: int,
+        told: Callable[[int], None],
     ) -> None:
-        machines = self._machines
+        """Add the partitions and permit the producer to write there; `told` gets the error of all."""
 
-        def ask(*, is_last: bool) -> None:
-            error = machines.gate(transactional_id, slot)
-            if error:
-                tell(ErrorCode(error))
+        def serve(until_ns: int) -> None:
+            gate = self._machines.gate(name, reply.slot) if name else 0
+            if gate:
+                told(gate)
                 return
 
             def then(error: ErrorCode) -> TransactionEffects:
                 if not error:
-                    machines.markers.permit(
-                        producer_id, producer_epoch, partitions, lambda: tell(ErrorCode.NONE)
-                    )
-                elif error is ErrorCode.CONCURRENT_TRANSACTIONS and not is_last:
-                    machines.hold(transactional_id, lambda is_over: ask(is_last=is_over))
-                else:
-                    tell(error)
+                    self._permit(name, producer_id, producer_epoch, partitions, lambda: told(_NONE))
+                elif error not in _WORTH_HOLDING or not self._hold(name, until_ns, serve):
+                    told(error)
                 return []
 
-            machines.carry_out(
-                machines.transactions.add_partitions(
-                    transactional_id,
-                    producer_id,
-                    producer_epoch,
-                    partitions,
-                    client_version=client_version,
-                    then=then,
-                )
+            effects = self._transactions.add_partitions(
+                name, producer_id, producer_epoch, partitions, client_version=client_version, then=then
+            )
+            self._machines.carry_out(effects)
+
+        serve(self._until_ns())
+
+    def _verify(
+        self,
+        transaction: AddPartitionsToTxnTransaction,
+        partitions: frozenset[TopicPartition],
+        addition: _Addition,
+        number: int,
+    ) -> None:
+        name, producer_id, epoch = (
+            transaction.transactional_id,
+            transaction.producer_id,
+            transaction.producer_epoch,
+        )
+        gate = self._machines.gate(name, addition.reply.slot) if name else 0
+        if gate:
+            addition.ended(number, dict.fromkeys(partitions, gate))
+            return
+        errors = {
+            each: int(error)
+            for each, error in self._transactions.verify_partitions(
+                name, producer_id, epoch, partitions
+            ).items()
+        }
+        verified = frozenset(each for each, error in errors.items() if not error)
+        self._permit(name, producer_id, epoch, verified, lambda: addition.ended(number, errors))
+
+    def _permit(
+        self,
+        name: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: frozenset[TopicPartition],
+        then: Callable[[], None],
+    ) -> None:
+        transactions = self._transactions
+
+        def is_valid(partition: TopicPartition) -> bool:
+            """The transaction may have been decided while its permit waited for room on a ring."""
+            current = transactions.get(name)
+            return (
+                current is not None
+                and current.state is TransactionState.ONGOING
+                and current.producer_id == producer_id
+                and current.producer_epoch == producer_epoch
+                and partition in current.partitions
             )
 
-        ask(is_last=False)
+        self._markers.permit(producer_id, producer_epoch, partitions, is_valid=is_valid, then=then)
+
+    def added(
+        self, reply: Reply, transactions: Sequence[AddPartitionsToTxnTransaction], errors: Sequence[Errors]
+    ) -> None:
+        """Answer AddPartitionsToTxn: `errors` has those of each transaction."""
+        version = reply.header.version
+        results = [
+            _results(transaction.topics, each, version)
+            for transaction, each in zip(transactions, errors, strict=True)
+        ]
+        if version >= MANY_TRANSACTIONS_SINCE:
+            response = AddPartitionsToTxnResponse(
+                results_by_transaction=tuple(
+                    AddPartitionsToTxnResult(transaction.transactional_id, topics)
+                    for transaction, topics in zip(transactions, results, strict=True)
+                )
+            )
+        else:
+            response = AddPartitionsToTxnResponse(results_by_topic=results[0])
+        self._respond(reply, response, sum(map(len, errors)))
+
+    # AddOffsetsToTxn
 
     def _add_offsets(self, request: AddOffsetsToTxnRequest, reply: Reply) -> None:
-        def tell(error: ErrorCode) -> None:
-            self._responder.respond(reply, AddOffsetsToTxnResponse(_told(reply, error)))
+        def told(error: int) -> None:
+            told = _told(error, fenced=reply.header.version >= FENCED_SINCE)
+            self._answers.respond(reply, AddOffsetsToTxnResponse(told))
 
-        topic = self._topics.by_name(CONSUMER_OFFSETS)
-        if topic is None:
-            tell(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        offsets = self._topics.by_name(CONSUMER_OFFSETS)
+        if offsets is None:
+            told(_NOT_AVAILABLE)  # its client asks for the group's coordinator next, which makes the topic
             return
-        partition = TopicPartition(CONSUMER_OFFSETS, group_partition(request.group_id, topic.partitions))
+        partition = TopicPartition(CONSUMER_OFFSETS, group_partition(request.group_id, offsets.partitions))
         self._add(
             request.transactional_id,
             request.producer_id,
             request.producer_epoch,
-            frozenset({partition}),
-            tell,
-            slot=reply.slot,
+            frozenset((partition,)),
+            reply=reply,
             client_version=0,
+            told=told,
         )
 
     # EndTxn
 
     def _end(self, request: EndTxnRequest, reply: Reply) -> None:
-        bumps = reply.header.version >= END_BUMPS_SINCE
-        machines = self._machines
+        name = request.transactional_id
+        version = reply.header.version
 
-        def tell(error: ErrorCode, producer_id: int, epoch: int) -> None:
-            self._responder.respond(reply, EndTxnResponse(_told(reply, error), producer_id, epoch))
+        def answer(error: int, producer_id: int = NO_PRODUCER_ID, epoch: int = NO_EPOCH) -> None:
+            told = _told(error, fenced=version >= FENCED_SINCE)
+            self._answers.respond(reply, EndTxnResponse(told, producer_id, epoch))
 
-        def ask(*, is_last: bool) -> None:
-            error = machines.gate(request.transactional_id, reply.slot)
-            if error:
-                tell(ErrorCode(error), NO_ID, NO_ID)
+        def serve(until_ns: int) -> None:
+            gate = self._machines.gate(name, reply.slot) if name else 0
+            if gate:
+                answer(gate)
                 return
 
             def then(error: ErrorCode, producer_id: int, epoch: int) -> TransactionEffects:
-                if error is ErrorCode.CONCURRENT_TRANSACTIONS and not is_last:
-                    machines.hold(request.transactional_id, lambda is_over: ask(is_last=is_over))
-                else:
-                    tell(error, producer_id, epoch)
+                if error not in _WORTH_HOLDING or not self._hold(name, until_ns, serve):
+                    answer(error, producer_id, epoch)
                 return []
 
-            machines.carry_out(
-                machines.transactions.end(
-                    request.transactional_id,
-                    request.producer_id,
-                    request.producer_epoch,
-                    commit=request.committed,
-                    client_version=2 if bumps else 0,
-                    then=then,
-                )
+            effects = self._transactions.end(
+                name,
+                request.producer_id,
+                request.producer_epoch,
+                commit=request.committed,
+                client_version=2 if version >= EPOCH_BUMP_SINCE else 0,
+                then=then,
             )
+            self._machines.carry_out(effects)
 
-        ask(is_last=False)
+        serve(self._until_ns())
 
-    # What administrators ask
+    # DescribeTransactions, ListTransactions
 
     def _describe(self, request: DescribeTransactionsRequest, reply: Reply) -> None:
-        elements = (self._described(each, reply.slot) for each in request.transactional_ids)
-        self._responder.answer_in_pieces([reply], elements, DescribeTransactionsResponse)
+        elements = (self._described(name, reply.slot) for name in request.transactional_ids)
+        self._answers.answer_in_pieces([reply], elements, DescribeTransactionsResponse)
 
-    def _described(self, transactional_id: str, slot: int) -> DescribedTransaction:
-        if not transactional_id:
-            return DescribedTransaction(transactional_id, ErrorCode.INVALID_REQUEST)
-        error = self._machines.gate(transactional_id, slot)
+    def _described(self, name: str, slot: int) -> DescribedTransaction:
+        error = self._machines.gate(name, slot) if name else _INVALID_REQUEST
         if error:
-            return DescribedTransaction(transactional_id, error)
-        found = self._machines.transactions.get(transactional_id)
-        if found is None:
-            return DescribedTransaction(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
-        topics: dict[str, list[int]] = {}
-        for each in sorted(found.partitions):
-            topics.setdefault(each.topic, []).append(each.partition)
+            return DescribedTransaction(name, error)
+        current = self._transactions.get(name)
+        if current is None:
+            return DescribedTransaction(name, int(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND))
+        by_topic: dict[str, list[int]] = {}
+        for partition in sorted(current.partitions):
+            by_topic.setdefault(partition.topic, []).append(partition.partition)
         return DescribedTransaction(
-            transactional_id,
-            ErrorCode.NONE,
-            STATES[found.state].name,
-            found.timeout_ms,
-            found.started_ms,
-            found.producer_id,
-            found.producer_epoch,
-            tuple(DescribedTransactionTopic(topic, tuple(numbers)) for topic, numbers in topics.items()),
+            name,
+            0,
+            STATES[current.state].name,
+            current.timeout_ms,
+            current.started_ms,
+            current.producer_id,
+            current.producer_epoch,
+            tuple(DescribedTransactionTopic(topic, tuple(numbers)) for topic, numbers in by_topic.items()),
         )
 
     def _list(self, request: ListTransactionsRequest, reply: Reply) -> None:
-        machines = self._machines
-        if machines.is_loading:
-            self._responder.respond(reply, ListTransactionsResponse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+        shards = self._machines.shards
+        if shards is not None and shards.is_loading:
+            self._answers.respond(reply, ListTransactionsResponse(_LOADING))
             return
-        pattern = request.transactional_id_pattern
-        try:
-            expression = compiled_regex(pattern) if pattern else None
-        except RejectedRequest as rejected:
-            self._responder.respond(reply, ListTransactionsResponse(int(rejected.code)))
-            return
+        matches: Callable[[str], bool] | None = None
+        if request.transactional_id_pattern:
+            try:
+                matches = fullmatcher(request.transactional_id_pattern)
+            except RejectedRequest:
+                error = int(ErrorCode.INVALID_REGULAR_EXPRESSION)
+                self._answers.respond(reply, ListTransactionsResponse(error))
+                return
+        wanted = {_STATE_NAMES[name] for name in request.state_filters if name in _STATE_NAMES}
         unknown = tuple(
-            each for each in request.state_filters if each not in _NAMES and each not in _UNWRITTEN
+            name
+            for name in dict.fromkeys(request.state_filters)
+            if name not in _STATE_NAMES and name not in _STATES_IN_MEMORY
         )
-        states = frozenset(_NAMES[each] for each in request.state_filters if each in _NAMES)
-        producer_ids = frozenset(request.producer_id_filters)
+        self._answers.answer_in_pieces(
+            [reply],
+            self._listed(request, reply.slot, wanted, matches),
+            lambda elements: ListTransactionsResponse(
+                unknown_state_filters=unknown, transaction_states=elements
+            ),
+        )
+
+    def _listed(
+        self,
+        request: ListTransactionsRequest,
+        slot: int,
+        wanted: set[TransactionState],
+        matches: Callable[[str], bool] | None,
+    ) -> Iterator[ListedTransaction]:
+        """The ids that the client's slot coordinates and its filters let through."""
         now_ms = self._clock.now_ms()
+        transactions, shards = self._transactions, self._machines.shards
+        producer_ids = frozenset(request.producer_id_filters)
+        for number in range(len(self._machines.by_partition)):
+            if shards is None or number >= len(shards.shards):
+                return
+            place = shards.shards[number].place
+            if place is None or place.leader != slot:
+                continue
+            for name in transactions.ids(number):
+                current = transactions.get(name)
+                if (
+                    current is None
+                    or (producer_ids and current.producer_id not in producer_ids)
+                    or (request.state_filters and current.state not in wanted)
+                    or 0 <= request.duration_filter >= now_ms - current.started_ms
+                    or (matches is not None and not matches(name))
+                ):
+                    continue
+                yield ListedTransaction(name, current.producer_id, STATES[current.state].name)
 
-        def is_wanted(transactional_id: str, found: Transaction) -> bool:
-            return (
-                (not request.state_filters or found.state in states)
-                and (not producer_ids or found.producer_id in producer_ids)
-                and (
-                    request.duration_filter < 0
-                    or (_is_open(found) and now_ms - found.started_ms > request.duration_filter)
-                )
-                and (expression is None or expression.fullmatch(transactional_id) is not None)
-                and machines.leads(transactional_id, reply.slot)
-            )
+    # Answers
 
-        def elements() -> Iterator[ListedTransaction]:
-            for transactional_id in machines.transactions.names():
-                found = machines.transactions.get(transactional_id)
-                if found is not None and is_wanted(transactional_id, found):
-                    yield ListedTransaction(transactional_id, found.producer_id, STATES[found.state].name)
+    def _respond(self, reply: Reply, response: Any, elements: int) -> None:
+        if elements > LONG_ANSWER:
+            self._answers.respond_long(reply, response)
+        else:
+            self._answers.respond(reply, response)
 
-        self._responder.answer_in_pieces(
-            [reply], elements(), lambda some: ListTransactionsResponse(ErrorCode.NONE, unknown, some)
-        )
+    # Holding
+
+    def _until_ns(self) -> int:
+        return self._clock.monotonic_ns() + HELD_MS * NS_PER_MS
+
+    def _hold(self, name: str, until_ns: int, serve: Callable[[int], None]) -> bool:
+        """Serve a request again when its id is settled, or its time is over. False: it is over already."""
+        if self._held_count >= HELD_MAX or self._clock.monotonic_ns() >= until_ns:
+            return False
+        held = _Held(name, until_ns, lambda: serve(until_ns))
+        self._held.setdefault(name, []).append(held)
+        self._by_time.append(held)
+        self._held_count += 1
+        self._arm()
+        return True
+
+    def _settled(self, name: str) -> None:
+        """The id takes requests again. They are served in `turn`, because its transition is still ending."""
+        self._ready.extend(self._held.pop(name, ()))
+
+    def _refilled(self) -> None:
+        """There are producer ids again."""
+        for held in self._held.values():
+            self._ready.extend(held)
+        self._held.clear()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `turn` has something to do."""
+        return bool(self._ready)
+
+    def turn(self) -> None:
+        """Serve the held requests whose ids are settled."""
+        for _ in range(len(self._ready)):
+            held = self._ready.popleft()
+            if not held.is_over:
+                self._begin_again(held)
+
+    def _begin_again(self, held: _Held) -> None:
+        held.is_over = True
+        self._held_count -= 1
+        held.again()
+
+    def _arm(self) -> None:
+        if not self._is_armed and self._by_time:
+            self._is_armed = True
+            left_ns = self._by_time[0].due_ns - self._clock.monotonic_ns()
+            self._later(max(1, -(-left_ns // NS_PER_MS)), self._times_over)
+
+    def _times_over(self) -> None:
+        """Serve those whose time is over: what they meet now is their answer."""
+        self._is_armed = False
+        now_ns = self._clock.monotonic_ns()
+        by_time = self._by_time
+        while by_time and (by_time[0].is_over or by_time[0].due_ns <= now_ns):
+            held = by_time.popleft()
+            if held.is_over:
+                continue
+            of_id = self._held.get(held.transactional_id)
+            if of_id is not None and held in of_id:
+                of_id.remove(held)
+                if not of_id:
+                    del self._held[held.transactional_id]
+            self._begin_again(held)
+        self._arm()
+
+    def statistics(self) -> dict[str, int]:
+        return {"held": self._held_count}
 
 
-def _is_open(found: Transaction) -> bool:
-    return found.state is not TransactionState.EMPTY and found.started_ms >= 0
+class _Addition:
+    """An AddPartitionsToTxn under way: it is answered when each of its transactions has its errors."""
+
+    __slots__ = ("_errors", "_left", "_requests", "_transactions", "reply")
+
+    def __init__(
+        self,
+        requests: TransactionRequests,
+        transactions: Sequence[AddPartitionsToTxnTransaction],
+        reply: Reply,
+    ) -> None:
+        self._requests = requests
+        self._transactions = transactions
+        self._errors: list[Errors] = [{}] * len(transactions)
+        self._left = len(transactions)
+        self.reply = reply
+
+    def of_all(self, number: int, partitions: frozenset[TopicPartition]) -> Callable[[int], None]:
+        """Return what takes the error of all partitions of one transaction."""
+        return lambda error: self.ended(number, dict.fromkeys(partitions, error))
+
+    def ended(self, number: int, errors: Errors) -> None:
+        self._errors[number] = errors
+        self._left -= 1
+        if not self._left:
+            self._requests.added(self.reply, self._transactions, self._errors)
 
 
-def _told(reply: Reply, error: ErrorCode) -> ErrorCode:
-    """The error as the request's version says it."""
-    header = reply.header
-    if error is ErrorCode.PRODUCER_FENCED and header.version < _FENCED_SINCE.get(header.api_key, 0):
-        return ErrorCode.INVALID_PRODUCER_EPOCH
-    if (
-        error is ErrorCode.TRANSACTION_ABORTABLE
-        and header.api_key == ApiKey.ADD_PARTITIONS_TO_TXN
-        and header.version < ABORTABLE_SINCE
-    ):
-        return ErrorCode.INVALID_TXN_STATE
-    return error
-
-
-def _topic_results(
-    topics: tuple[AddPartitionsToTxnTopic, ...], errors: dict[TopicPartition, ErrorCode], reply: Reply
+def _results(
+    topics: Sequence[AddPartitionsToTxnTopic], errors: Errors, version: int
 ) -> tuple[AddPartitionsToTxnTopicResult, ...]:
+    fenced, abortable = version >= FENCED_SINCE, version >= ABORTABLE_SINCE
     return tuple(
         AddPartitionsToTxnTopicResult(
             topic.name,
             tuple(
                 AddPartitionsToTxnPartitionResult(
-                    number, _told(reply, errors[TopicPartition(topic.name, number)])
+                    index,
+                    _told(errors[TopicPartition(topic.name, index)], fenced=fenced, abortable=abortable),
                 )
-                for number in topic.partitions
+                for index in topic.partitions
             ),
         )
         for topic in topics
     )
+
+
+def _told(error: int, *, fenced: bool, abortable: bool = True) -> int:
+    """Return what a client hears that may not know PRODUCER_FENCED or TRANSACTION_ABORTABLE."""
+    if error == _FENCED and not fenced:
+        return _INVALID_EPOCH
+    return _INVALID_STATE if error == _ABORTABLE and not abortable else int(error)
+
+
+def _in_one_piece(servant: Callable[[Any, Reply], None]) -> Callable[[Any, Reply], Steps[None]]:
+    def steps(request: Any, reply: Reply) -> Steps[None]:
+        servant(request, reply)
+        yield None
+
+    return steps

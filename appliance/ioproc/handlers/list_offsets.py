@@ -37,6 +37,8 @@ def list_offsets(partition: Partition, message: tuple[int, ...]) -> Answer:
         try:
             if flags & _MAX_TIMESTAMP:
                 found = log.offset_of_max_timestamp()
+                if found is not None and found[1] >= bound:
+                    found = None  # of a record that the client may not read yet, it learns nothing
             else:
                 found = log.offset_for_timestamp(message[TIMESTAMP_MS], upper_bound=bound)
         except ApplianceError as fault:

@@ -28,4 +28,5 @@ def permit_transaction(partition: Partition, message: tuple[int, ...]) -> Answer
     Source: what `ReplicaManager.maybeSendPartitionsToTransactionCoordinator` asks for, told before it is asked.
     """
     partition.log.permit_transaction(message[PERMITTED_PRODUCER_ID], message[PERMITTED_EPOCH])
-    return (_OP, 0, 0, message[REQUEST_ID], message[ITEM], message[ROW], -1, -1, -1, 0, 0, 0, -1, -1)
+    head = (_OP, 0, 0, message[REQUEST_ID], message[ITEM], message[ROW])
+    return (*head, -1, -1, -1, 0, 0, 0, partition.leader_epoch, -1)

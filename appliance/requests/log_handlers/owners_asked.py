@@ -19,6 +19,7 @@ from appliance.channels.request_channel import CONNECTION_LIMIT, ITEM, Op, parti
 from appliance.channels.roles import Role
 from appliance.ipc.buffer_pool import BufferPool
 from appliance.protocol.messages import decode_request_in_pieces
+from appliance.requests.coordinator_lines import CoordinatorLines
 from appliance.requests.log_dirs import LogDirs
 from appliance.requests.log_handlers.finish import Finish
 from appliance.requests.session import Request
@@ -40,7 +41,7 @@ class AsksOwners(ABC):
         resume: continues the work of a request that pauses.
     """
 
-    __slots__ = ("_finish", "_lines", "_log_dirs", "_pool", "_routes", "_table", "resume")
+    __slots__ = ("_coordinators", "_finish", "_lines", "_log_dirs", "_pool", "_routes", "_table", "resume")
 
     def __init__(
         self,
@@ -49,11 +50,13 @@ class AsksOwners(ABC):
         table: PartitionTable,
         *,
         log_dirs: LogDirs,
+        coordinators: CoordinatorLines,
         pool: BufferPool,
         finish: Finish,
         resume: Resume,
     ) -> None:
         self._routes = routes
+        self._coordinators = coordinators
         self._lines = lines
         self._table = table
         self._log_dirs = log_dirs
@@ -175,6 +178,12 @@ class OwnersAsked(ABC):
         self.asked(item, route.worker)
         return True
 
+    def told(self, item: int, error: int) -> None:
+        """A coordinator, asked about partition `item`, has answered with no more than an error."""
+        if self._workers.pop(item, None) is not None:
+            self._take_error(item, error)
+            self._settled()
+
     @property
     def waits_for(self) -> int:
         """How many operations are under way."""
@@ -200,6 +209,10 @@ class OwnersAsked(ABC):
     def _settled(self) -> None:
         if len(self._workers) in (0, ASKED_AT_ONCE // 2):
             self._resume(self.pending)
+
+    def _take_error(self, item: int, error: int) -> None:
+        """As `_take`, of what a coordinator has said. Only requests that ask one need it."""
+        raise NotImplementedError
 
     @abstractmethod
     def _take(self, item: int, answer: Answer) -> None:

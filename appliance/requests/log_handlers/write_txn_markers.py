@@ -1,10 +1,15 @@
 """WriteTxnMarkers 1-2 in the network process: split by producer and partition, each asked of its owner.
 
-Brokers send it to each other in Apache Kafka; `Admin.abortTransaction` and `kafka-transactions.sh abort` use it, too.
-Here it ends a transaction that was open when Kafka's directory was adopted, until transactions are served.
+Brokers send it to each other in Apache Kafka; `Admin.abortTransaction` and `kafka-transactions.sh abort` use it, too:
+they end a transaction that nobody ends any more. Here the coordinators write the markers of their transactions
+themselves, over rings of their own.
 
-Left out: markers for internal topics (INVALID_TOPIC_EXCEPTION), because the coordinator is the only writer of
-`__consumer_offsets`; authorization.
+A marker for `__consumer_offsets` goes to the coordinator of that partition. The shard of its groups is the only writer
+of the log, and decides with the marker what becomes of the transaction's offsets.
+
+`transaction_version` of v2 says how strictly the epoch is checked: 2 refuses a marker of the epoch of the data.
+
+Left out: markers for other internal topics (INVALID_TOPIC_EXCEPTION): no transaction writes there; authorization.
 
 Source: `KafkaApis.handleWriteTxnMarkersRequest`.
 """
@@ -12,19 +17,27 @@ Source: `KafkaApis.handleWriteTxnMarkersRequest`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+
+from msgspec import structs
 
 from appliance.channels.request_channel import CONNECTION_LIMIT, ERROR, Op, RequestFlag
-from appliance.cluster import INTERNAL_TOPICS
+from appliance.channels.roles import COORDINATOR
+from appliance.cluster import CONSUMER_OFFSETS, INTERNAL_TOPICS
+from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
+    WritableTxnMarkerTopic,
     WritableTxnMarkerTopicResult,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
 from appliance.protocol.errors import ErrorCode
+from appliance.protocol.messages import decode_response
 from appliance.requests.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume
+from appliance.requests.own_request import hand_over_own
 from appliance.requests.session import Request
 from appliance.requests.steps import Steps
 from appliance.requests.topic_routes import PartitionRoute
@@ -32,6 +45,8 @@ from appliance.requests.worker_lines import Answer, Operation
 
 TIMEOUT_MS = 30_000
 """How long an answer may wait for followers: the request does not say."""
+OWN_VERSION = 2
+"""Of the requests to coordinators, which say the transaction's version."""
 _ACKS_ALL = -1
 _COMMITTED = int(RequestFlag.COMMITTED)
 _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -77,16 +92,36 @@ class WriteTxnMarkersHandler(AsksOwners):
         marker = asker.markers[place.marker]
         if route is None:
             asker.errors[item] = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        elif place.topic in INTERNAL_TOPICS:
+        elif place.topic in INTERNAL_TOPICS and place.topic != CONSUMER_OFFSETS:
             asker.errors[item] = int(ErrorCode.INVALID_TOPIC_EXCEPTION)
         elif marker.producer_id < 0 or marker.producer_epoch < 0:
             asker.errors[item] = int(ErrorCode.INVALID_REQUEST)
         elif self._table.is_offline(route.row, route.incarnation):
             asker.errors[item] = int(ErrorCode.KAFKA_STORAGE_ERROR)
+        elif place.topic == CONSUMER_OFFSETS:
+            self._ask_coordinator(asker, item, route, marker)
         else:
             asked = _operation(asker, item, route, marker)
             if not asker.ask_leader(item, route, asked, table=self._table, lines=self._lines):
                 asker.errors[item] = _NOT_LEADER
+
+    def _ask_coordinator(
+        self, asker: _Asker, item: int, route: PartitionRoute, marker: WritableTxnMarker
+    ) -> None:
+        session = asker.pending.session
+        if route.leader != session.slot:
+            asker.errors[item] = _NOT_LEADER
+            return
+        topics = (WritableTxnMarkerTopic(CONSUMER_OFFSETS, (route.partition,)),)
+        only = WriteTxnMarkersRequest((structs.replace(marker, topics=topics),))
+        hand_over = partial(
+            self._coordinators.ask_shard, partition=route.partition, part=_MarkerForOffsets(asker, item)
+        )
+        asker.asked(item, COORDINATOR)
+        if not hand_over_own(
+            self._pool, session, ApiKey.WRITE_TXN_MARKERS, OWN_VERSION, only, hand_over=hand_over
+        ):
+            asker.told(item, _NOT_LEADER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +174,36 @@ class _Asker(OwnersAsked):
     def _take(self, item: int, answer: Answer) -> None:
         self.errors[item] = answer[ERROR]
 
+    def _take_error(self, item: int, error: int) -> None:
+        self.errors[item] = error
+
     def _lose(self, item: int) -> None:
         """The marker may be there or not; a second one does no harm."""
         self.errors[item] = _TIMED_OUT
+
+
+class _MarkerForOffsets:
+    """A `PartOfRequest`: takes a coordinator's answer about one partition of `__consumer_offsets`."""
+
+    __slots__ = ("_asker", "_item")
+
+    def __init__(self, asker: _Asker, item: int) -> None:
+        self._asker = asker
+        self._item = item
+
+    def answered(self, frame: bytes) -> None:
+        """The marker is committed, or has failed. An empty frame: the session has ended."""
+        error = _NOT_LEADER
+        if frame:
+            response = decode_response(ApiKey.WRITE_TXN_MARKERS, OWN_VERSION, memoryview(frame))[1]
+            error = response.markers[0].topics[0].partitions[0].error_code
+        self._asker.told(self._item, error)
+
+    def refused(self, _why: str) -> None:
+        """The coordinator could not read our frame."""
+        self._asker.told(self._item, int(ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    @staticmethod
+    def own(request: WriteTxnMarkersRequest) -> WriteTxnMarkersRequest:
+        """Return the request, whose only partition is this coordinator's."""
+        return request

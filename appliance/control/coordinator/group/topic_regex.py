@@ -6,7 +6,7 @@ memory is bounded here. The library is loaded with the first expression.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Final
 
@@ -24,15 +24,20 @@ def check_regex(regex: str) -> None:
     _compiled(regex)
 
 
-def compiled_regex(regex: str) -> Any:
-    """Return what matches the expression, with RE2's `fullmatch`. Raises as `check_regex`."""
-    return _compiled(regex)
-
-
 def matching_topics(regex: str, names: Iterable[str]) -> tuple[str, ...]:
     """The names that match from their first to their last character, sorted."""
     compiled = _compiled(regex)
     return tuple(sorted(name for name in names if compiled.fullmatch(name)))
+
+
+def fullmatcher(regex: str) -> Callable[[str], bool]:
+    """Return what tells whether a whole text matches.
+
+    Raises:
+        RejectedRequest: INVALID_REGULAR_EXPRESSION.
+    """
+    compiled = _compiled(regex)
+    return lambda text: compiled.fullmatch(text) is not None
 
 
 @lru_cache(maxsize=_CACHED)

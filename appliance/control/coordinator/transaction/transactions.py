@@ -25,7 +25,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
@@ -73,9 +72,10 @@ NO_DEADLINE: Final = -1
 
 EXPIRED_PER_CALL: Final = 1_000
 """Ids that `expire` forgets in one call, so that one batch of tombstones stays small."""
-
+EXPIRED_CHARACTERS_PER_CALL: Final = 100_000
+"""The same for ids of many thousand characters: with three bytes for each, the batch stays well below 1 MiB."""
 ABORTED_PER_CALL: Final = 100
-"""Transactions that `abort_timed_out` aborts in one call, so that others have their turn."""
+"""Transactions that `abort_timed_out` looks at in one call: some milliseconds of work."""
 
 _logger = logging.getLogger(__name__)
 
@@ -132,10 +132,21 @@ class _LogPartition:
 class Transactions:
     """Args:
     partition_of: transactional id → partition of `__transaction_state`.
-    settled: called with an id when no transition of it is under way any more, whatever became of it.
+
+    `settled` is called with each id that has no transition under way any more, and owes no markers. `refused_ids`
+    counts the new ids that were refused, because there were too many.
     """
 
-    __slots__ = ("_clock", "_deadlines", "_ids", "_logs", "_partition_of", "_settings", "_settled")
+    __slots__ = (
+        "_clock",
+        "_deadlines",
+        "_ids",
+        "_logs",
+        "_partition_of",
+        "_settings",
+        "refused_ids",
+        "settled",
+    )
 
     def __init__(
         self,
@@ -144,14 +155,14 @@ class Transactions:
         producer_ids: ProducerIds,
         *,
         partition_of: Callable[[str], int],
-        settled: Callable[[str], None] | None = None,
     ) -> None:
-        self._settled = settled
         self._settings = settings
         self._clock = clock
         self._ids = producer_ids
         self._partition_of = partition_of
         self._logs: dict[int, _LogPartition] = {}
+        self.settled: Callable[[str], None] | None = None
+        self.refused_ids = 0
         # (monotonic deadline ns, transactional id) of each open transaction that can time out
         self._deadlines: SortedList[tuple[int, str]] = SortedList()
 
@@ -193,6 +204,10 @@ class Transactions:
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────────────────
 
+    def may_initialize(self, transactional_id: str, timeout_ms: int) -> bool:
+        """Return whether the request is valid by itself. Only then it matters who coordinates the id."""
+        return bool(transactional_id) and 0 < timeout_ms <= self._settings.timeout_max_ms
+
     def initialize(
         self,
         transactional_id: str,
@@ -206,14 +221,14 @@ class Transactions:
         `expected` is (producer id, epoch) as the client has them, if it wants its epoch raised (KIP-360). An open
         transaction is aborted first and answers CONCURRENT_TRANSACTIONS; the client asks again.
         """
-        if not transactional_id:
-            return then(ErrorCode.INVALID_REQUEST, NO_PRODUCER_ID, NO_EPOCH)
-        if not 0 < timeout_ms <= self._settings.timeout_max_ms:
-            return then(ErrorCode.INVALID_TRANSACTION_TIMEOUT, NO_PRODUCER_ID, NO_EPOCH)
+        if not self.may_initialize(transactional_id, timeout_ms):
+            error = ErrorCode.INVALID_TRANSACTION_TIMEOUT if transactional_id else ErrorCode.INVALID_REQUEST
+            return then(error, NO_PRODUCER_ID, NO_EPOCH)
         partition, log, entry = self._find(transactional_id)
         current = None if entry is None else entry.current
         if entry is None:
             if len(self) >= self._settings.ids_max:
+                self.refused_ids += 1
                 return then(ErrorCode.POLICY_VIOLATION, NO_PRODUCER_ID, NO_EPOCH)
         elif entry.is_moving:
             return then(ErrorCode.CONCURRENT_TRANSACTIONS, NO_PRODUCER_ID, NO_EPOCH)
@@ -365,9 +380,18 @@ class Transactions:
         _, _, entry = self._find(transactional_id)
         return None if entry is None else entry.current
 
-    def names(self) -> list[str]:
-        """Return all ids, those without a committed record too."""
-        return [transactional_id for log in self._logs.values() for transactional_id in log.entries]
+    def apply(self, partition: int, transactional_id: str, transaction: Transaction | None) -> None:
+        """Take a record that was committed while the partition is served. Those of our own transitions take effect when
+        their append ends, with what the record does not hold."""
+        log = self._logs.get(partition)
+        entry = None if log is None else log.entries.get(transactional_id)
+        if entry is None or not entry.is_moving:
+            self.replay(partition, transactional_id, transaction)
+
+    def ids(self, partition: int) -> list[str]:
+        """Return the ids of a partition, as they are now."""
+        log = self._logs.get(partition)
+        return [] if log is None else list(log.entries)
 
     def __iter__(self) -> Iterator[tuple[str, Transaction]]:
         """Yield each id with what is committed of it. Ids must not come or go meanwhile."""
@@ -383,10 +407,15 @@ class Transactions:
         return self._deadlines[0][0] if self._deadlines else None
 
     def abort_timed_out(self) -> TransactionEffects:
-        """Fence the producers of transactions that are open for longer than their timeout, and abort these."""
+        """Fence the producers of transactions that are open for longer than their timeout, and abort these.
+
+        At most ABORTED_PER_CALL of them: call again while `next_deadline_ns` has passed.
+        """
         now_ns = self._clock.monotonic_ns()
         effects: TransactionEffects = []
-        while self._deadlines and self._deadlines[0][0] <= now_ns and len(effects) < ABORTED_PER_CALL:
+        for _ in range(ABORTED_PER_CALL):
+            if not self._deadlines or self._deadlines[0][0] > now_ns:
+                break
             _, transactional_id = self._deadlines[0]
             partition, log, entry = self._find(transactional_id)
             assert entry is not None
@@ -421,18 +450,28 @@ class Transactions:
         return answered
 
     def expire(self) -> TransactionEffects:
-        """Forget ids without a transaction that nobody has used for `id_expiration_ms`, some of them per call."""
-        before_ms = self._clock.now_ms() - self._settings.id_expiration_ms
+        """Forget ids without a transaction that nobody has used for `id_expiration_ms`, some of them per partition."""
         effects: TransactionEffects = []
-        left = EXPIRED_PER_CALL
-        for partition, log in self._logs.items():
-            if log.epoch < 0 or not left:
-                continue
-            old = list(islice((entry for entry in log.entries.values() if _is_old(entry, before_ms)), left))
-            if old:
-                left -= len(old)
-                effects.append(self._forget(partition, log, old))
+        for partition in list(self._logs):
+            effects += self.expire_in(partition)
         return effects
+
+    def expire_in(self, partition: int) -> TransactionEffects:
+        """Forget such ids of one partition, at most EXPIRED_PER_CALL; nothing where there are none."""
+        log = self._logs.get(partition)
+        if log is None or log.epoch < 0:
+            return []
+        before_ms = self._clock.now_ms() - self._settings.id_expiration_ms
+        old: list[_Entry] = []
+        left_characters = EXPIRED_CHARACTERS_PER_CALL
+        for entry in log.entries.values():
+            if not _is_old(entry, before_ms):
+                continue
+            old.append(entry)
+            left_characters -= len(entry.transactional_id)
+            if len(old) == EXPIRED_PER_CALL or left_characters <= 0:
+                break
+        return [self._forget(partition, log, old)] if old else []
 
     # ── transitions ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -514,20 +553,17 @@ class Transactions:
                 if entry.current is None:
                     del log.entries[entry.transactional_id]
                 error = ErrorCode(error_code)
-                self._tell_settled(entry)
-                return then(_APPEND_ERRORS.get(error, error))
-            self._set(entry, planned)
-            self._tell_settled(entry)
-            return then(ErrorCode.NONE)
+                effects = then(_APPEND_ERRORS.get(error, error))
+            else:
+                self._set(entry, planned)
+                effects = then(ErrorCode.NONE)
+            self._settle(entry)
+            return effects
 
         record = transaction_record(
             entry.transactional_id, planned, server_version=self._settings.server_version
         )
         return Append(partition, (record,), ended)
-
-    def _tell_settled(self, entry: _Entry) -> None:
-        if self._settled is not None and (entry.current is None or entry.current.state not in PREPARED):
-            self._settled(entry.transactional_id)
 
     def _forget(self, partition: int, log: _LogPartition, old: list[_Entry]) -> Append:
         for entry in old:
@@ -540,7 +576,7 @@ class Transactions:
                     if not error_code:
                         self._set(entry, None)
                         del log.entries[entry.transactional_id]
-                    self._tell_settled(entry)
+                    self._settle(entry)
             return []
 
         return Append(partition, tuple(tombstone(entry.transactional_id) for entry in old), ended)
@@ -556,6 +592,16 @@ class Transactions:
             left_ms = transaction.timeout_left_ms(self._clock.now_ms())
             assert left_ms is not None
             self._keep_deadline(entry, self._clock.monotonic_ns() + left_ms * NS_PER_MS)
+
+    def _settle(self, entry: _Entry) -> None:
+        """Say that the id takes requests again, if it does."""
+        current = entry.current
+        if (
+            self.settled is not None
+            and not entry.is_moving
+            and (current is None or current.state not in PREPARED)
+        ):
+            self.settled(entry.transactional_id)
 
     def _keep_deadline(self, entry: _Entry, deadline_ns: int) -> None:
         self._drop_deadline(entry)

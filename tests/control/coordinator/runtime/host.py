@@ -29,6 +29,7 @@ from appliance.control.coordinator.runtime.runtime import CoordinatorRuntime, Sh
 from appliance.control.coordinator.runtime.shard import State
 from appliance.control.coordinator.runtime.state_machine import Service
 from appliance.control.coordinator.topics import ImageTopics
+from appliance.control.coordinator.transaction_machines import TransactionMachines
 from appliance.ioproc.handlers.fetch import fetch
 from appliance.ioproc.handlers.permit_transaction import permit_transaction
 from appliance.ioproc.handlers.produce import produce
@@ -142,7 +143,7 @@ class Host:
         )
         self.service = self._make_service(self)
         self.shards: TopicShards = self.runtime.register(self.service)
-        if isinstance(self.service, GroupMachines):
+        if isinstance(self.service, (GroupMachines, TransactionMachines)):
             self.service.shards = self.shards
 
     def turn(self) -> None:

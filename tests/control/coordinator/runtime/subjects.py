@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from appliance.cluster import CONSUMER_OFFSETS
+from appliance.channels.control_channel import Body, Envelope
+from appliance.cluster import CONSUMER_OFFSETS, TRANSACTION_STATE
 from appliance.control.coordinator.group_machines import GroupMachines
+from appliance.control.coordinator.marker_writer import MarkerWriter
 from appliance.control.coordinator.offsets.offset_records import (
     CommittedOffset,
     encode_value,
@@ -15,9 +17,17 @@ from appliance.control.coordinator.offsets.offset_records import (
     parse_key,
     parse_value,
 )
+from appliance.control.coordinator.producer_ids import ProducerIdBlocks
 from appliance.control.coordinator.runtime.effects import Record
 from appliance.control.coordinator.runtime.shard import State
 from appliance.control.coordinator.runtime.state_machine import Service
+from appliance.control.coordinator.transaction.transaction import Transaction
+from appliance.control.coordinator.transaction.transaction_record import (
+    read_transaction_record,
+    tombstone,
+    transaction_record,
+)
+from appliance.control.coordinator.transaction_machines import TransactionMachines
 from appliance.protocol.group_partition import group_partition
 from appliance.protocol.records.batch import (
     CONTROL,
@@ -102,7 +112,62 @@ class Offsets:
         return found
 
 
-SUBJECTS: dict[str, Subject] = {"toy": Toy(), "offsets": Offsets()}
+class Transactions:
+    """Key n is the producer id of transactional id n."""
+
+    topic = TRANSACTION_STATE
+
+    def service(self, host: Host) -> Service:
+        return transaction_service(host)
+
+    def partition(self, key: int) -> int:
+        return group_partition(f"id-{key}", PARTITIONS)
+
+    def record(self, key: int, value: int | None) -> Record:
+        if value is None:
+            return tombstone(f"id-{key}")
+        return transaction_record(f"id-{key}", Transaction(value, 0, 1_000), server_version=2)
+
+    def parse(self, record: Record) -> tuple[int, int | None]:
+        read = read_transaction_record(record.key, record.value)
+        assert read is not None
+        return int(read[0].removeprefix("id-")), None if read[1] is None else read[1].producer_id
+
+    def state(self, host: Host, partition: int) -> dict[int, int]:
+        assert isinstance(host.service, TransactionMachines)
+        found = {}
+        for name in host.service.transactions.ids(partition):
+            transaction = host.service.transactions.get(name)
+            assert transaction is not None
+            found[int(name.removeprefix("id-"))] = transaction.producer_id
+        return found
+
+
+def transaction_service(host: Host) -> TransactionMachines:
+    """The service over the host's rings, with a controller that hands out no ids."""
+    markers = MarkerWriter(
+        host.access,
+        host.image,
+        write_offsets_marker=lambda *_: None,
+        later=host.runtime.later,
+        clock=host.clock,
+    )
+    return TransactionMachines(
+        host.settings, host.clock, ProducerIdBlocks(SilentController, host.clock), markers
+    )
+
+
+class SilentController:
+    """Reads what it is asked, and does not answer."""
+
+    def ask(self, body: Body) -> int | None:
+        return 1
+
+    def receive(self) -> list[Envelope]:
+        return []
+
+
+SUBJECTS: dict[str, Subject] = {"toy": Toy(), "offsets": Offsets(), "transactions": Transactions()}
 
 
 def batches(subject: Subject, host: Host, partition: int) -> Iterator[bytes]:

@@ -207,6 +207,8 @@ def test_load_waits_where_the_log_cannot_be_read_now(host: Host, subject: Subjec
 # Transactions
 
 PRODUCER = Producer(7, 0)
+WITH_TRANSACTIONS = pytest.mark.parametrize("subject", ["toy", "offsets"], indirect=True)
+"""Nobody writes to `__transaction_state` in a transaction, so its machine looks at no marker."""
 
 
 def write_in_transaction(host: Host, subject: Subject, value: int, *, key: int = KEY) -> list[int]:
@@ -230,6 +232,7 @@ def end(host: Host, subject: Subject, *, committed: bool = True) -> list[int]:
     return outcomes
 
 
+@WITH_TRANSACTIONS
 @pytest.mark.parametrize("step", STEPS)
 def test_what_is_written_in_a_transaction_counts_for_nothing_before_its_marker(
     host: Host, subject: Subject, step: Step
@@ -246,6 +249,7 @@ def test_what_is_written_in_a_transaction_counts_for_nothing_before_its_marker(
     assert state(host, subject) == {KEY: OLD}
 
 
+@WITH_TRANSACTIONS
 @pytest.mark.parametrize("committed", [True, False])
 @pytest.mark.parametrize("step", STEPS)
 def test_next_life_of_the_coordinator_has_a_transaction_as_its_marker_in_the_log_says(
@@ -267,6 +271,7 @@ def test_next_life_of_the_coordinator_has_a_transaction_as_its_marker_in_the_log
         assert done == [0]
 
 
+@WITH_TRANSACTIONS
 @pytest.mark.parametrize("step", STEPS)
 def test_death_of_the_owner_leaves_a_markers_outcome_open_and_it_may_be_written_again(
     host: Host, subject: Subject, step: Step
@@ -285,6 +290,7 @@ def test_death_of_the_owner_leaves_a_markers_outcome_open_and_it_may_be_written_
     assert state(host, subject) == {KEY: NEW}
 
 
+@WITH_TRANSACTIONS
 def test_a_marker_keeps_its_place_between_the_writes_around_it(host: Host, subject: Subject) -> None:
     """None of the later ones may go before it, and none of the earlier ones behind it."""
     first = write(host, subject, 1)
@@ -298,6 +304,7 @@ def test_a_marker_keeps_its_place_between_the_writes_around_it(host: Host, subje
     assert state(host, subject) == {KEY: 3}
 
 
+@WITH_TRANSACTIONS
 def test_refused_marker_is_told_and_nothing_is_forgotten_or_read_again(host: Host, subject: Subject) -> None:
     write(host, subject, OLD)
     write_in_transaction(host, subject, NEW)
@@ -314,6 +321,7 @@ def test_refused_marker_is_told_and_nothing_is_forgotten_or_read_again(host: Hos
     assert state(host, subject) == {KEY: NEW}
 
 
+@WITH_TRANSACTIONS
 def test_the_log_end_is_known_exactly_behind_transactions(host: Host, subject: Subject) -> None:
     """An append that fails tells nothing of the log but by its end: off by one, every failure would mean a load."""
     write_in_transaction(host, subject, OLD)
@@ -331,6 +339,7 @@ def test_the_log_end_is_known_exactly_behind_transactions(host: Host, subject: S
     assert state(host, subject) == {KEY: OLD}
 
 
+@WITH_TRANSACTIONS
 def test_a_write_of_a_transaction_without_a_permit_is_refused_and_writes_nothing(
     host: Host, subject: Subject
 ) -> None:

@@ -34,6 +34,7 @@ EPOCH = 0
 
 class ShardModel(RuleBasedStateMachine):
     subject: Subject
+    has_transactions = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,6 +87,8 @@ class ShardModel(RuleBasedStateMachine):
     @rule(key=st.sampled_from(SHARED_KEYS), producer_id=st.integers(-1, PRODUCERS - 1))
     def write_shared(self, key: int, producer_id: int) -> None:
         """In a transaction, whose producer has a permit where somebody leads; outside of any where it is -1."""
+        if producer_id >= 0 and not self.has_transactions:
+            return
         partition = self.subject.partition(key)
         if not self.host.shards.shards:
             return
@@ -209,11 +212,20 @@ class OffsetsModel(ShardModel):
     subject = SUBJECTS["offsets"]
 
 
+class TransactionsModel(ShardModel):
+    """Nobody writes to `__transaction_state` in a transaction, so its machine looks at no marker."""
+
+    subject = SUBJECTS["transactions"]
+    has_transactions = False
+
+
 class ToyModel(ShardModel):
     subject = SUBJECTS["toy"]
 
 
 TestOffsets = OffsetsModel.TestCase
 TestOffsets.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
+TestTransactions = TransactionsModel.TestCase
+TestTransactions.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
 TestToy = ToyModel.TestCase
 TestToy.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
