@@ -54,10 +54,10 @@ CONSUMER_PROTOCOL: Final = ("0018", "0022", "0029", "0033", "0056")
 """Those that are run again as groups of KIP-848."""
 
 THREE_BROKERS: Final = {
-    "0103": "transactions: commit, abort, consume and produce, fencing, a new epoch after an error"
+    "0103": "transactions: commit, abort, consume and produce, fencing, on after an error"
 }
-"""Its topics have three replicas. Of the other tests of transactions 0098 wants RapidJSON and a Java program, 0105 plays
-on librdkafka's mock, and 0129 makes a topic with segments of 20,000 bytes, which Kafka 4 refuses as well."""
+"""Its topics have three replicas. Of the other tests of transactions 0098 wants RapidJSON and a Java program, 0105
+plays on librdkafka's mock, and 0129 makes segments of 20,000 bytes, which Kafka 4 refuses as well."""
 
 
 @pytest.fixture(scope="module")
