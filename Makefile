@@ -8,7 +8,7 @@ DATA   ?= ./data
 # Byte code must be kept: without it every start compiles the house again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help run compiled pure build compiled-build system-first system-rest crash installation test quick test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-spark system clients judges reformat
+.PHONY: help run compiled pure build compiled-build system-first system-rest crash installation test quick test-all test-compiled test-zookeeper zookeeper-first zookeeper-second checker bench bench-all bench-scaling bench-log bench-plan bench-publish bench-cases bench-wakes budget profile spark-archive demo-spark demo-exactly-once bench-spark check format lint types contracts compiles unit unit-pure unit-processes unit-spark system clients judges reformat
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,7 +45,7 @@ test-compiled: judges
 # The gate, quick checks first. One step alone: `make lint`, `make unit`, `make clients CLIENT=kcat`.
 # Against Apache Kafka, the judge of the client tests: `make clients APPLIANCE_JUDGE=kafka`. Against three slots, with a
 # replica of each topic on every one: `make clients SLOTS=3`.
-SOURCES := appliance spark_connector pyspark_appliance benchmarks tests
+SOURCES := appliance spark_connector pyspark_appliance benchmarks tests examples/guarantees/demo.py
 PYTEST  := $(BIN)/python -m pytest
 CLIENT  ?=
 SLOTS   ?= 1
@@ -194,6 +194,10 @@ spark-archive: $(VENV)/.installed-test ## the Spark connector as one file for `s
 demo-spark: $(VENV)/.installed-test ## a broker, a stream, a table and a plot in half a minute
 	@$(BIN)/python -c 'import matplotlib' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'matplotlib>=3.9'
 	@$(BIN)/python -m spark_connector.demo
+
+demo-exactly-once: ## three programs, each killed ten times: what at most once, at least once and exactly once cost; two minutes
+	@$(PYTHON) scripts/install.py $(VENV)
+	@$(BIN)/python examples/guarantees/demo.py
 
 # Figures. In a virtual environment of its own: what the tests install would be imported, and counted, with the broker.
 # Everything is installed by itself; the appliance is measured as builds of its own under .cache, never this work tree.

@@ -174,6 +174,20 @@ def _commits(case: str, title: str) -> tuple[Figure, ...]:
     )
 
 
+def _transactions(case: str, title: str) -> tuple[Figure, ...]:
+    return (
+        Figure(f"{case}.commits_s", title, "commits/s", MORE, (KAFKA_AHEAD,)),
+        Figure(f"{case}.commit_p50_us", f"{title}: commit, p50", "µs", LESS, (KAFKA_HALF,)),
+        Figure(f"{case}.commit_p99_us", f"{title}: commit, p99", "µs", LESS, (KAFKA_AHEAD,)),
+        Figure(
+            f"{case}.transaction_p50_us", f"{title}: from begin to commit, p50", "µs", LESS, (KAFKA_AHEAD,)
+        ),
+        Figure(f"{case}.transaction_p99_us", f"{title}: from begin to commit, p99", "µs", LESS),
+        Figure(f"{case}.cpu_us_per_commit", f"{title}: broker's processor", "CPU s/million", LESS),
+        Figure(f"{case}.generator_share", f"{title}: the generator's processor", "of a core", LESS),
+    )
+
+
 def _rebalance(case: str, title: str) -> tuple[Figure, ...]:
     return (
         Figure(f"{case}.all_join_s", f"{title}: all join at once", "s", LESS),
@@ -282,6 +296,37 @@ FIGURES: tuple[Figure, ...] = (
     Figure("batches_1m.in_mb_s", "prebuilt 1 MB batches", "MB/s", MORE),
     *_commits("commits_1", "offset commits, 1 member"),
     *_commits("commits_50", "offset commits, 50 members"),
+    *_transactions("transactions_1", "transactions of 1 record"),
+    *_transactions("transactions_1_v2", "transactions of 1 record, version 2"),
+    *_transactions("transactions_100", "transactions of 100 records"),
+    *_transactions("transactions_100_v2", "transactions of 100 records, version 2"),
+    *_transactions("transactions_10000", "transactions of 10,000 records"),
+    *_transactions("transactions_50", "transactions of 1 record, 50 producers"),
+    *_transactions("transactions_50_v2", "transactions of 1 record, 50 producers, version 2"),
+    *_transactions("transactions_client", "transactions of 1 record, librdkafka"),
+    Figure(
+        "transactions_read.records_s",
+        "transactions read back, read committed",
+        "records/s",
+        MORE,
+        (KAFKA_AHEAD,),
+    ),
+    Figure(
+        "transactions_read.cpu_s_per_million",
+        "transactions read back, read committed: broker's processor",
+        "CPU s/million records",
+        LESS,
+    ),
+    Figure("transactions_copy.records_s", "consume, transform, produce", "records/s", MORE, (KAFKA_AHEAD,)),
+    Figure("transactions_ids.ids_s", "transactional ids initialized", "/s", MORE, (KAFKA_AHEAD,)),
+    Figure("transactions_ids.bytes_per_id", "transactional id: memory", "B", LESS, (KAFKA_AHEAD,)),
+    Figure(
+        "transactions_killed.first_commit_ms",
+        "10,000 open transactions: kill of the coordinator to the first commit",
+        "ms",
+        LESS,
+        (KAFKA_AHEAD,),
+    ),
     *_rebalance("rebalance_50", "50 members, 200 partitions"),
     *_rebalance("rebalance_50_consumer", "50 members, 200 partitions, consumer protocol"),
     Figure("groups_10000.offsets_s", "10,000 groups: offsets committed, 100 a request", "offsets/s", MORE),

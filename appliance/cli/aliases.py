@@ -14,6 +14,7 @@ ALIASES: Final = {
     "rm": "delete",
     "slot": "slots",
     "topic": "topics",
+    "transaction": "transactions",
 }
 """Alias → command. An alias is not listed in the help, and does nothing where there is no such command."""
 

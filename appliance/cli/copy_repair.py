@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from appliance.cli.compaction_holes import were_compacted
 from appliance.cli.replica_comparison import Replica
 from appliance.cluster import TopicPartition
 from appliance.errors import CorruptFile
@@ -55,14 +56,16 @@ class Repair:
 
 
 def repair(partition: TopicPartition, replicas: Sequence[Replica]) -> list[Repair]:
-    """Repair the replicas of one partition. Running time: one pass over each.
+    """Repair the replicas of one partition. Running time: one pass over each, and two over its headers.
 
     Raises:
         OSError: a file cannot be read or written.
         StorageFault: a checkpoint cannot be written.
     """
     # A log that was compacted has holes, and its segments lie elsewhere in other replicas.
-    is_gapless = not any(replica.compacted_below for replica in replicas)
+    is_gapless = not any(replica.compacted_below for replica in replicas) and not were_compacted(
+        [replica.directory for replica in replicas]
+    )
     return [
         each
         for replica in replicas

@@ -72,6 +72,9 @@ COMMANDS: Final[Mapping[str, LazyCommand]] = {
     "produce": LazyCommand("appliance.cli.produce", "produce", "Send lines or files to a topic."),
     "consume": LazyCommand("appliance.cli.consume", "consume", "Print the records of a topic."),
     "groups": LazyCommand("appliance.cli.groups", "groups", "Show, delete and reset consumer groups."),
+    "transactions": LazyCommand(
+        "appliance.cli.transactions", "transactions", "Show transactions; find and abort hanging ones."
+    ),
     "offsets": LazyCommand(
         "appliance.cli.offsets", "offsets", "Show first, last stable and end offsets of partitions."
     ),

@@ -1,6 +1,16 @@
 """The workloads. Their order is that of a round: the idle broker first, the heavy streams last."""
 
-from benchmarks.cases import fairness, footprint, groups, many, one_record, replicas, scaling, throughput
+from benchmarks.cases import (
+    fairness,
+    footprint,
+    groups,
+    many,
+    one_record,
+    replicas,
+    scaling,
+    throughput,
+    transactions,
+)
 from benchmarks.cases.case import Case
 
 CASES: dict[str, Case] = {
@@ -10,6 +20,7 @@ CASES: dict[str, Case] = {
         *many.CASES,
         *one_record.CASES,
         *groups.CASES,
+        *transactions.CASES,
         *replicas.CASES,
         *throughput.CASES,
         *scaling.CASES,

@@ -187,7 +187,7 @@ CASES = (
         "throughput_idempotent",
         "1 KiB records, 1 partition, idempotent producer",
         settings=IDEMPOTENT,
-        rounds=2,
+        rounds=1,
     ),
     Case(
         "backlog_5g",

@@ -7,6 +7,7 @@ import resource
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -233,6 +234,15 @@ class IdleConnections:
         complaint = self._process.communicate()[1].strip()
         if self._process.returncode:
             raise Void(f"idle connections: {complaint}")
+
+
+def transactions(mode: str, address: str, topic: str, **options: float | str) -> dict[str, float]:
+    """What `load/transactions.py` measured in a mode; `options` are its flags. Raises Void."""
+    words = [sys.executable, "-m", "benchmarks.load.transactions", mode, address, topic]
+    for name, value in options.items():
+        words += [f"--{name.replace('_', '-')}", str(value)]
+    told: dict[str, float] = json.loads(_run(words))
+    return told
 
 
 def client_latency(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -232,6 +232,85 @@ def test_a_compacted_replica_is_replaced_by_a_copy_of_a_whole_one(tmp_path: Path
     assert content(damaged) == content(whole)
     assert {path.name for path in (damaged / "recovered").iterdir()} == set(kept)
     assert not list(damaged.glob("*.index"))
+
+
+COMPACTED: Final[dict[int, Sequence[bytes]]] = {0: [batch(2), batch(8)], 12: [batch(12), batch(14)]}
+"""Compaction took batches out before, between and behind those of the first segment."""
+
+
+def test_holes_of_compaction_are_no_damage_though_no_checkpoint_tells_of_them(tmp_path: Path) -> None:
+    """As when disks are replaced one after the other, or the topic is compacted no more."""
+    directories = [write(tmp_path, slot, COMPACTED) for slot in range(3)]
+    before = [content(each) for each in directories]
+    assert repaired(tmp_path) == (0, [])
+    assert [content(each) for each in directories] == before
+
+
+@pytest.mark.parametrize(("base_offset", "offset"), [(0, 4), (12, 12)])
+def test_damage_among_such_holes_is_repaired_from_a_whole_replica(
+    tmp_path: Path, *, base_offset: int, offset: int
+) -> None:
+    damaged, *_, whole = [write(tmp_path, slot, COMPACTED) for slot in range(3)]
+    damage(damaged, 70 + (0 if base_offset else len(batch(2))), base_offset)
+    code, (repair,) = repaired(tmp_path)
+    assert (code, repair["slot"], repair["offset"], repair["done"]) == (0, 0, offset, True)
+    assert content(damaged) == content(whole)
+    assert repaired(tmp_path) == (0, [])
+
+
+def test_a_replica_alone_tells_holes_of_compaction_from_damage(tmp_path: Path) -> None:
+    directory = write(tmp_path, 0, COMPACTED)
+    assert repaired(tmp_path) == (0, [])
+    damage(directory, 70)
+    code, (repair,) = repaired(tmp_path)
+    assert (code, repair["offset"], repair["done"]) == (1, 0, False)
+
+
+def test_a_batch_that_only_one_replica_lacks_is_copied_from_another(tmp_path: Path) -> None:
+    """Nothing was compacted: a hole where another replica has records hides none of them."""
+    batches = [batch(0), batch(2), batch(4)]
+    write(tmp_path, 0, {0: [batches[0], batches[2]], 6: [batch(6)]})
+    write(tmp_path, 1, {0: batches, 6: [batch(6)]})
+    code, (repair, *_) = repaired(tmp_path)
+    assert (code, repair["slot"], repair["offset"], repair["done"]) == (0, 0, 2, True)
+    _, (fact,) = verify(tmp_path)
+    assert (fact["verdict"], fact["compared_to"], fact["batches"]) == ("alike", 8, 4)
+
+
+@pytest.mark.parametrize("bit", [1, 3, 5])
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
+def test_a_damaged_base_offset_is_not_taken_for_a_hole_of_compaction(
+    tmp_path: Path, *, number: int, bit: int
+) -> None:
+    batches = [batch(base) for base in (32, 34, 36, 38)]
+    damaged, whole = (write(tmp_path, slot, {32: batches, 40: [batch(40)]}) for slot in (0, 1))
+    path = damaged / segment_file_name(32, LOG)
+    data = bytearray(path.read_bytes())
+    data[number * len(batches[0]) + 7] ^= 1 << bit
+    path.write_bytes(data)
+    code, (repair,) = repaired(tmp_path)
+    assert (code, repair["offset"], repair["done"]) == (0, 32 + 2 * number, True)
+    assert content(damaged) == content(whole)
+
+
+@pytest.mark.parametrize("bit", [1, 3, 5])
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
+def test_a_damaged_base_offset_of_the_only_replica_is_said(tmp_path: Path, *, number: int, bit: int) -> None:
+    batches = [batch(base) for base in (32, 34, 36, 38)]
+    directory = write(tmp_path, 0, {32: batches, 40: [batch(40)]})
+    path = directory / segment_file_name(32, LOG)
+    data = bytearray(path.read_bytes())
+    data[number * len(batches[0]) + 7] ^= 1 << bit
+    path.write_bytes(data)
+    code, (repair,) = repaired(tmp_path)
+    assert (code, repair["done"]) == (1, False)
+
+
+def test_a_lost_end_of_a_closed_segment_is_said_where_no_replica_has_it(tmp_path: Path) -> None:
+    for slot in (0, 1):
+        write(tmp_path, slot, {0: [batch(0)], 6: [batch(6)]})
+    code, repairs = repaired(tmp_path)
+    assert (code, [(each["offset"], each["done"]) for each in repairs]) == (1, [(2, False), (2, False)])
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from appliance.protocol.records.batch import HEADER_BYTES
 from tests.cli.command import appliance as command_line
 from tests.support.broker import Appliance
 from tests.system.acked_load import create, leaders
@@ -21,6 +22,7 @@ from tests.system.test_compaction import (
     Load,
     compacted_to,
     read_back,
+    set_config,
 )
 
 SLOTS = 3
@@ -81,3 +83,31 @@ def test_followers_copies_are_compacted_and_lose_nothing_whoever_is_killed(broke
     wait_until(
         lambda: verdict() == "alike", "replicas are alike above what was compacted", timeout_s=PATIENCE_S
     )
+
+
+def test_a_topic_that_is_compacted_no_more_is_repaired_and_loses_nothing(broker: Appliance) -> None:
+    """The cleaner forgets it, so no checkpoint tells of the holes in its log any more."""
+    load = Load(broker, "none")
+    load.write(RECORDS)
+    wait_until(lambda: all_compacted_to(broker) > 0, "every copy is compacted", timeout_s=PATIENCE_S)
+    set_config(broker, "cleanup.policy", "delete")
+    wait_until(lambda: all_compacted_to(broker) == 0, "the cleaner has forgotten it", timeout_s=PATIENCE_S)
+    assert not load.failed
+    broker.stop()
+    assert repaired(broker) == []
+    segments = (broker.data_dir / "slot-1" / f"{TOPIC}-0").glob("*.log")
+    oldest = min(path for path in segments if path.stat().st_size)
+    content = bytearray(oldest.read_bytes())
+    content[HEADER_BYTES + 10] ^= 1
+    oldest.write_bytes(content)
+    (repair,) = repaired(broker)
+    assert (repair["slot"], repair["done"]) == (1, True)
+    assert repaired(broker) == []
+    broker.start()
+    found, _ = read_back(broker)
+    assert found == load.last
+
+
+def repaired(broker: Appliance) -> list[dict[str, object]]:
+    told = command_line("log", "verify", TOPIC, "--repair", "--data-dir", broker.data_dir, "--json")
+    return list(json.loads(told.succeeded().output)["repairs"])

@@ -17,7 +17,7 @@ from appliance.protocol.apis.leave_group import MemberIdentity
 from appliance.protocol.apis.list_groups import ListGroupsRequest
 from appliance.protocol.errors import ErrorCode
 from tests.control.coordinator.group.consumer import REBALANCE_MS
-from tests.control.coordinator.group.scene import DELAY_MS, GROUP, Scene, subscription
+from tests.control.coordinator.group.scene import DELAY_MS, GROUP, SESSION_MS, Scene, subscription
 
 CLIENT = Client("c", "/127.0.0.1", slot=0, api_version=8)
 
@@ -296,3 +296,52 @@ def test_a_group_with_members_stays_without_offsets() -> None:
     scene.stable(1)
     scene.carry_out(scene.groups.remove_if_empty(GROUP))
     assert scene.state() == "Stable"
+
+
+def transactional_error(
+    scene: Scene, member_id: str = "", generation: int = -1, *, instance_id: str | None = None
+) -> int:
+    return scene.groups.check_transactional_commit(
+        GROUP, member_id=member_id, instance_id=instance_id, generation=generation
+    )
+
+
+def test_offsets_in_a_transaction_need_no_member_and_mind_a_wrong_one() -> None:
+    """TxnOffsetCommit 0-2 name nobody, in whatever state the group is; a member that is named must be right."""
+    scene = Scene()
+    assert transactional_error(scene) == ErrorCode.NONE, "a simple group"
+    assert transactional_error(scene, "x", 0) == ErrorCode.ILLEGAL_GENERATION, "no group has a generation"
+    one, _ = scene.stable()
+    assert transactional_error(scene) == ErrorCode.NONE
+    assert transactional_error(scene, one, 1) == ErrorCode.NONE
+    assert transactional_error(scene, one, 2) == ErrorCode.ILLEGAL_GENERATION
+    assert transactional_error(scene, one, -1) == ErrorCode.ILLEGAL_GENERATION
+    assert transactional_error(scene, "stranger", 1) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert transactional_error(scene, "", 1) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_offsets_in_a_transaction_are_taken_in_a_rebalance() -> None:
+    scene = Scene()
+    one, two = scene.stable()
+    tokens = [scene.join(member_id, protocols={"range": subscription("other")}) for member_id in (one, two)]
+    assert scene.state() == "CompletingRebalance"
+    generation = scene.joined(tokens[0]).generation_id
+    assert commit_error(scene, one, generation) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert transactional_error(scene, one, generation) == ErrorCode.NONE
+
+
+def test_offsets_in_a_transaction_are_no_sign_of_life() -> None:
+    scene = Scene()
+    one, _ = scene.stable()
+    for _ in range(2):
+        assert transactional_error(scene, one, 1) == ErrorCode.NONE
+        scene.pass_time(SESSION_MS * 2 // 3)
+    assert transactional_error(scene, one, 1) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_fenced_static_member_commits_nothing_in_a_transaction() -> None:
+    scene = Scene()
+    one, _ = scene.static("i-1", "i-2")
+    assert transactional_error(scene, one, 1, instance_id="i-1") == ErrorCode.NONE
+    assert transactional_error(scene, "another", 1, instance_id="i-1") == ErrorCode.FENCED_INSTANCE_ID
+    assert transactional_error(scene, one, 1, instance_id="i-3") == ErrorCode.UNKNOWN_MEMBER_ID

@@ -63,3 +63,22 @@ def test_offsets_of_subscribed_topics_stay() -> None:
     assert scene.groups.check_offset_delete(GROUP) == ErrorCode.NONE
     assert scene.groups.topic_delete_check(GROUP)("returns") == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
     assert scene.groups.topic_delete_check(GROUP)("other") == ErrorCode.NONE
+
+
+def test_in_a_transaction_a_stale_epoch_is_an_illegal_generation_and_nobody_may_be_named() -> None:
+    scene = scene_with()
+    one = Consumer(scene, "one")
+    one.join()
+
+    def error(member_id: str, epoch: int) -> int:
+        return scene.groups.check_transactional_commit(
+            GROUP, member_id=member_id, instance_id=None, generation=epoch
+        )
+
+    assert error("one", 1) == ErrorCode.NONE
+    assert error("one", 0) == ErrorCode.ILLEGAL_GENERATION
+    assert error("two", 1) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert error("", -1) == ErrorCode.NONE
+    assert error("", -2) == ErrorCode.UNKNOWN_MEMBER_ID
+    one.ask(member_epoch=-1)
+    assert error("", -2) == ErrorCode.NONE
