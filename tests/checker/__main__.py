@@ -22,7 +22,7 @@ def main() -> int:
     parser.add_argument("--pause-max-s", type=float, default=PAUSE_MAX_S)
     parser.add_argument("--only", action="append", default=[], help="a fault of faults.py; again for more")
     parser.add_argument("--durability", choices=("page-cache", "fsync"), default="page-cache")
-    parser.add_argument("--transactions", action=argparse.BooleanOptionalAction, default=False)
+    parser.add_argument("--transactions", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--coordinators", type=int, default=1, help="coordinator processes")
     parser.add_argument("--directory", type=Path, help="where data stays (default: a new one in /tmp)")
     parser.add_argument(

@@ -114,8 +114,8 @@ class LibraryProducer:
 def _bounded(call: Callable[[], object]) -> None:
     """Makes the call on a thread that may stay behind.
 
-    After all brokers were killed, `send_offsets_to_transaction` of librdkafka 2.16 was seen not to come back at all,
-    whatever its timeout, of Apache Kafka as well.
+    After all processes of the broker were killed, `send_offsets_to_transaction` of librdkafka 2.16 was seen not to come
+    back at all, whatever its timeout.
 
     Raises:
         Hung: the call has not come back; nothing more can be asked of this producer.

@@ -65,8 +65,9 @@ def check(broker: ApacheKafka, duration_s: float, seed: int, *, has_faults: bool
         if late:
             stuck.append(Anomaly("stuck", f"{late} commit nothing"))
             break
+    idle = work.idle(120)
     work.stop_producing()
-    wrong = work.failures + work.idle() + work.read_everything() + work.reader_failures
+    wrong = idle + work.failures + work.read_everything() + work.reader_failures
     print(work.told(), flush=True)
     return [*stuck, *(Anomaly(*each.split(": ", 1)) for each in wrong), *find(work.history)]
 

@@ -30,13 +30,13 @@ def check(directory: Path, *arguments: str, slots: int, duration_s: float, pause
 
 @pytest.mark.parametrize("slots", [1, 3])
 def test_acked_records_survive_random_faults_once_in_order_and_seen(tmp_path: Path, slots: int) -> None:
-    check(tmp_path, slots=slots, duration_s=6, pause_max_s=1)
+    check(tmp_path, "--no-transactions", slots=slots, duration_s=6, pause_max_s=1)
 
 
 def test_transactions_stay_whole_when_processes_are_killed_at_their_steps(tmp_path: Path) -> None:
     check(
         tmp_path,
-        *("--transactions", "--coordinators", "2", "--only", "kill_at_moment", "--records-per-s", "100"),
+        *("--coordinators", "2", "--only", "kill_at_moment", "--records-per-s", "100"),
         slots=3,
         duration_s=12,
         pause_max_s=1,
@@ -52,7 +52,8 @@ def test_acked_records_and_transactions_survive_five_minutes_of_random_faults(
     coordinators = str(min(2, slots))
     check(
         tmp_path,
-        *("--transactions", "--coordinators", coordinators),
+        "--coordinators",
+        coordinators,
         slots=slots,
         duration_s=300,
         pause_max_s=20,

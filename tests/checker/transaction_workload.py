@@ -642,9 +642,14 @@ class TransactionWorkload:
                     f"stuck: {actor.name} does not come to its end; it is in {where} after {trouble}"
                 )
 
-    def idle(self) -> list[str]:
-        """Of those that have never committed anything, as `failures`: nothing of theirs was checked."""
-        return [f"stuck: {actor.name} has committed nothing" for actor in self.actors if not actor.commits]
+    def idle(self, timeout_s: float) -> list[str]:
+        """Waits until everyone has committed something; as `failures`, those who have not, and so were not checked."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            names = [actor.name for actor in self.actors if not actor.commits]
+            if not names or self.failures or time.monotonic() > deadline:
+                return [f"stuck: {name} has committed nothing" for name in names]
+            time.sleep(0.1)
 
     def read_everything(self) -> list[str]:
         """Fills what the history needs to be judged; what was wrong on the way, as `failures`."""
