@@ -1,6 +1,7 @@
 """`python -m tests.checker.on_kafka`: the transactional workload on Apache Kafka, which has to come out clean.
 
-Anomalies here would be the checker's own. The faults are a SIGKILL and a pause of the whole broker.
+Anomalies here would be the checker's own. With `--faults` the whole broker is killed and paused: that has shown a
+weakness of Kafka's, too (README).
 """
 
 from __future__ import annotations
