@@ -100,7 +100,9 @@ def _run_and_kill(
 
 
 def _start(program: str, *arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, str(HERE / f"{program}.py"), *arguments])
+    # The programs import their neighbour, also where PYTHONSAFEPATH leaves out a program's own directory.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(HERE), os.environ.get("PYTHONPATH", "")))}
+    return subprocess.Popen([sys.executable, str(HERE / f"{program}.py"), *arguments], env=environment)
 
 
 def _wait(running: subprocess.Popen[bytes], is_true: Callable[[], bool]) -> None:

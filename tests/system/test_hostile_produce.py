@@ -135,7 +135,7 @@ def lies() -> dict[str, tuple[bytes | None, ErrorCode]]:
         "control batch": (batch(attributes=b.CONTROL), invalid),
         "transaction without one": (
             batch(attributes=b.TRANSACTIONAL, producer_id=1, producer_epoch=0, base_sequence=0),
-            ErrorCode.INVALID_TXN_STATE,
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,  # the request names no transactional id
         ),
         "transaction without a producer": (
             batch(attributes=b.TRANSACTIONAL),

@@ -172,7 +172,13 @@ class Coordinator:
         )
         self.transactional.shards = self._runtime.register(self.transactional)
         self._transactions = TransactionRequests(
-            self.transactional, self.markers, topics, answers=self, later=self._runtime.later, clock=clock
+            self.transactional,
+            self.markers,
+            topics,
+            offsets_partitions=settings.offsets.topic_num_partitions,
+            answers=self,
+            later=self._runtime.later,
+            clock=clock,
         )
         self._servants: Mapping[int, Callable[[Any, Reply], None]] = {
             **self._transactions.servants,

@@ -114,6 +114,7 @@ class TransactionRequests:
     """`servants` serve short requests, `servants_in_pieces` long ones: by API, as `Coordinator` has them.
 
     Args:
+        offsets_partitions: how many partitions `__consumer_offsets` will have, while it does not exist.
         later: (delay ms, action) → the action is called then.
     """
 
@@ -123,6 +124,7 @@ class TransactionRequests:
         markers: MarkerWriter,
         topics: ImageTopics,
         *,
+        offsets_partitions: int,
         answers: Answers,
         later: Callable[[int, Callable[[], None]], object],
         clock: Clock,
@@ -131,6 +133,7 @@ class TransactionRequests:
         self._transactions = machines.transactions
         self._markers = markers
         self._topics = topics
+        self._offsets_partitions = offsets_partitions
         self._answers = answers
         self._later = later
         self._clock = clock
@@ -349,10 +352,10 @@ class TransactionRequests:
             self._answers.respond(reply, add_offsets_to_txn.response_of(error, reply.header.version))
 
         offsets = self._topics.by_name(CONSUMER_OFFSETS)
-        if offsets is None:
-            told(_NOT_AVAILABLE)  # its client asks for the group's coordinator next, which makes the topic
-            return
-        partition = TopicPartition(CONSUMER_OFFSETS, group_partition(request.group_id, offsets.partitions))
+        # A client of version 1 asks for the group's coordinator afterwards. That creates the topic, with as many
+        # partitions as the option says.
+        partitions = self._offsets_partitions if offsets is None else offsets.partitions
+        partition = TopicPartition(CONSUMER_OFFSETS, group_partition(request.group_id, partitions))
         self._add(
             request.transactional_id,
             request.producer_id,

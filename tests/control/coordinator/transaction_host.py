@@ -97,6 +97,7 @@ class TransactionHost(Host):
             self.machines,
             self.markers,
             self.image,
+            offsets_partitions=self.settings.offsets.topic_num_partitions,
             answers=self.answered,
             later=self.runtime.later,
             clock=self.clock,
