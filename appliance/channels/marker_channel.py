@@ -16,8 +16,8 @@ log has the process to which it belongs as its only writer. So the first one ask
     └──────────────────────────┴──────────────────────┘
 
 `flags` COMMITTED says that the transaction was committed. `version` is its `transaction.version`. WRITTEN has op, error
-and id alone. Whoever asked gives up when the other process dies; the marker may be in the log then, and a second one
-does no harm.
+and id alone. The sender gives up when the other process dies. The marker may be in the log then, and a second one does
+no harm.
 """
 
 from __future__ import annotations

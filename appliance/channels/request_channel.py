@@ -93,7 +93,6 @@ CONNECTION: Final = 13
 MARKER_PRODUCER_ID: Final = 12
 MARKER_EPOCH: Final = POSITION
 MARKER_COORDINATOR_EPOCH: Final = LENGTH_BYTES
-MARKER_TIMEOUT_MS: Final = OFFSET
 MARKER_TRANSACTION_VERSION: Final = API_VERSION
 # PERMIT_TRANSACTION
 PERMITTED_PRODUCER_ID: Final = 12
@@ -358,6 +357,8 @@ def marker_request(
     commit: bool,
     transaction_version: int,
     timeout_ms: int,
+    item: int = 0,
+    connection: int = 0,
 ) -> Request:
     """Pack a WRITE_MARKER; it is answered when the in-sync replicas have the marker."""
     return (
@@ -365,7 +366,7 @@ def marker_request(
         int(RequestFlag.COMMITTED) if commit else 0,
         -1,
         request_id,
-        0,
+        item,
         row,
         incarnation,
         -1,
@@ -374,7 +375,7 @@ def marker_request(
         transaction_version,
         timeout_ms,
         producer_id,
-        0,
+        connection,
     )
 
 

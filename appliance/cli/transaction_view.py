@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from appliance.cli.client import BrokerError
@@ -113,12 +114,7 @@ def list_transactions(
     for slot in view.slots:
         if slot.fenced:
             continue
-        answer = _patiently(
-            lambda address=slot.address: _told(  # type: ignore[misc]
-                request(address, ApiKey.LIST_TRANSACTIONS, version, body)
-            ),
-            slot.address,
-        )
+        answer = _patiently(partial(_listed, slot.address, version, body), slot.address)
         if answer.unknown_state_filters:
             raise BrokerError(
                 f"{slot.address} knows no transaction state {', '.join(answer.unknown_state_filters)}"
@@ -135,7 +131,7 @@ def describe_transactions(address: str, names: Iterable[str]) -> dict[str, Descr
     """
     found = {}
     for name in names:
-        described = _patiently(lambda id_=name: _describe(address, id_), name)  # type: ignore[misc]
+        described = _patiently(partial(_describe, address, name), name)
         if described is not None:
             found[name] = described
     return found
@@ -253,6 +249,10 @@ def _coordinator(address: str, name: str) -> tuple[int, str]:
     (found,) = answer.coordinators
     _told(found)
     return found.node_id, f"{found.host}:{found.port}"
+
+
+def _listed(address: str, version: int, body: ListTransactionsRequest) -> Any:
+    return _told(request(address, ApiKey.LIST_TRANSACTIONS, version, body))
 
 
 def _told(answer: Any) -> Any:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -36,6 +37,7 @@ from appliance.channels.request_channel import (
     NOTICE_ID,
     REQUEST_ID,
     REQUEST_ID_LIMIT,
+    Request,
     RequestFlag,
     fetch_request,
     marker_request,
@@ -212,23 +214,14 @@ class PartitionAccess:
         `done` gets 0, or an error code where the owner has not taken it. The producer's next batch is then refused as
         NOT_PERMITTED, and the network process asks the transaction coordinator again.
         """
-        writer = self._attachment.outbound.get(place.worker)
-        if writer is None:
-            done(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-            return True
-        identity = next(self._ids) % (REQUEST_ID_LIMIT - 1) + 1
-        request = permit_request(
-            request_id=identity,
+        request = partial(
+            permit_request,
             row=place.row,
             incarnation=place.incarnation,
             producer_id=producer_id,
             producer_epoch=producer_epoch,
         )
-        if not writer.put(*request):
-            return False
-        self._waiting[identity] = _Append(place, None, done)
-        self._touched.add(place.worker)
-        return True
+        return self._ask(place, request, done)
 
     def write_marker(
         self,
@@ -246,13 +239,8 @@ class PartitionAccess:
         `done` gets 0 when the in-sync replicas have the marker, else an error code; UNKNOWN_OUTCOME where it may be in
         the log. INVALID_PRODUCER_EPOCH and TRANSACTION_COORDINATOR_FENCED are final.
         """
-        writer = self._attachment.outbound.get(place.worker)
-        if writer is None:
-            done(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-            return True
-        identity = next(self._ids) % (REQUEST_ID_LIMIT - 1) + 1
-        request = marker_request(
-            request_id=identity,
+        request = partial(
+            marker_request,
             row=place.row,
             incarnation=place.incarnation,
             producer_id=producer_id,
@@ -262,7 +250,16 @@ class PartitionAccess:
             transaction_version=transaction_version,
             timeout_ms=COMMIT_TIMEOUT_MS,
         )
-        if not writer.put(*request):
+        return self._ask(place, request, done)
+
+    def _ask(self, place: LogPlace, request: Callable[..., Request], done: Done) -> bool:
+        """Send what has no payload; `request` packs it under the `request_id` that it gets. False: no room now."""
+        writer = self._attachment.outbound.get(place.worker)
+        if writer is None:
+            done(int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return True
+        identity = next(self._ids) % (REQUEST_ID_LIMIT - 1) + 1
+        if not writer.put(*request(request_id=identity)):
             return False
         self._waiting[identity] = _Append(place, None, done)
         self._touched.add(place.worker)

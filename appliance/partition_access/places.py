@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from appliance.channels.roles import Role, owner_of
-from appliance.cluster import NO_LEADER, ClusterImage
+from appliance.cluster import NO_LEADER, ClusterImage, PartitionImage, TopicImage
 from appliance.config import BrokerConfigs, Settings, effective_topic_configs
 
 MAX_MESSAGE_BYTES: Final = "max.message.bytes"
@@ -32,19 +32,21 @@ def log_places(image: ClusterImage | None, topic_name: str, *, workers: int) -> 
     topic = image.topics.get(topic_name) if image is not None else None
     if topic is None:
         return ()
-    return tuple(
-        None
-        if p.leader == NO_LEADER
-        else LogPlace(
-            topic_name,
-            p.partition,
-            p.row,
-            p.incarnation,
-            p.leader,
-            p.leader_epoch,
-            owner_of(p.leader, topic.topic_id, p.partition, workers=workers),
-        )
-        for p in topic.partitions
+    return tuple(log_place(topic, partition, workers=workers) for partition in topic.partitions)
+
+
+def log_place(topic: TopicImage, partition: PartitionImage, *, workers: int) -> LogPlace | None:
+    """Return where one partition of the topic is led, None where nobody leads it."""
+    if partition.leader == NO_LEADER:
+        return None
+    return LogPlace(
+        topic.name,
+        partition.partition,
+        partition.row,
+        partition.incarnation,
+        partition.leader,
+        partition.leader_epoch,
+        owner_of(partition.leader, topic.topic_id, partition.partition, workers=workers),
     )
 
 

@@ -113,9 +113,8 @@ def refused_commit(request: OffsetCommitRequest, _version: int, error: int) -> O
 def refused_transactional_commit(
     request: TxnOffsetCommitRequest, version: int, error: int
 ) -> TxnOffsetCommitResponse:
-    """Every partition has the error. Producers before v2 crash when they hear that a coordinator loads (KAFKA-7296)."""
-    if version < _TXN_OFFSET_COMMIT_LOADING_SINCE and error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-        error = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    """Every partition has the error."""
+    error = told_to_committer(error, version)
     return TxnOffsetCommitResponse(
         tuple(
             TxnOffsetCommitTopicResponse(
@@ -125,6 +124,30 @@ def refused_transactional_commit(
             for topic in request.topics
         )
     )
+
+
+def told_to_committer(error: int, version: int) -> int:
+    """What TxnOffsetCommit says where others say `error`.
+
+    Producers before v2 crash when they hear that a coordinator loads (KAFKA-7296).
+    """
+    if version < _TXN_OFFSET_COMMIT_LOADING_SINCE and error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        return int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return error
+
+
+def told_to_producer(error: int, *, knows_fenced: bool, knows_abortable: bool = True) -> int:
+    """What a transactional producer hears where a coordinator has said `error`.
+
+    Args:
+        knows_fenced: the version of its request has PRODUCER_FENCED.
+        knows_abortable: the version of its request has TRANSACTION_ABORTABLE.
+    """
+    if error == ErrorCode.PRODUCER_FENCED and not knows_fenced:
+        return int(ErrorCode.INVALID_PRODUCER_EPOCH)
+    if error == ErrorCode.TRANSACTION_ABORTABLE and not knows_abortable:
+        return int(ErrorCode.INVALID_TXN_STATE)
+    return int(error)
 
 
 def refused_fetch(request: OffsetFetchRequest, version: int, error: int) -> OffsetFetchResponse:

@@ -45,10 +45,6 @@ LOOK_MS: Final = 1_000
 VERSION: Final = 5
 
 _CONCURRENT: Final = int(ErrorCode.CONCURRENT_TRANSACTIONS)
-_FENCED: Final = int(ErrorCode.PRODUCER_FENCED)
-_INVALID_EPOCH: Final = int(ErrorCode.INVALID_PRODUCER_EPOCH)
-_ABORTABLE: Final = int(ErrorCode.TRANSACTION_ABORTABLE)
-_INVALID_STATE: Final = int(ErrorCode.INVALID_TXN_STATE)
 _NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 _NETWORK: Final = int(ErrorCode.NETWORK_EXCEPTION)
 
@@ -63,17 +59,6 @@ class TransactionOf(NamedTuple):
     transactional_id: str
     producer_id: int
     producer_epoch: int
-
-
-def told_to_producer(error: int, *, knows_abortable: bool) -> int:
-    """Return what the client hears where a coordinator has said `error` (`AddPartitionsToTxnManager`).
-
-    Args:
-        knows_abortable: the version of its request has TRANSACTION_ABORTABLE.
-    """
-    if error == _FENCED:
-        return _INVALID_EPOCH
-    return _INVALID_STATE if error == _ABORTABLE and not knows_abortable else error
 
 
 class TransactionQuestions:

@@ -9,7 +9,7 @@ The leader of the partition checks that batch like any other: the coordinator ha
 Where the client asks a slot that does not lead the partition, or where there is no such topic yet, the group's
 coordinator gets the frame at once, because it refuses it.
 
-Errors are the coordinator's (`told_to_producer`), on every partition; NETWORK_EXCEPTION is told as
+Errors are the coordinator's (`told_to_producer`), on every partition; NETWORK_EXCEPTION becomes
 COORDINATOR_LOAD_IN_PROGRESS, which clients retry, and that one to versions below 2 as COORDINATOR_NOT_AVAILABLE
 (KAFKA-7296). Where Kafka first answers UNKNOWN_TOPIC_OR_PARTITION for topics that do not exist, the group's coordinator
 does so here, behind the question.
@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from appliance.cluster import CONSUMER_OFFSETS
 from appliance.errors import MalformedFrame
 from appliance.ipc.buffer_pool import BufferPool
-from appliance.protocol.coordinator_errors import coordinator_error_response
+from appliance.protocol.coordinator_errors import coordinator_error_response, told_to_producer
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.group_partition import group_partition
 from appliance.protocol.group_requests import transactional_commit
@@ -36,7 +36,7 @@ from appliance.requests.coordinator_lines import CoordinatorLines
 from appliance.requests.log_handlers.finish import Finish, Refuse
 from appliance.requests.session import Request
 from appliance.requests.topic_routes import TopicRoutes
-from appliance.requests.transaction_questions import TransactionOf, TransactionQuestions, told_to_producer
+from appliance.requests.transaction_questions import TransactionOf, TransactionQuestions
 
 ADDS_FROM_VERSION: Final = 5
 ABORTABLE_FROM_VERSION: Final = 4
@@ -120,7 +120,7 @@ class TransactionalCommits:
         version, block = pending.version, pending.block
         assert block is not None
         request = decode_request(pending.api_key, version, block.view, commit.position, commit.end)
-        told = told_to_producer(error, knows_abortable=version >= ABORTABLE_FROM_VERSION)
+        told = told_to_producer(error, knows_fenced=False, knows_abortable=version >= ABORTABLE_FROM_VERSION)
         if told == _NETWORK:
             told = _LOADING
         response = coordinator_error_response(pending.api_key, version, request, told)

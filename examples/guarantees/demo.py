@@ -89,12 +89,12 @@ def _run_and_kill(
             running = _start(program, address, source, target)
             # Each life does its part of the orders, so that it is killed while it works and not while it starts.
             part = orders * (number + 1) // (kills + 2)
-            _wait(running, lambda part=part: done() >= part)  # type: ignore[misc]
+            _wait(running, done, part)
             time.sleep(chance.uniform(0.0, 0.1))
             running.kill()
             running.wait()
         running = _start(program, address, source, target)
-        _wait(running, lambda: done() >= orders)
+        _wait(running, done, orders)
         running.send_signal(signal.SIGTERM)  # ends after the batch
         running.wait(30)
 
@@ -105,9 +105,9 @@ def _start(program: str, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, str(HERE / f"{program}.py"), *arguments], env=environment)
 
 
-def _wait(running: subprocess.Popen[bytes], is_true: Callable[[], bool]) -> None:
+def _wait(running: subprocess.Popen[bytes], done: Callable[[], int], wanted: int) -> None:
     give_up_at_s = time.monotonic() + PATIENCE_S
-    while not is_true():
+    while done() < wanted:
         if running.poll() is not None:
             raise SystemExit(f"a program ended with {running.returncode}")
         if time.monotonic() > give_up_at_s:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.clients.adapters.confluent import ConfluentClient
-from tests.clients.adapters.json_lines import end_idle_drivers
+from tests.clients.adapters.driver_process import end_idle_drivers
 from tests.clients.play import Stage
 from tests.support.broker import Broker
 from tests.support.judge import running_broker

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.clients.adapters.driver_process import end_idle_drivers
 from tests.clients.transaction_scenarios import TransactionScenario, transaction_cells
 from tests.clients.transactional.aiokafka import AiokafkaTransactions
 from tests.clients.transactional.confluent import ConfluentTransactions
@@ -13,7 +14,6 @@ from tests.clients.transactional.drivers import (
     Java3Transactions,
     JavaTransactions,
     KafkajsTransactions,
-    end_idle_transaction_drivers,
 )
 from tests.clients.transactional.kafka_python import KafkaPythonTransactions
 from tests.support.judge import ENDS_AT_ONCE, running_broker
@@ -24,7 +24,7 @@ def witness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConfluentTrans
     """A broker that aborts transactions as soon as their time is over."""
     with running_broker(tmp_path_factory.mktemp("transactions") / "data", ENDS_AT_ONCE) as broker:
         yield ConfluentTransactions(broker.address)
-        end_idle_transaction_drivers()
+        end_idle_drivers()
 
 
 @pytest.mark.parametrize("scenario", transaction_cells(ConfluentTransactions))

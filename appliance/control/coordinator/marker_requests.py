@@ -16,18 +16,13 @@ Source: `KafkaApis.handleWriteTxnMarkersRequest`, `GroupCoordinatorService.compl
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from appliance.cluster import CONSUMER_OFFSETS
 from appliance.control.coordinator.transaction.effects import Marker
-from appliance.protocol.apis.write_txn_markers import (
-    WritableTxnMarkerPartitionResult,
-    WritableTxnMarkerResult,
-    WritableTxnMarkerTopicResult,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
-)
+from appliance.protocol.apis.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from appliance.protocol.errors import ErrorCode
+from appliance.protocol.marker_results import markers_response
 
 _UNKNOWN: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -94,18 +89,5 @@ class _Writing:
     def _ended_one(self) -> None:
         self._waits_for -= 1
         if not self._waits_for:
-            self._answer(self._response())
-
-    def _response(self) -> Any:
-        results: list[dict[str, list[WritableTxnMarkerPartitionResult]]] = [{} for _ in self._request.markers]
-        for (number, topic, partition), error in self._errors.items():
-            results[number].setdefault(topic, []).append(WritableTxnMarkerPartitionResult(partition, error))
-        return WriteTxnMarkersResponse(
-            tuple(
-                WritableTxnMarkerResult(
-                    marker.producer_id,
-                    tuple(WritableTxnMarkerTopicResult(topic, tuple(each)) for topic, each in of.items()),
-                )
-                for marker, of in zip(self._request.markers, results, strict=True)
-            )
-        )
+            outcomes = ((*place, error) for place, error in self._errors.items())
+            self._answer(markers_response(self._request.markers, outcomes))

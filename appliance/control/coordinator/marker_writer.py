@@ -285,7 +285,7 @@ class MarkerWriter:
         if job.then is None:
             return True
         if not self._places.has(partition):
-            self._marked(job, partition)  # deleted, or made anew with fewer partitions
+            self._marked(job, partition)  # deleted, or created again with fewer partitions
             return True
         resting = self._resting.get(partition)
         if resting is not None and not resting.is_over:

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from appliance.channels.metadata_image import ImageReader
-from appliance.channels.roles import owner_of
-from appliance.cluster import NO_LEADER, ClusterImage, TopicPartition
+from appliance.cluster import ClusterImage, TopicPartition
 from appliance.config import Settings
 from appliance.control.coordinator.group.effects import Topic
-from appliance.partition_access.places import LogPlace, batch_bytes_max, log_places
+from appliance.partition_access.places import LogPlace, batch_bytes_max, log_place, log_places
 
 
 class ImageTopics:
@@ -93,18 +92,7 @@ class ImageTopics:
         if self._image is None or not self.has(partition):
             return None
         topic = self._image.topics[partition.topic]
-        led = topic.partitions[partition.partition]
-        if led.leader == NO_LEADER:
-            return None
-        return LogPlace(
-            topic.name,
-            led.partition,
-            led.row,
-            led.incarnation,
-            led.leader,
-            led.leader_epoch,
-            owner_of(led.leader, topic.topic_id, led.partition, workers=self._workers),
-        )
+        return log_place(topic, topic.partitions[partition.partition], workers=self._workers)
 
     def log_places(self, topic: str) -> tuple[LogPlace | None, ...]:
         """Return where each partition of `topic` is led, None where nowhere; empty without that topic."""

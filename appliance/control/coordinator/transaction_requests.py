@@ -42,7 +42,6 @@ from appliance.control.coordinator.transaction.add_partitions_to_txn import MANY
 from appliance.control.coordinator.transaction.describe_transactions import described
 from appliance.control.coordinator.transaction.effects import TransactionEffects
 from appliance.control.coordinator.transaction.list_transactions import Filter, unknown_states
-from appliance.control.coordinator.transaction.told import told
 from appliance.control.coordinator.transaction.transaction import NO_EPOCH, NO_PRODUCER_ID
 from appliance.control.coordinator.transaction.transaction_state import TransactionState
 from appliance.control.coordinator.transaction_machines import TransactionMachines
@@ -66,6 +65,7 @@ from appliance.protocol.apis.list_transactions import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
+from appliance.protocol.coordinator_errors import told_to_producer
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.group_partition import group_partition
 
@@ -193,7 +193,7 @@ class TransactionRequests:
     def _initialized(
         self, reply: Reply, error: int, producer_id: int = NO_PRODUCER_ID, epoch: int = NO_EPOCH
     ) -> None:
-        error = told(error, fenced=reply.header.version >= INIT_FENCED_SINCE)
+        error = told_to_producer(error, knows_fenced=reply.header.version >= INIT_FENCED_SINCE)
         self._answers.respond(reply, InitProducerIdResponse(error, producer_id, epoch))
 
     # AddPartitionsToTxn

@@ -39,6 +39,7 @@ from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from appliance.protocol.api_versions import ApiKey
+from appliance.protocol.coordinator_errors import told_to_producer
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.produce import ProducePartition, ProduceRequest, ProduceResult
 from appliance.protocol.records.batch import (
@@ -54,7 +55,7 @@ from appliance.protocol.records.batch import (
 from appliance.requests.log_handlers.session_transaction import SessionTransaction
 from appliance.requests.session import Request, Session
 from appliance.requests.topic_routes import TopicRoutes
-from appliance.requests.transaction_questions import TransactionOf, TransactionQuestions, told_to_producer
+from appliance.requests.transaction_questions import TransactionOf, TransactionQuestions
 
 ADDS_FROM_VERSION: Final = 12
 """From this version on a client leaves it to the broker to add partitions (`transaction.version` 2)."""
@@ -324,7 +325,7 @@ class TransactionalProduce:
             )
             asker.fail_unproved(item, _NOT_ENOUGH_REPLICAS, message)
             return
-        told = told_to_producer(error, knows_abortable=version >= ABORTABLE_FROM_VERSION)
+        told = told_to_producer(error, knows_fenced=False, knows_abortable=version >= ABORTABLE_FROM_VERSION)
         asker.fail_unproved(item, told, _NOT_ADDED if told == _INVALID_STATE else None)
 
     @staticmethod

@@ -21,20 +21,17 @@ from functools import partial
 
 from msgspec import structs
 
-from appliance.channels.request_channel import CONNECTION_LIMIT, ERROR, Op, RequestFlag
+from appliance.channels.request_channel import CONNECTION_LIMIT, ERROR, marker_request
 from appliance.channels.roles import COORDINATOR
 from appliance.cluster import CONSUMER_OFFSETS, INTERNAL_TOPICS
 from appliance.protocol.api_versions import ApiKey
 from appliance.protocol.apis.write_txn_markers import (
     WritableTxnMarker,
-    WritableTxnMarkerPartitionResult,
-    WritableTxnMarkerResult,
     WritableTxnMarkerTopic,
-    WritableTxnMarkerTopicResult,
     WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
 )
 from appliance.protocol.errors import ErrorCode
+from appliance.protocol.marker_results import markers_response
 from appliance.protocol.messages import decode_response
 from appliance.requests.log_handlers.owners_asked import AsksOwners, OwnersAsked, Resume
 from appliance.requests.own_request import hand_over_own
@@ -47,8 +44,6 @@ TIMEOUT_MS = 30_000
 """How long an answer may wait for followers: the request does not say."""
 OWN_VERSION = 2
 """Of the requests to coordinators, which say the transaction's version."""
-_ACKS_ALL = -1
-_COMMITTED = int(RequestFlag.COMMITTED)
 _NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _TIMED_OUT = int(ErrorCode.REQUEST_TIMED_OUT)
 
@@ -72,20 +67,11 @@ class WriteTxnMarkersHandler(AsksOwners):
                 self._begin_partition(asker, item, place)
                 yield from self._paced(asker, item + 1)
             yield from self._all_answered(asker)
-        results: list[dict[str, list[WritableTxnMarkerPartitionResult]]] = [{} for _ in asker.markers]
-        for place, error in zip(asker.places, asker.errors, strict=True):
-            of_topic = results[place.marker].setdefault(place.topic, [])
-            of_topic.append(WritableTxnMarkerPartitionResult(place.partition, error))
-        response = WriteTxnMarkersResponse(
-            tuple(
-                WritableTxnMarkerResult(
-                    marker.producer_id,
-                    tuple(WritableTxnMarkerTopicResult(topic, tuple(each)) for topic, each in of.items()),
-                )
-                for marker, of in zip(asker.markers, results, strict=True)
-            )
+        outcomes = (
+            (place.marker, place.topic, place.partition, error)
+            for place, error in zip(asker.places, asker.errors, strict=True)
         )
-        yield from self._answer(pending, response)
+        yield from self._answer(pending, markers_response(asker.markers, outcomes))
 
     def _begin_partition(self, asker: _Asker, item: int, place: _Place) -> None:
         route = self._route(place.topic, place.partition)
@@ -134,21 +120,18 @@ class _Place:
 
 
 def _operation(asker: _Asker, item: int, route: PartitionRoute, marker: WritableTxnMarker) -> Operation:
-    return (
-        int(Op.WRITE_MARKER),
-        _COMMITTED if marker.transaction_result else 0,
-        _ACKS_ALL,
-        asker.request_id,
-        item,
-        route.row,
-        route.incarnation,
-        -1,
-        marker.producer_epoch,
-        max(marker.coordinator_epoch, 0),
-        marker.transaction_version,
-        TIMEOUT_MS,
-        marker.producer_id,
-        asker.pending.session.connection_id % CONNECTION_LIMIT,
+    return marker_request(
+        request_id=asker.request_id,
+        item=item,
+        row=route.row,
+        incarnation=route.incarnation,
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        coordinator_epoch=max(marker.coordinator_epoch, 0),
+        commit=marker.transaction_result,
+        transaction_version=marker.transaction_version,
+        timeout_ms=TIMEOUT_MS,
+        connection=asker.pending.session.connection_id % CONNECTION_LIMIT,
     )
 
 

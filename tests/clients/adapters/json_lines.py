@@ -1,37 +1,19 @@
-"""Libraries of other languages: a driver process that takes one JSON object a line and answers one line.
+"""Libraries of other languages: a driver process each (driver_process.py).
 
 Bytes travel as base64, a record as [key, value, headers, timestamp, partition], a received one as [offset,
-timestamp, key, value, headers]. An answer is `{"ok": …}` or `{"error": {"code": …, "message": …}}`; code -2 says
-that the driver's own time was over.
+timestamp, key, value, headers].
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
 from abc import abstractmethod
 from base64 import b64decode, b64encode
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
-from tests.clients.client import Client, Cluster, Position, Received, Record, RefusedError
+from tests.clients.adapters.driver_process import DriverProcess
+from tests.clients.client import Client, Cluster, Position, Received, Record
 from tests.support.judge import REPLICAS
-
-DRIVER_TIMED_OUT: Final = -2
-
-
-Driver = subprocess.Popen[str]
-
-_idle: defaultdict[str, list[Driver]] = defaultdict(list)
-
-
-def end_idle_drivers() -> None:
-    """Ends the processes that wait for a next client; a driver ends when its standard input is closed."""
-    while _idle:
-        _, drivers = _idle.popitem()
-        for driver in drivers:
-            driver.communicate(timeout=20)
 
 
 class JsonLinesClient(Client):
@@ -39,14 +21,9 @@ class JsonLinesClient(Client):
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
-        idle = _idle[self.name]
-        self._driver = idle.pop() if idle else self._start()
+        self._driver = DriverProcess(self.name, self.command)
+        self._ask = self._driver.ask
         self._ask("connect", address=address)
-
-    @classmethod
-    def _start(cls) -> Driver:
-        pipe = subprocess.PIPE
-        return subprocess.Popen(cls.command(), stdin=pipe, stdout=pipe, text=True)
 
     @staticmethod
     @abstractmethod
@@ -54,9 +31,9 @@ class JsonLinesClient(Client):
         """The command line of the driver."""
 
     def close(self) -> None:
-        if self._driver.poll() is None:
+        if self._driver.runs:
             self._ask("close")
-            _idle[self.name].append(self._driver)
+            self._driver.release()
 
     def produce(
         self,
@@ -140,23 +117,6 @@ class JsonLinesClient(Client):
 
     def topics(self) -> dict[str, int]:
         return dict(self._ask("topics"))
-
-    def _ask(self, operation: str, **request: Any) -> Any:
-        assert self._driver.stdin is not None
-        assert self._driver.stdout is not None
-        self._driver.stdin.write(json.dumps({"op": operation, **request}) + "\n")
-        self._driver.stdin.flush()
-        line = self._driver.stdout.readline()
-        if not line:
-            code = self._driver.wait(timeout=20)
-            raise AssertionError(f"the driver ended with {code} during {operation}; its words are on stderr")
-        answer = json.loads(line)
-        if "error" not in answer:
-            return answer["ok"]
-        error = answer["error"]
-        if error["code"] == DRIVER_TIMED_OUT:
-            raise TimeoutError(error["message"])
-        raise RefusedError(error["code"], error["message"])
 
 
 def _packed(record: Record) -> list[Any]:

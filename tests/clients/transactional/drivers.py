@@ -1,37 +1,22 @@
-"""Libraries of other languages: a driver process each, as in adapters/json_lines.py.
+"""Libraries of other languages: a driver process each (adapters/driver_process.py).
 
 An operation names the producer by a number. A value travels as base64.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
 from abc import abstractmethod
 from base64 import b64decode, b64encode
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from tests.clients.client import RefusedError
+from tests.clients.adapters.driver_process import DriverProcess
 from tests.clients.transactional.library import TransactionalLibrary, TransactionalProducer
 from tests.support import apache_kafka, kafka_3
 
 ROOM: Final = Path(__file__).resolve().parents[1]
 SOURCE: Final = ROOM / "java" / "Transactions.java"
-
-Driver = subprocess.Popen[str]
-
-_idle: defaultdict[str, list[Driver]] = defaultdict(list)
-
-
-def end_idle_transaction_drivers() -> None:
-    """Ends the processes that wait for a next library; a driver ends when its standard input is closed."""
-    while _idle:
-        _, drivers = _idle.popitem()
-        for driver in drivers:
-            driver.communicate(timeout=20)
 
 
 class DriverLibrary(TransactionalLibrary):
@@ -39,11 +24,8 @@ class DriverLibrary(TransactionalLibrary):
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
-        idle = _idle[self.name]
-        pipe = subprocess.PIPE
-        self._driver = (
-            idle.pop() if idle else subprocess.Popen(self.command(), stdin=pipe, stdout=pipe, text=True)
-        )
+        self._driver = DriverProcess(f"transactions of {self.name}", self.command)
+        self.ask = self._driver.ask
         self._count = 0
         self.ask("connect", address=address)
 
@@ -69,29 +51,10 @@ class DriverLibrary(TransactionalLibrary):
         )
         return [b64decode(value) for value in told]
 
-    def ask(self, operation: str, **request: Any) -> Any:
-        """One operation's answer.
-
-        Raises:
-            RefusedError: the library reported an error.
-        """
-        assert self._driver.stdin is not None
-        assert self._driver.stdout is not None
-        self._driver.stdin.write(json.dumps({"op": operation, **request}) + "\n")
-        self._driver.stdin.flush()
-        line = self._driver.stdout.readline()
-        if not line:
-            code = self._driver.wait(timeout=20)
-            raise AssertionError(f"the driver ended with {code} during {operation}; its words are on stderr")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise RefusedError(answer["error"]["code"], answer["error"]["message"])
-        return answer["ok"]
-
     def close(self) -> None:
-        if self._driver.poll() is None:
+        if self._driver.runs:
             super().close()
-            _idle[self.name].append(self._driver)
+            self._driver.release()
 
 
 class DriverProducer(TransactionalProducer):

@@ -1,10 +1,11 @@
 """OffsetFetch 1-10: what a group has committed.
 
 A group that nobody knows has no offsets, which is no error (as Kafka; clients depend on it). An offset that was
-committed to a topic's earlier life, or to one that is gone, is not told. What an open transaction has written is not
-told either; who asks with `require_stable` (v7 on) gets UNSTABLE_OFFSET_COMMIT for its partitions, and asks again until
-the transaction's marker is there. A group whose member may not ask is answered in its error code, and before v2, which
-has none, in that of every partition. Source: `OffsetMetadataManager.java`, `OffsetFetchResponse.java` of Kafka 4.3.
+committed to a topic's earlier life, or to one that is gone, is not told. The answer also leaves out what an open
+transaction has written. A client that sets `require_stable` (v7 on) gets UNSTABLE_OFFSET_COMMIT for its partitions, and
+asks again until the transaction's marker is there. A group whose member may not ask is answered in its error code, and
+before v2, which has none, in that of every partition. Source: `OffsetMetadataManager.java`, `OffsetFetchResponse.java`
+of Kafka 4.3.
 """
 
 from __future__ import annotations

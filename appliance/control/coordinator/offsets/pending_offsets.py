@@ -1,6 +1,6 @@
 """Offsets that open transactions have written: producer id → group → topic → partition → the record's value.
 
-Nobody is told them before the producer's marker says that they were committed. Then they go into the book
+Nobody sees them before the producer's marker says that they were committed. Then they go into the book
 (`OffsetBook.end_transaction`), unless something that stands later in the log has said more of the same partition:
 
     log     A: p0=5   p0=7   B: p0=6   B commits   A commits          p0 is 6: A's record is the oldest of the three

@@ -15,8 +15,8 @@ Unlike OffsetCommit it is allowed in a rebalance, and is no sign of life.
 
 The network process has had the partition of `__consumer_offsets` added to the transaction, or verified, before it
 handed the request over. The owner of the log refuses the batch if the permit for it is gone by then (INVALID_TXN_STATE:
-its leader has changed, or the transaction has ended in between). The client is told COORDINATOR_LOAD_IN_PROGRESS, so it
-asks again, and the network process asks the transaction coordinator anew.
+its leader has changed, or the transaction has ended in between). The client gets COORDINATOR_LOAD_IN_PROGRESS and
+asks again; the network process then asks the transaction coordinator once more.
 
 Before version 2 COORDINATOR_NOT_AVAILABLE stands for COORDINATOR_LOAD_IN_PROGRESS, which crashes old producers
 (KAFKA-7296). What is left out: nothing. Source: `KafkaApis.handleTxnOffsetCommitRequest`,
@@ -36,15 +36,13 @@ from appliance.protocol.apis.txn_offset_commit import (
     TxnOffsetCommitResponse,
     TxnOffsetCommitTopicResponse,
 )
+from appliance.protocol.coordinator_errors import told_to_committer
 from appliance.protocol.errors import ErrorCode
 from appliance.protocol.offset_commit import CommitRequest, CommittedPartition, CommittedTopic, TopicErrors
 
 PENDING_BYTES_MAX: Final = 64 << 20
-"""Of memory for offsets of open transactions; with more, commits are told to come again."""
-_LOADING_SINCE: Final = 2
+"""Of memory for offsets of open transactions; with more, commits get COORDINATOR_LOAD_IN_PROGRESS."""
 _UNKNOWN_PARTITION: Final = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-_LOADING: Final = int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-_NOT_AVAILABLE: Final = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 def as_commit(request: TxnOffsetCommitRequest) -> Steps[CommitRequest]:
@@ -81,13 +79,10 @@ def refused(errors: Sequence[TopicErrors], error: int) -> list[TopicErrors]:
 
 def response_of(errors: Sequence[TopicErrors], version: int) -> Steps[TxnOffsetCommitResponse]:
     """The answer."""
-    is_old = version < _LOADING_SINCE
 
     def told(result: tuple[int, int]) -> TxnOffsetCommitPartitionResponse:
         index, error = result
-        return TxnOffsetCommitPartitionResponse(
-            index, _NOT_AVAILABLE if is_old and error == _LOADING else error
-        )
+        return TxnOffsetCommitPartitionResponse(index, told_to_committer(error, version))
 
     topics: list[TxnOffsetCommitTopicResponse] = []
     for topic, each in errors:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from appliance.control.coordinator.transaction.told import told
 from appliance.protocol.apis.add_offsets_to_txn import AddOffsetsToTxnResponse
+from appliance.protocol.coordinator_errors import told_to_producer
 
 FENCED_SINCE: Final = 2
 
 
 def response_of(error: int, version: int) -> AddOffsetsToTxnResponse:
     """Return the answer in the words of the version."""
-    return AddOffsetsToTxnResponse(told(error, fenced=version >= FENCED_SINCE))
+    return AddOffsetsToTxnResponse(told_to_producer(error, knows_fenced=version >= FENCED_SINCE))

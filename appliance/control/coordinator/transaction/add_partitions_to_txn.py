@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from appliance.cluster import TopicPartition
-from appliance.control.coordinator.transaction.told import told
 from appliance.protocol.apis.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnResponse,
@@ -21,6 +20,7 @@ from appliance.protocol.apis.add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
+from appliance.protocol.coordinator_errors import told_to_producer
 
 MANY_TRANSACTIONS_SINCE: Final = 4
 ABORTABLE_SINCE: Final = 5
@@ -57,7 +57,11 @@ def _results(
             tuple(
                 AddPartitionsToTxnPartitionResult(
                     index,
-                    told(errors[TopicPartition(topic.name, index)], fenced=fenced, abortable=abortable),
+                    told_to_producer(
+                        errors[TopicPartition(topic.name, index)],
+                        knows_fenced=fenced,
+                        knows_abortable=abortable,
+                    ),
                 )
                 for index in topic.partitions
             ),

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from appliance.control.coordinator.transaction.told import told
 from appliance.protocol.apis.end_txn import EndTxnResponse
+from appliance.protocol.coordinator_errors import told_to_producer
 
 FENCED_SINCE: Final = 2
 EPOCH_BUMP_SINCE: Final = 5
@@ -16,7 +16,9 @@ EPOCH_BUMP_SINCE: Final = 5
 
 def response_of(error: int, producer_id: int, producer_epoch: int, version: int) -> EndTxnResponse:
     """Return the answer in the words of the version."""
-    return EndTxnResponse(told(error, fenced=version >= FENCED_SINCE), producer_id, producer_epoch)
+    return EndTxnResponse(
+        told_to_producer(error, knows_fenced=version >= FENCED_SINCE), producer_id, producer_epoch
+    )
 
 
 def client_version(version: int) -> int:
